@@ -859,16 +859,25 @@ def connection_url() -> str | None:
                 "DELAYQ['CONNECTION'] is not set. The embedded server serves DEBUG only;"
                 " name a django-redis cache or a URL such as 'redis://localhost:6379/0'."
             )
-        directory = (
-            settings.embedded_dir
-            or getattr(django_settings, "BASE_DIR", None)
-            or Path.cwd()
-        )
-        # Only a project without a server of its own needs this import.
-        from django_delayq.embedded.server import ensure_server
-
-        return ensure_server(Path(directory))
+        return embedded_url()
     return settings.connection if "://" in settings.connection else None
+
+
+def embedded_url() -> str:
+    """Return the URL of the project's embedded server, which is started if it does not run.
+
+    Raises:
+        EmbeddedServerError: it does not start.
+    """
+    directory = (
+        get_settings().embedded_dir
+        or getattr(django_settings, "BASE_DIR", None)
+        or Path.cwd()
+    )
+    # Only a project without a server of its own needs this import.
+    from django_delayq.embedded.server import ensure_server
+
+    return ensure_server(Path(directory))
 
 
 def find_server() -> Server:

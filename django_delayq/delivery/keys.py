@@ -49,6 +49,10 @@ class DeliveryKeys:
     held: str = field(init=False)
     #: ZSET of held jobs, ordered by name of the task and start time.
     held_tasks: str = field(init=False)
+    #: ZSET token → page, of held jobs that are on their way to another server.
+    moving: str = field(init=False)
+    #: HASH token → where such a job was, its score there and its error.
+    moving_from: str = field(init=False)
     #: ZSET token → priority and start time of each job that waits, on a queue with priorities.
     ranked: str = field(init=False)
     #: ZSET of the leased jobs that have a limit, ordered by limit, its key and token.

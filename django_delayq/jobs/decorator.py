@@ -31,7 +31,7 @@ T = TypeVar("T")
 #: The longest name of a task, bytes.
 MAX_NAME = 512
 #: How the names begin under which jobs are held for something else than their task.
-HELD_FOR = ("key ", "format ", "paused ", "limit ", "batch ")
+HELD_FOR = ("key ", "format ", "paused ", "limit ", "batch ", "moving ")
 #: Methods that the tasks of other libraries have, and what to write here instead.
 HINTS = {
     "delay": ".schedule(0, …) has a worker run it at once, .schedule(90, …) in 90 seconds",

@@ -35,8 +35,9 @@ from django_delayq.delivery.statistics import (
 from django_delayq.delivery.storing import NewJob, tail_of
 from django_delayq.delivery.tending import Which
 from django_delayq.delivery.workers import KEPT_MS, RegistryKeys, WorkerInfo
-from django_delayq.repair import calls
+from django_delayq.repair import calls, pages
 from django_delayq.repair.calls import FrameName
+from django_delayq.repair.pages import Kind, MovedSchedule, Source
 from django_delayq.wire.frame import FrameFormat
 from tests.delivery.rig import LEASE, OWNER, T0, Rig, is_unlisted, payload, token
 
@@ -1150,6 +1151,114 @@ def _(rig: Rig) -> Callable[[], object]:
     said = JobProgress(job.token, job.fence, b'{"done":1}')
     rig.run(progress.note_progress(rig.keys, [said], now_us=rig.now_us))
     return lambda: rig.run(progress.read_progress(rig.keys, job.token))
+
+
+RUN = "r" * 12
+
+
+def take_page(rig: Rig, source: Source = Source.FRAMES, page: int = 1) -> Any:
+    rig.run(pages.begin_export(rig.keys, RUN, Kind.DIRECT))
+    return rig.run(
+        pages.export_page(rig.keys, source, run=RUN, page=page, now_us=rig.now_us)
+    )
+
+
+@stop("begin to move")
+def _(rig: Rig) -> Callable[[], object]:
+    rig.schedule({"a": 0})
+    return lambda: rig.run(pages.begin_export(rig.keys, RUN, Kind.DIRECT))
+
+
+@stop("take a page of frames", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    rig.run(pages.begin_export(rig.keys, RUN, Kind.DIRECT))
+    rig.schedule({"a": 0, "b": 5}, unique="ekey")
+    rig.java_offer("x", 3)
+    return lambda: take_page(rig)
+
+
+@stop("take a page of due payloads", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    rig.run(pages.begin_export(rig.keys, RUN, Kind.DIRECT))
+    rig.schedule({"a": 0, "b": 0})
+    rig.transfer()
+    return lambda: take_page(rig, Source.DESTINATION)
+
+
+@stop("take a page of retries", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    rig.run(pages.begin_export(rig.keys, RUN, Kind.DIRECT))
+    rig.schedule({"a": 0})
+    rig.retry(rig.lease())
+    return lambda: take_page(rig, Source.RETRIES)
+
+
+@stop("store a page")
+def _(rig: Rig) -> Callable[[], object]:
+    rig.schedule({"a": 0, "b": 5}, unique="ekey", priority=3)
+    rig.java_offer("x", 3)
+    jobs = take_page(rig).jobs
+    rig.schedule({"c": 0})
+    rig.retry(rig.lease())
+    jobs += take_page(rig, Source.RETRIES, 2).jobs
+    for page in (1, 2):
+        end_page(rig, page, is_moved=True)
+    rig.client.delete(rig.keys.ended)
+    return lambda: rig.run(
+        pages.import_page(rig.keys, jobs, run="t" * 12, page=1, now_us=rig.now_us)
+    )
+
+
+def end_page(rig: Rig, page: int, *, is_moved: bool) -> int:
+    return rig.run(
+        pages.end_page(
+            rig.keys, run=RUN, page=page, is_moved=is_moved, now_us=rig.now_us
+        )
+    )
+
+
+@stop("end a page that has moved", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    rig.schedule({"a": 0, "b": 5}, unique="ekey")
+    take_page(rig)
+    return lambda: end_page(rig, 1, is_moved=True)
+
+
+@stop("put a page back", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    rig.schedule({"a": 0, "b": 5}, unique="ekey")
+    take_page(rig)
+    return lambda: end_page(rig, 1, is_moved=False)
+
+
+def store_schedule(rig: Rig) -> None:
+    rig.client.hset(
+        rig.keys.schedules, mapping={"stored nightly": "s", "state nightly": "{}"}
+    )
+    rig.client.zadd(rig.keys.periods, {"nightly": T0})
+
+
+@stop("set a schedule aside", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    store_schedule(rig)
+    return lambda: rig.run(pages.take_schedule(rig.keys, "nightly", now_us=rig.now_us))
+
+
+@stop("store a schedule of another server")
+def _(rig: Rig) -> Callable[[], object]:
+    moved = MovedSchedule(b"s", b"c", b"{}", b"%d" % T0)
+    return lambda: rig.run(
+        pages.put_schedule(rig.keys, "nightly", moved, now_us=rig.now_us)
+    )
+
+
+@stop("take a schedule up again", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    store_schedule(rig)
+    rig.run(pages.take_schedule(rig.keys, "nightly", now_us=rig.now_us))
+    return lambda: rig.run(
+        pages.end_schedule(rig.keys, "nightly", is_moved=False, now_us=rig.now_us)
+    )
 
 
 @stop("put up a fence", drains=True)

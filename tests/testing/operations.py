@@ -61,8 +61,9 @@ from django_delayq.delivery.upgrading import Step, Where
 from django_delayq.delivery.workers import RegistryKeys, WorkerInfo
 from django_delayq.queues import calls as queue_calls
 from django_delayq.repair import calls as repairs
-from django_delayq.repair import heads
+from django_delayq.repair import heads, pages
 from django_delayq.repair.calls import FrameName
+from django_delayq.repair.pages import Exported, Kind, Moved, MovedSchedule, Source
 from django_delayq.wire import calls as wire_calls
 from django_delayq.wire import frame as frames
 from django_delayq.wire.calls import Cursor
@@ -94,6 +95,8 @@ class World:
         self.frames: list[bytes] = []
         self.random = Random()
         self.requests = 0
+        #: The last page that was taken out.
+        self.moved: list[Moved] = []
 
     def take_in(self, reply: Any) -> None:
         """Learn from what the real server has replied."""
@@ -101,6 +104,8 @@ class World:
             self.leases = [*self.leases, *reply.jobs][-12:]
             if reply.limits is not None and reply.limits.has_slots:
                 self.has_slots = True
+        if isinstance(reply, Exported) and reply.jobs:
+            self.moved = reply.jobs
 
     # Arguments.
 
@@ -993,6 +998,84 @@ def _(world: World) -> Any:
 @op(repairs.announce)
 def _(world: World) -> Any:
     return repairs.announce(world.keys)
+
+
+# Moves to another server. Few pages, so that some of these come in their order.
+
+RUN = "r" * 12
+
+
+@op(pages.begin_export, 3)
+def _(world: World) -> Any:
+    return pages.begin_export(world.keys, RUN, Kind.DIRECT)
+
+
+@op(pages.export_page, 3)
+def _(world: World) -> Any:
+    return pages.export_page(
+        world.keys,
+        world.random.choice(list(Source)),
+        run=world.random.choice((RUN, RUN, "")),
+        page=world.random.randint(1, 4),
+        skip=world.random.choice((0, 0, 1)),
+        limit=world.random.choice((2, 20)),
+        frame_format=world.frame_format,
+        now_us=world.now_us,
+    )
+
+
+@op(pages.import_page, 2)
+def _(world: World) -> Any:
+    return pages.import_page(
+        world.keys,
+        world.moved,
+        run=f"t{world.random.randrange(100)}",
+        page=world.random.choice((1, 1, 2)),
+        **world.options(),
+    )
+
+
+@op(pages.end_page, 3)
+def _(world: World) -> Any:
+    return pages.end_page(
+        world.keys,
+        run=RUN,
+        page=world.random.randint(0, 4),
+        is_moved=world.random.random() < 0.5,
+        **world.options(),
+    )
+
+
+@op(pages.take_schedule)
+def _(world: World) -> Any:
+    return pages.take_schedule(
+        world.keys,
+        world.random.choice(SCHEDULES),
+        is_copy=world.random.random() < 0.3,
+        now_us=world.now_us,
+    )
+
+
+@op(pages.put_schedule)
+def _(world: World) -> Any:
+    stored = world.random.choice((b"", b"stored"))
+    moment = world.random.choice((b"", b"%d" % (world.now_us // 1000)))
+    return pages.put_schedule(
+        world.keys,
+        world.random.choice(SCHEDULES),
+        MovedSchedule(stored, b"change", b"", moment),
+        now_us=world.now_us,
+    )
+
+
+@op(pages.end_schedule)
+def _(world: World) -> Any:
+    return pages.end_schedule(
+        world.keys,
+        world.random.choice(SCHEDULES),
+        is_moved=world.random.random() < 0.5,
+        now_us=world.now_us,
+    )
 
 
 # Redisson's objects.

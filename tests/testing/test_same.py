@@ -242,6 +242,11 @@ def _canonical(value: Any) -> Any:
             return [json.loads(line) for line in value.splitlines()]
         except ValueError:
             return value
+    if isinstance(value, bytes):
+        # What is kept of a job that moves to another server ends with its error.
+        place, zero, failure = value.partition(b"\0")
+        if zero and failure.startswith(b"{"):
+            return [place, _canonical(failure)]
     return value
 
 

@@ -16,7 +16,8 @@ end
 --     .header, if it was returned before its first attempt
 --   unknown: .locator; the job is somewhere in a long destination queue, or Java took it
 --   missing, or how the job ended: .locator, if a stale one is left
--- .waits is the set of ours in which the job waits: retries, returned or held.
+-- .waits is the set of ours in which the job waits: retries, returned or held. It is missing while the job moves to another
+-- server.
 -- find_lying: called in place of find_in_destination().
 local function find_job(token, now_ms, find_lying)
   local places = { { 'running', keys.leases }, { 'retrying', keys.retries, true }, { 'returned', keys.returned, true },
@@ -28,8 +29,10 @@ local function find_job(token, now_ms, find_lying)
       local state = place[1]
       score = tonumber(score)
       if state == 'returned' then state = score <= now_ms and 'due' or 'scheduled' end
+      -- What is on its way to another server is left alone.
+      local is_moving = state == 'held' and (redis.call('HGET', keys.errors, token) or ''):find('"task":"moving ', 1, true)
       if not read_header(header) then header = struct.pack(HEADER, 0, 0, is_score(score) and score or 0, NOBODY, NOBODY) end
-      return { state = state, header = header, score = score, waits = place[3] and place[2] }
+      return { state = state, header = header, score = score, waits = place[3] and not is_moving and place[2] }
     end
   end
   local locator, is_foreign = locator_of(keys.locators, token)

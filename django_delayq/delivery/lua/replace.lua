@@ -44,7 +44,7 @@ check_hashes(keys.unique)
 local is_holder = redis.call('HGET', keys.unique, key) == token
 if not known or not is_holder or unique_of(known):sub(2) ~= key then
   -- The key of a job that has gone is free.
-  if is_holder and job.state ~= 'running' and job.state ~= 'unknown' then
+  if is_holder and job.state ~= 'running' and job.state ~= 'held' and job.state ~= 'unknown' then
     redis.call('HDEL', keys.unique, key)
     if job.locator and not known then redis.call('HDEL', keys.locators, token) end
   end

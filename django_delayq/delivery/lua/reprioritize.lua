@@ -2,7 +2,7 @@
 --
 -- Prelude  clock, count, window, frame, list, job, find
 -- Keys     timeout_set, destination, leases, retries, dead, quarantine, headers, locators, ended, returned, held, unique,
---          control, ranked
+--          control, ranked, errors
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  token
 -- ARGV[3]  priority, -100 to 100

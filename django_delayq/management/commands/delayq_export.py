@@ -1,0 +1,236 @@
+"""``manage.py delayq_export``: write what queues hold to a file, so that another server can take it over."""
+
+import json
+import os
+import sys
+from argparse import ArgumentParser
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, BinaryIO
+
+from django.core.management.base import CommandError
+from django.utils.translation import gettext, gettext_lazy
+from redis.client import Redis
+
+from django_delayq import conf
+from django_delayq.calls.running import run
+from django_delayq.clients.clients import own_clients
+from django_delayq.conf import QueueSettings
+from django_delayq.delivery import looking
+from django_delayq.management.errors import explained
+from django_delayq.management.help import CommandWithExamples
+from django_delayq.management.moving_report import told
+from django_delayq.management.progress import ProgressLine
+from django_delayq.repair import exports
+from django_delayq.repair.exports import Exporting, Page
+from django_delayq.repair.moving import Tally, total_of
+from django_delayq.repair.pages import Kind, Run
+
+EXAMPLES = gettext_lazy(
+    """
+examples:
+  manage.py delayq_export jobs.jsonl              take what waits or was given up out of all queues
+  manage.py delayq_export m.jsonl --queue mail    of one queue
+  manage.py delayq_export --confirm 3f9a12c4d5    the other server has it: delete it here
+  manage.py delayq_export --release               the other server will not get it: put it back
+  manage.py delayq_export --copy backup.jsonl     only read; the jobs stay here, and run here
+
+If this machine reaches both servers, delayq_import --from moves everything without a file.
+
+What was exported is held here, and does not run, until --confirm or --release. The file contains the arguments of jobs.
+An export that was interrupted is run again: its new file has everything. The last line of delayq_import has the code
+for --confirm. Never release what was imported, or each of these jobs runs twice.
+Workers go on meanwhile. Jobs that run end here, and so do jobs that wait for one that runs, or for their batch. Run this
+again for those that they leave.
+
+exit status:
+  0 when it is done; 1 when it is not: the last lines say why
+"""
+)
+
+
+class Command(CommandWithExamples):
+    examples = EXAMPLES
+    summary = gettext_lazy(
+        "Write the jobs of queues to a file, for delayq_import on another server, and hold them here meanwhile."
+    )
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument(
+            "file",
+            nargs="?",
+            metavar="FILE",
+            help=gettext(
+                "the file to write, which must not be there yet; - is the standard output."
+            ),
+        )
+        parser.add_argument(
+            "--queue",
+            action="append",
+            metavar="NAME",
+            help=gettext("this queue; repeat it for more. Default: all."),
+        )
+        parser.add_argument(
+            "--json",
+            action="store_true",
+            help=gettext("print the summary as one JSON object, on the error stream."),
+        )
+        ways = parser.add_mutually_exclusive_group()
+        ways.add_argument(
+            "--dry-run",
+            action="store_true",
+            help=gettext("count what would be exported, and change nothing."),
+        )
+        ways.add_argument(
+            "--copy",
+            action="store_true",
+            help=gettext("only read: the jobs stay here as well, and run here."),
+        )
+        ways.add_argument(
+            "--confirm",
+            metavar="CODE",
+            help=gettext("delete what was exported; delayq_import has printed CODE."),
+        )
+        ways.add_argument(
+            "--release",
+            action="store_true",
+            help=gettext("put back what was exported and not imported anywhere."),
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        self._progress = ProgressLine(self.stderr, is_on=options["verbosity"] > 0)
+        is_ending = options["confirm"] is not None or options["release"]
+        if (options["file"] is None) is not (is_ending or options["dry_run"]):
+            raise CommandError(
+                "Name the FILE to write (- is the standard output); but with --dry-run, --confirm and --release there is no"
+                " file."
+            )
+        with explained():
+            settings = conf.get_settings()
+            names = options["queue"] or sorted(settings.queues)
+            queues = [settings.queue(name) for name in dict.fromkeys(names)]
+            client = own_clients.make()
+        try:
+            with explained():
+                if is_ending:
+                    tallies = self._end(client, queues, options["confirm"])
+                elif options["dry_run"]:
+                    tallies = {
+                        queue.name: _would_move(client, queue) for queue in queues
+                    }
+                else:
+                    with _created(options["file"]) as file:
+                        tallies = self._export(
+                            client, queues, file, is_copy=options["copy"]
+                        )
+        except KeyboardInterrupt:
+            self._progress.end()
+            raise CommandError(
+                "Interrupted. No step is half done. What was taken out is held; run the command again: its file will have"
+                " everything."
+            ) from None
+        finally:
+            self._progress.end()
+            client.close()
+        self._report(tallies, options)
+
+    def _export(
+        self,
+        client: Redis,
+        queues: list[QueueSettings],
+        file: BinaryIO,
+        *,
+        is_copy: bool,
+    ) -> Mapping[str, Tally]:
+        exporting = Exporting(client, queues, is_copy=is_copy)
+        total = sum(
+            total_of(run(client, looking.counts(queue.keys))) for queue in queues
+        )
+        done = 0
+        for line in exporting.lines():
+            file.write(exports.write(line))
+            if isinstance(line, Page):
+                done += len(line.jobs)
+                self._progress(gettext("exporting"), done, max(total, done))
+        return exporting.tallies
+
+    def _end(
+        self, client: Redis, queues: list[QueueSettings], code: str | None
+    ) -> Mapping[str, Tally]:
+        runs = exports.open_runs(client, queues)
+        files = {name: each for name, each in runs.items() if each.kind is Kind.FILE}
+        if code is not None:
+            _check_code(files, code)
+        # A run from server to server has no file. If its target is lost, what is on its way is put back.
+        chosen = files if code is not None else runs
+        if not chosen:
+            raise CommandError("Nothing of these queues is on its way.")
+        tallies = {}
+        for queue in queues:
+            if queue.name in chosen:
+                tally = tallies[queue.name] = Tally()
+                steps = exports.end_steps(
+                    client, queue, chosen[queue.name], tally, is_moved=code is not None
+                )
+                self._follow(steps, tally)
+        return tallies
+
+    def _follow(self, steps: Iterator[None], tally: Tally) -> None:
+        for _ in steps:
+            self._progress(gettext("ending the export"), tally.moved, 0)
+
+    def _report(self, tallies: Mapping[str, Tally], options: dict[str, Any]) -> None:
+        self._progress.end()
+        if options["json"]:
+            told_as = {
+                name: {"jobs": tally.moved, "stay": tally.stay}
+                | {"schedules": tally.schedules}
+                for name, tally in tallies.items()
+            }
+            self.stderr.write(json.dumps({"queues": told_as}))
+            return
+        if options["confirm"] is not None:
+            done = gettext("{count} deleted here")
+        elif options["release"]:
+            done = gettext("{count} put back")
+        elif options["dry_run"]:
+            done = gettext("{count} would be exported")
+        elif options["copy"]:
+            done = gettext("{count} copied; they stay, and run here")
+        else:
+            done = gettext("{count} exported, and held here")
+        for name, tally in tallies.items():
+            self.stderr.write(told(name, tally, done))
+
+
+@contextmanager
+def _created(name: str) -> Iterator[BinaryIO]:
+    """Create a file for this user alone: it has the arguments of jobs. At the end it is on the disk."""
+    if name == "-":
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    try:
+        number = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as error:
+        raise CommandError(
+            f"{name!r} cannot be created: {error.strerror}. Name another file."
+        ) from error
+    with os.fdopen(number, "wb") as file:
+        yield file
+        file.flush()
+        os.fsync(number)
+
+
+def _would_move(client: Redis, queue: QueueSettings) -> Tally:
+    counts = run(client, looking.counts(queue.keys))
+    return Tally(moved=total_of(counts), stay=counts.running)
+
+
+def _check_code(runs: Mapping[str, Run], code: str) -> None:
+    if code != exports.code_of(dict(runs)):
+        among = ", ".join(map(repr, runs)) or "none"
+        raise CommandError(
+            f"{code!r} is not the code of what is exported now (queues: {among}). Import the last file that delayq_export has"
+            " written, as a whole; give the code that delayq_import prints, and the same --queue as for the export."
+        )

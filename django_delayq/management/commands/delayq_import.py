@@ -1,0 +1,291 @@
+"""``manage.py delayq_import``: take over what another server's queues hold, from that server or from a file."""
+
+import json
+import os
+import sys
+import time
+from argparse import ArgumentParser
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, BinaryIO
+
+from django.core.management.base import CommandError
+from django.utils.translation import gettext, gettext_lazy
+from redis.client import Redis
+
+from django_delayq import conf
+from django_delayq.clients.clients import Clients, own_clients
+from django_delayq.conf import QueueSettings
+from django_delayq.delivery.looking import Counts
+from django_delayq.management.errors import explained
+from django_delayq.management.help import CommandWithExamples
+from django_delayq.management.moving_report import told
+from django_delayq.management.progress import ProgressLine
+from django_delayq.repair import exports
+from django_delayq.repair.importing import Importing
+from django_delayq.repair.moving import Moving, Tally, queues_on, total_of
+from django_delayq.translating import list_text, number_text
+
+#: Between two looks at a source whose jobs still run, s.
+PAUSE_S = 0.5
+
+EXAMPLES = gettext_lazy(
+    """
+examples:
+  manage.py delayq_import --from redis://blue:6379/0        move all queues of DELAYQ["QUEUES"] from there to here
+  manage.py delayq_import --from embedded                   from the server that this project's DEBUG has used
+  manage.py delayq_import --from redis://blue --queue mail  one queue
+  manage.py delayq_import --from redis://blue --wait        until nothing is left there, what runs included
+  manage.py delayq_import jobs.jsonl                        what delayq_export has written; - is the standard input
+
+The target is the server of DELAYQ["CONNECTION"]. Ids, due times, attempts, errors, unique keys and priorities stay.
+Results, statistics and what is known of ended jobs do not move.
+Workers may run on both servers. Each step is atomic, and takes some milliseconds. You may interrupt the command at any
+moment, and run it again: it goes on, nothing is lost, and nothing is stored twice.
+Jobs that run end where they are, and so do jobs that wait for one that runs, or for their batch.
+
+exit status:
+  0 when everything is here; 1 when something is left, or the command could not go on: the last lines say what
+"""
+)
+
+
+class Command(CommandWithExamples):
+    examples = EXAMPLES
+    summary = gettext_lazy(
+        "Take over the jobs of another server's queues, from that server or from a file of delayq_export."
+    )
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument(
+            "file",
+            nargs="?",
+            metavar="FILE",
+            help=gettext("a file of delayq_export; - is the standard input."),
+        )
+        parser.add_argument(
+            "--from",
+            dest="source",
+            metavar="URL",
+            help=gettext("the server to move from; 'embedded' is the embedded one."),
+        )
+        parser.add_argument(
+            "--queue",
+            action="append",
+            metavar="NAME",
+            help=gettext("with --from: this queue; repeat it for more. Default: all."),
+        )
+        parser.add_argument(
+            "--wait",
+            action="store_true",
+            help=gettext("with --from: go on until nothing is left there."),
+        )
+        parser.add_argument(
+            "--resign",
+            action="store_true",
+            help=gettext("sign jobs with the first of this project's keys."),
+        )
+        parser.add_argument(
+            "--copy",
+            action="store_true",
+            help=gettext("accept a file of delayq_export --copy."),
+        )
+        parser.add_argument(
+            "--dry-run",
+            action="store_true",
+            help=gettext("count what would be imported, and change nothing."),
+        )
+        parser.add_argument(
+            "--json",
+            action="store_true",
+            help=gettext("print the summary as one JSON object."),
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        self._progress = ProgressLine(self.stderr, is_on=options["verbosity"] > 0)
+        _check_options(options)
+        with explained():
+            target = own_clients.make()
+        try:
+            with explained():
+                if options["source"] is None:
+                    is_done = self._import(target, options)
+                else:
+                    is_done = self._move(target, options)
+        except KeyboardInterrupt:
+            self._progress.end()
+            raise CommandError(
+                "Interrupted. No step is half done; run the command again to go on."
+            ) from None
+        finally:
+            self._progress.end()
+            target.close()
+        if not is_done:
+            raise SystemExit(1)
+
+    # From a file.
+
+    def _import(self, target: Redis, options: dict[str, Any]) -> bool:
+        importing = Importing(
+            target,
+            conf.get_keyring(),
+            is_signing=options["resign"],
+            is_copy=options["copy"],
+            is_dry=options["dry_run"],
+        )
+        with _opened(options["file"]) as file:
+            for line in exports.read(file):
+                importing.take_in(line)
+                self._progress(gettext("importing"), importing.seen, 0)
+        self._progress.end()
+        self._tell(importing.tallies, {}, options, importing.code)
+        if not options["json"] and importing.code and not options["dry_run"]:
+            template = gettext(
+                "Everything is here. On the source, run: manage.py delayq_export --confirm {code}"
+            )
+            self.stdout.write(template.format(code=importing.code))
+        return True
+
+    # From a server.
+
+    def _move(self, target: Redis, options: dict[str, Any]) -> bool:
+        settings, keyring = conf.get_settings(), conf.get_keyring()
+        names = options["queue"] or sorted(settings.queues)
+        queues = [settings.queue(name) for name in dict.fromkeys(names)]
+        source = _client_of(options["source"])
+        tallies: dict[str, Tally] = {}
+        left: dict[str, Counts] = {}
+        try:
+            others = [] if options["queue"] else queues_on(source)
+            for queue in queues:
+                moving = Moving(
+                    source, target, queue, keyring, is_signing=options["resign"]
+                )
+                tallies[queue.name] = moving.tally
+                if options["dry_run"]:
+                    moving.tally.moved = total_of(moving.counts)
+                else:
+                    self._move_queue(queue, moving, is_waiting=options["wait"])
+                left[queue.name] = moving.counts
+        finally:
+            source.close()
+        self._progress.end()
+        unknown = sorted(set(others) - set(settings.queues))
+        self._tell(tallies, left, options, "", unknown)
+        if options["dry_run"]:
+            return True
+        return not unknown and not any(
+            total_of(counts) + counts.running for counts in left.values()
+        )
+
+    def _move_queue(
+        self, queue: QueueSettings, moving: Moving, *, is_waiting: bool
+    ) -> None:
+        moving.begin()
+        total = total_of(moving.counts)
+        said = gettext("queue {queue}").format(queue=queue.name)
+        while True:
+            for _ in moving.steps():
+                tally = moving.tally
+                done = tally.moved + tally.known
+                self._progress(said, done, max(total, done))
+            counts = moving.counts
+            if not is_waiting or not total_of(counts) + counts.running:
+                break
+            said = gettext("queue {queue}, waiting for {count} that run there").format(
+                queue=queue.name, count=number_text(counts.running)
+            )
+            self._progress(said, 0, 0)
+            time.sleep(PAUSE_S)
+        moving.end()
+
+    def _tell(
+        self,
+        tallies: dict[str, Tally],
+        left: dict[str, Counts],
+        options: dict[str, Any],
+        code: str,
+        unknown: list[str] | None = None,
+    ) -> None:
+        is_dry = options["dry_run"]
+        if options["json"]:
+            self.stdout.write(json.dumps(_data(tallies, left, code, unknown or [])))
+            return
+        done = gettext("{count} would be moved") if is_dry else gettext("{count} moved")
+        for name, tally in tallies.items():
+            self.stdout.write(told(name, tally, done))
+            counts = left.get(name)
+            if counts is None or is_dry or not total_of(counts) + counts.running:
+                continue
+            template = gettext(
+                "queue {queue}: {count} are left on the source, and {running} of them run. Run this again, or with --wait."
+            )
+            self.stdout.write(
+                template.format(
+                    queue=name,
+                    count=number_text(total_of(counts) + counts.running),
+                    running=number_text(counts.running),
+                )
+            )
+        if unknown:
+            template = gettext(
+                'Not moved, because DELAYQ["QUEUES"] does not have them: {queues}'
+            )
+            self.stdout.write(template.format(queues=list_text(unknown)))
+
+
+def _check_options(options: dict[str, Any]) -> None:
+    if (options["source"] is None) is (options["file"] is None):
+        raise CommandError(
+            "Name what to import: a FILE of delayq_export (- is the standard input), or a server with --from; one of them."
+        )
+    for name in ("queue", "wait"):
+        if options[name] and options["source"] is None:
+            raise CommandError(f"--{name} needs --from; a file is imported whole.")
+    if options["copy"] and options["source"] is not None:
+        raise CommandError("--copy needs a FILE; with --from, jobs are moved.")
+
+
+def _client_of(source: str) -> Redis:
+    """Return a client of the server to move from.
+
+    Raises:
+        InvalidSettings, EmbeddedServerError: it is no URL, or the embedded server does not start.
+    """
+    return Clients.of(conf.embedded_url() if source == "embedded" else source).make()
+
+
+@contextmanager
+def _opened(name: str) -> Iterator[BinaryIO]:
+    if name == "-":
+        yield sys.stdin.buffer
+        return
+    try:
+        number = os.open(name, os.O_RDONLY)
+    except OSError as error:
+        raise CommandError(f"{name!r} cannot be read: {error.strerror}.") from error
+    with os.fdopen(number, "rb") as file:
+        yield file
+
+
+def _data(
+    tallies: dict[str, Tally],
+    left: dict[str, Counts],
+    code: str,
+    unknown: list[str],
+) -> dict[str, Any]:
+    queues: dict[str, dict[str, Any]] = {}
+    for name, tally in tallies.items():
+        queues[name] = {
+            "moved": tally.moved,
+            "known": tally.known,
+            "without_unique_key": tally.shared,
+            "signed": tally.signed,
+            "schedules": tally.schedules,
+            "missing_keys": tally.unknown,
+        }
+        if name in left:
+            counts = left[name]
+            queues[name]["left"] = total_of(counts) + counts.running
+            queues[name]["running"] = counts.running
+    return {"queues": queues, "not_configured": unknown, "code": code or None}

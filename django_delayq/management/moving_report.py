@@ -1,0 +1,32 @@
+"""What the commands that move jobs tell of a queue."""
+
+from django.utils.translation import gettext
+
+from django_delayq.repair.moving import Tally
+from django_delayq.translating import number_text
+
+
+def told(name: str, tally: Tally, done: str) -> str:
+    """Return one line of a queue; ``done`` says what was done, with ``{count}`` in it."""
+    parts = [done.format(count=number_text(tally.moved))]
+    more = [
+        (gettext("{count} of these signed anew"), tally.signed),
+        (
+            gettext("{count} of these without their unique key, which another job has"),
+            tally.shared,
+        ),
+        (gettext("{count} were here already"), tally.known),
+        (gettext("{count} stored schedules"), tally.schedules),
+        (gettext("{count} stay, and end there"), tally.stay),
+    ]
+    parts += [
+        template.format(count=number_text(count)) for template, count in more if count
+    ]
+    template = gettext("{count} need the key {key}, which is not here")
+    parts += [
+        template.format(count=number_text(count), key=repr(key))
+        for key, count in sorted(tally.unknown.items())
+    ]
+    return gettext("queue {queue}: {counts}").format(
+        queue=name, counts=", ".join(parts)
+    )

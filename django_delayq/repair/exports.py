@@ -1,0 +1,237 @@
+"""The file in which jobs move between servers that do not see each other: one JSON object a line.
+
+It says which server's run it belongs to, and has the pages of that run in their order. The last line has a code, by which
+the source knows that all of the file was imported.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import blake2b
+from typing import BinaryIO
+
+import msgspec
+from redis.client import Redis
+
+from django_delayq.calls.running import run
+from django_delayq.conf import QueueSettings
+from django_delayq.delivery import upgrading
+from django_delayq.exceptions import DecodeError
+from django_delayq.repair import pages
+from django_delayq.repair.moving import (
+    WALKS,
+    CannotMove,
+    Settings,
+    Taking,
+    Tally,
+    new_run,
+    schedules_of,
+    settings_of,
+)
+from django_delayq.repair.pages import Kind, Moved, MovedSchedule, Run
+
+#: The version of the file's format.
+VERSION = 1
+
+
+class Begin(msgspec.Struct, frozen=True, tag="begin", tag_field="is"):
+    """The first line."""
+
+    version: int
+    #: Whether the jobs also stay where they are, and run there.
+    copy: bool
+
+
+class OfQueue(msgspec.Struct, frozen=True, tag="queue", tag_field="is"):
+    """A queue, before its pages."""
+
+    name: str
+    run: str
+    #: The format that its jobs are in, at most.
+    format: int
+    settings: Settings
+    #: What somebody has changed of schedules in code.
+    changed: dict[str, MovedSchedule]
+
+
+class OfSchedule(msgspec.Struct, frozen=True, tag="schedule", tag_field="is"):
+    """A stored schedule of the queue before it."""
+
+    name: str
+    schedule: MovedSchedule
+
+
+class Page(msgspec.Struct, frozen=True, tag="page", tag_field="is"):
+    """A page of jobs of the queue before it."""
+
+    number: int
+    jobs: list[Moved]
+
+
+class End(msgspec.Struct, frozen=True, tag="end", tag_field="is"):
+    """The last line."""
+
+    code: str
+
+
+Line = Begin | OfQueue | OfSchedule | Page | End
+_encoder = msgspec.json.Encoder()
+_decoder: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
+
+
+def write(line: Line) -> bytes:
+    """Write one line."""
+    return _encoder.encode(line) + b"\n"
+
+
+def read(file: BinaryIO | Iterable[bytes]) -> Iterator[Line]:
+    """Read a file line by line, to its end line.
+
+    Raises:
+        DecodeError: it is none of ours, is of a later version, or its end is missing.
+    """
+    number = 0
+    for number, text in enumerate(file, 1):
+        try:
+            line = _decoder.decode(text)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise DecodeError(
+                f"line {number} is not of a file of delayq_export: {error}. Perhaps the export was interrupted: run it again;"
+                " then import its file from the beginning.",
+                text[:100],
+            ) from error
+        if isinstance(line, Begin) is not (number == 1):
+            raise DecodeError(f"line {number} is at the wrong place", text[:100])
+        if isinstance(line, Begin) and line.version > VERSION:
+            raise DecodeError(
+                f"the file is of version {line.version}, and this reads {VERSION}; import it with the version that wrote it",
+                text[:100],
+            )
+        yield line
+        if isinstance(line, End):
+            return
+    raise DecodeError(
+        f"the file ends after line {number}, before its end: the export was interrupted, or a part of the file is lost. Run"
+        " delayq_export again: its file has everything. What is imported already is not imported twice."
+    )
+
+
+def code_of(runs: dict[str, Run]) -> str:
+    """Return the code that says that these runs, by queue, were imported whole."""
+    text = "\n".join(
+        f"{name} {each.id} {each.pages}" for name, each in sorted(runs.items())
+    )
+    return blake2b(text.encode(), digest_size=5).hexdigest()
+
+
+class Exporting:
+    """One export of some queues; `lines` yields the file, and ``tallies`` has what is done, by queue."""
+
+    def __init__(
+        self, client: Redis, queues: Sequence[QueueSettings], *, is_copy: bool
+    ) -> None:
+        self._client = client
+        self._queues = queues
+        self._is_copy = is_copy
+        self.tallies = {queue.name: Tally() for queue in queues}
+        #: The code that the last line has.
+        self.code = ""
+
+    def begin(self) -> dict[str, Taking]:
+        """Begin the runs of all queues.
+
+        Raises:
+            CannotMove: one of them is being moved in another way.
+        """
+        taking = {}
+        for queue in self._queues:
+            each = Taking(
+                self._client,
+                queue,
+                self.tallies[queue.name],
+                is_copy=self._is_copy,
+            )
+            if not self._is_copy:
+                each.begin(Kind.FILE)
+            taking[queue.name] = each
+        return taking
+
+    def lines(self) -> Iterator[Line]:
+        """Take everything out that can move, and yield the lines of the file."""
+        runs: dict[str, Run] = {}
+        taking = self.begin()
+        yield Begin(VERSION, self._is_copy)
+        for queue in self._queues:
+            each = taking[queue.name]
+            runs[queue.name] = each.run or Run(new_run(), Kind.FILE, 0)
+            yield self._head(queue, runs[queue.name])
+            yield from self._schedules(queue)
+            number = 0
+            for number, page in enumerate(self._pages(each), 1):
+                self.tallies[queue.name].moved += len(page)
+                yield Page(number, page)
+            runs[queue.name] = runs[queue.name]._replace(pages=number)
+        self.code = code_of(runs)
+        yield End(self.code)
+
+    def _pages(self, taking: Taking) -> Iterator[list[Moved]]:
+        # Those that an export has taken before, whose file may be lost, are still held.
+        for page in range(1, (taking.run.pages if taking.run else 0) + 1):
+            yield taking.again(page)
+        for _ in range(1 if self._is_copy else WALKS):
+            for _, jobs in taking.walk():
+                yield jobs
+            if not taking.tally.late:
+                return
+
+    def _head(self, queue: QueueSettings, its_run: Run) -> OfQueue:
+        return OfQueue(
+            queue.name,
+            its_run.id,
+            run(self._client, upgrading.read_format(queue.keys)).format,
+            settings_of(self._client, queue),
+            schedules_of(self._client, queue).changed,
+        )
+
+    def _schedules(self, queue: QueueSettings) -> Iterator[OfSchedule]:
+        for name in schedules_of(self._client, queue).stored:
+            call = pages.take_schedule(queue.keys, name, is_copy=self._is_copy)
+            if (found := run(self._client, call)) is not None:
+                self.tallies[queue.name].schedules += 1
+                yield OfSchedule(name, found)
+
+
+def open_runs(client: Redis, queues: Iterable[QueueSettings]) -> dict[str, Run]:
+    """Return the runs that move these queues now, by queue."""
+    found = {}
+    for queue in queues:
+        text: bytes | None = client.hget(queue.keys.control, "moving")  # type: ignore[assignment]
+        its_run = pages.run_of(text)
+        if its_run is not None:
+            found[queue.name] = its_run
+    return found
+
+
+def end_steps(
+    client: Redis, queue: QueueSettings, its_run: Run, tally: Tally, *, is_moved: bool
+) -> Iterator[None]:
+    """End all that an export has taken out of a queue: another server has it, or it is put back here."""
+    for page in range(1, its_run.pages + 1):
+        call = pages.end_page(
+            queue.keys,
+            run=its_run.id,
+            page=page,
+            is_moved=is_moved,
+            frame_format=queue.frame_format,
+            insertion_list=queue.keeps_list,
+        )
+        tally.moved += run(client, call)
+        yield
+    for name in schedules_of(client, queue).stored:
+        ending = pages.end_schedule(queue.keys, name, is_moved=is_moved)
+        tally.schedules += run(client, ending)
+    left = run(
+        client, pages.end_page(queue.keys, run=its_run.id, page=0, is_moved=is_moved)
+    )
+    if left:
+        raise CannotMove(
+            f"{left} jobs of queue {queue.name!r} are on their way in pages that this run has not; run this again"
+        )

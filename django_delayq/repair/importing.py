@@ -1,0 +1,94 @@
+"""Importing a file of ``exports``, line by line. It may be interrupted, and done again from the beginning."""
+
+from redis.client import Redis
+
+from django_delayq import conf
+from django_delayq.calls.running import run
+from django_delayq.repair import pages
+from django_delayq.repair.exports import Begin, End, Line, OfQueue, OfSchedule, Page
+from django_delayq.repair.moving import CannotMove, Storing, Tally, keep_settings
+from django_delayq.repair.pages import Kind, Run
+from django_delayq.wire.signing import Keyring
+
+
+class Importing:
+    """One import; `take_in` stores a line, and ``tallies`` has what is done, by queue."""
+
+    def __init__(
+        self,
+        client: Redis,
+        keyring: Keyring,
+        *,
+        is_signing: bool,
+        is_copy: bool,
+        is_dry: bool,
+    ) -> None:
+        self._client = client
+        self._keyring = keyring
+        self._is_signing = is_signing
+        self._is_copy = is_copy
+        self._is_dry = is_dry
+        self._queue: conf.QueueSettings | None = None
+        self._run = ""
+        self._storing: Storing | None = None
+        self.tallies: dict[str, Tally] = {}
+        #: Jobs read so far.
+        self.seen = 0
+        #: What the source has to be told, once everything is here; empty for a copy.
+        self.code = ""
+
+    def take_in(self, line: Line) -> None:
+        """Store what a line has.
+
+        Raises:
+            QueueNotFound: its queue is not in the settings.
+            CannotMove: this server is the source, the workers do not read the format, or the file is a copy.
+        """
+        match line:
+            case Begin():
+                if line.copy and not self._is_copy:
+                    raise CannotMove(
+                        "This file is a copy: its jobs are still on the server that it was made of, and run there. If that"
+                        " server is gone, give --copy."
+                    )
+                self._is_copy = line.copy
+            case OfQueue():
+                self._begin(line)
+            case OfSchedule():
+                self._put(line.name, line.schedule)
+            case Page():
+                self.seen += len(line.jobs)
+                self._store(line)
+            case End():
+                self.code = "" if self._is_copy else line.code
+
+    def _begin(self, line: OfQueue) -> None:
+        queue = self._queue = conf.get_settings().queue(line.name)
+        tally = self.tallies.setdefault(line.name, Tally())
+        self._run = line.run
+        if self._is_dry:
+            return
+        self._storing = Storing(
+            self._client, queue, tally, self._keyring, is_signing=self._is_signing
+        )
+        self._storing.begin(Run(line.run, Kind.FILE, 0))
+        self._storing.prepare(line.format)
+        keep_settings(self._client, queue, line.settings)
+        for name, changed in line.changed.items():
+            run(self._client, pages.put_schedule(queue.keys, name, changed))
+
+    def _put(self, name: str, schedule: pages.MovedSchedule) -> None:
+        assert self._queue is not None
+        tally = self.tallies[self._queue.name]
+        if self._is_dry or run(
+            self._client, pages.put_schedule(self._queue.keys, name, schedule)
+        ):
+            tally.schedules += 1
+
+    def _store(self, line: Page) -> None:
+        assert self._queue is not None
+        if self._is_dry:
+            self.tallies[self._queue.name].moved += len(line.jobs)
+            return
+        assert self._storing is not None
+        self._storing.store(self._run, line.number, line.jobs)

@@ -1,0 +1,14 @@
+-- Begin to move what a queue holds, or go on with the run that has begun. Safe to repeat.
+--
+-- Prelude  clock, count, window, frame, list, job, held, moving
+-- Keys     control
+-- ARGV[1]  id of a new run
+-- ARGV[2]  its kind: 'file' or 'direct'
+-- Returns  the run of the queue, this one or that which has begun before; its kind; how many pages it has
+
+local run, kind, pages = read_run()
+if not run then
+  run, kind, pages = ARGV[1], ARGV[2], 0
+  redis.call('HSET', keys.control, 'moving', run .. ' ' .. kind .. ' 0')
+end
+return { run, kind, pages }

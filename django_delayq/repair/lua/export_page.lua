@@ -1,0 +1,225 @@
+-- Take the next page of jobs out of a queue, to be put into another server, and hold them here until end_page.lua. Safe to
+-- repeat: a page that is there already is read again.
+--
+-- Prelude  clock, count, window, frame, list, job, held, moving
+-- Keys     source, delay_queue, held, held_tasks, headers, payloads, locators, errors, notes, ended, counters, ranked,
+--          control, moving, moving_from, slots
+-- Where    source: the set or list that the page is taken from
+-- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
+-- ARGV[2]  id of the run; empty: only read, and change nothing
+-- ARGV[3]  number of the page, from 1 on
+-- ARGV[4]  what the page is taken from: 'frames', 'destination', 'retries', 'returned', 'held', 'leases', 'dead', 'quarantine'; of
+--          the leases only those that ended more than a minute ago, as nobody works there who would notice
+-- ARGV[5]  how many elements there to pass over
+-- ARGV[6]  most elements to look at
+-- ARGV[7]  bytes of payloads, about
+-- ARGV[8]  frame format of the queue, 1 (dLc0) or 2 (Bc0Lc0)
+-- Returns  how many elements it looked at; how many of them stay, as they belong to something that goes on here; then
+--          seven for each job: letter of its place, token, score, header, payload, error, history; or 'none' and the id
+--          of the run that the queue has, if that is another
+
+local now_ms, run, page, source = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local skip, most, budget, format = tonumber(ARGV[5]), math.min(tonumber(ARGV[6]), 500), tonumber(ARGV[7]), ARGV[8]
+
+local function reply_of(looked, stay, jobs)
+  local reply = { looked, stay }
+  for _, job in ipairs(jobs) do
+    local n = #reply
+    reply[n + 1], reply[n + 2], reply[n + 3] = job.place, job.token, string.format('%.17g', job.score)
+    reply[n + 4], reply[n + 5], reply[n + 6], reply[n + 7] = job.header, job.payload, job.error, job.history
+  end
+  return reply
+end
+
+if run ~= '' then
+  local known, _, pages = read_run()
+  if known ~= run or page > pages + 1 then return { 'none', known or '' } end
+  if page <= pages then return reply_of(0, 0, (read_moving(page))) end
+end
+
+local looked, stay, byte_count, jobs, members, places = 0, 0, 0, {}, {}, {}
+
+-- What runs here is not moved, and neither is what waits for it: a job of a batch, or one behind another.
+local function stays(tail)
+  if batch_of(tail) then return true end
+  local _, ahead = run_of(tail)
+  local _, _, _, fence = read_header(ahead and redis.call('HGET', keys.headers, ahead))
+  return fence ~= nil and fence ~= NOBODY
+end
+
+local function add(place, token, score, header, payload, failure)
+  byte_count = byte_count + #payload
+  jobs[#jobs + 1] = { place = place, token = token, score = score, header = header, payload = payload, error = failure or '',
+    history = '' }
+end
+
+local function fresh_header(start, tail)
+  local first, ahead = run_of(tail)
+  return struct.pack(HEADER, 0, 0, start, NOBODY, NOBODY) .. (ahead and with_run(tail, first) or tail)
+end
+
+-- An element of somebody else gets a token, by which it is held.
+local function foreign_token()
+  return (run .. string.format('%06d%04d', page % 1000000, #jobs + 1)):sub(1, 22)
+end
+
+local function look_at_frame(member, score)
+  local payload, id = unpack_frame(member, format)
+  local start = is_score(score) and score or 0
+  if not payload then
+    add('m', foreign_token(), score, fresh_header(start, ''), member)
+    return true
+  end
+  local token, _, tail = located_token(payload, id)
+  if token and (redis.call('HEXISTS', keys.headers, token) == 1 or stays(tail)) then return false end
+  if token then
+    add('w', token, score, fresh_header(start, tail), payload)
+  else
+    add('f', foreign_token(), score, fresh_header(start, ''), payload)
+  end
+  return true
+end
+
+local function look_at_lying(payload)
+  local token, mac = token_of(payload)
+  local start, where, id, tail, known = read_locator(token and redis.call('HGET', keys.locators, token))
+  if not start or mac ~= known or id == UNSURE then
+    -- A copy of a job that is here goes when a worker meets it.
+    if token and redis.call('HEXISTS', keys.headers, token) == 1 then return false end
+    add('l', foreign_token(), now_ms, fresh_header(now_ms, ''), payload)
+    return true
+  end
+  local note = redis.call('HGET', keys.notes, token)
+  if where ~= 0 or note == 'cancel' or stays(tail) or redis.call('HEXISTS', keys.headers, token) == 1
+      or how_ended(keys.ended, now_ms, token) then
+    return false
+  end
+  start = note and tonumber(note) or start
+  add('w', token, start, fresh_header(start, tail), payload)
+  return true
+end
+
+local OVER_MS = 60000
+local LETTERS = { retries = 'r', returned = 'e', held = 'h', leases = 'h', dead = 'd', quarantine = 'q' }
+local names, slots = {}, {}
+local function look_at_token(token, score)
+  local payload, failure = redis.call('HGET', keys.payloads, token), redis.call('HGET', keys.errors, token)
+  if not payload then return false end
+  local header = redis.call('HGET', keys.headers, token) or ''
+  local attempts, kills, start, _, owner, tail, was_spared = read_header(header)
+  local name = source == 'held' and read_held(failure)
+  if name and (name:sub(1, 6) == 'batch ' or name:sub(1, 7) == 'moving ') then return false end
+  if start then
+    if source ~= 'dead' and source ~= 'quarantine' and stays(tail) then return false end
+    local first, ahead = run_of(tail)
+    if source == 'leases' then
+      owner = NOBODY
+      local limit = limit_of(tail)
+      if limit then slots[#slots + 1] = limit .. '\0' .. token end
+    end
+    if ahead then tail = with_run(tail, first) end
+    header = struct.pack(HEADER, attempts, was_spared and kills + SPARED or kills, start, NOBODY, owner) .. tail
+  else
+    header = fresh_header(is_score(score) and score or 0, '')
+  end
+  if name and start then names[#names + 1] = held_member(name, start, token) end
+  add(LETTERS[source], token, score, header, payload, failure)
+  jobs[#jobs].history = redis.call('HGET', keys.errors, HISTORY .. token) or ''
+  return true
+end
+
+local function note(is_taken, member)
+  looked = looked + 1
+  if not is_taken then
+    stay = stay + 1
+  elseif source == 'destination' then
+    places[#places + 1] = skip + looked - 1
+  else
+    members[#members + 1] = member
+  end
+end
+
+local size, length, foreign = 0, redis.call('LLEN', keys.delay_queue), 0
+while looked < most and byte_count < budget do
+  local part
+  if source == 'frames' or source == 'destination' then
+    size = math.min(next_size(size, looked, byte_count, budget), most - looked)
+  else
+    size = math.min(WIDEST, most - looked)
+  end
+  local from = skip + looked
+  if source == 'destination' then
+    part = redis.call('LRANGE', keys.source, from, from + size - 1)
+    for _, payload in ipairs(part) do note(look_at_lying(payload)) end
+  else
+    part = redis.call('ZRANGE', keys.source, from, from + size - 1, 'WITHSCORES')
+    if source == 'leases' then
+      while part[1] and tonumber(part[#part]) > now_ms - OVER_MS do part[#part], part[#part - 1] = nil, nil end
+    end
+    for i = 1, #part, 2 do
+      if source == 'frames' and length > 0 and is_foreign(part[i]) then
+        foreign = foreign + 1
+        if foreign > most_foreign(length, (byte_count + #part[i]) / (looked + 1)) then
+          part = {}
+          break
+        end
+      end
+      local is_taken
+      if source == 'frames' then
+        is_taken = look_at_frame(part[i], tonumber(part[i + 1]))
+      else
+        is_taken = look_at_token(part[i], tonumber(part[i + 1]))
+      end
+      note(is_taken, part[i])
+    end
+  end
+  if #part == 0 then break end
+end
+if run == '' or #jobs == 0 then return reply_of(looked, stay, jobs) end
+
+check_hashes(keys.headers, keys.payloads, keys.errors, keys.locators, keys.notes, keys.counters, keys.moving_from)
+check_sets(keys.held, keys.held_tasks, keys.ranked, keys.moving, keys.slots)
+-- Removals first, which a full server does not refuse.
+local tokens, held, tasks, headers, payloads, errors, pages, froms = {}, {}, {}, {}, {}, {}, {}, {}
+local name, why = 'moving ' .. run, nil
+why = held_error(name, WHY_MOVING, now_ms)
+for i, job in ipairs(jobs) do
+  local _, _, start = read_header(job.header)
+  tokens[i] = job.token
+  held[2 * i - 1], held[2 * i] = now_ms + FOR_EVER, job.token
+  tasks[2 * i - 1], tasks[2 * i] = 0, held_member(name, start, job.token)
+  headers[2 * i - 1], headers[2 * i] = job.token, job.header
+  payloads[2 * i - 1], payloads[2 * i] = job.token, job.payload
+  errors[2 * i - 1], errors[2 * i] = job.token, why
+  pages[2 * i - 1], pages[2 * i] = page, job.token
+  froms[2 * i - 1], froms[2 * i] = job.token, job.place .. string.format('%.17g', job.score) .. '\0' .. job.error
+end
+if source == 'destination' then
+  if places[#places] == #places - 1 then
+    redis.call('LTRIM', keys.source, #places, -1)
+  else
+    -- No payload begins with the id of this run.
+    local gone = run .. ' gone'
+    for _, place in ipairs(places) do redis.call('LSET', keys.source, place, gone) end
+    redis.call('LREM', keys.source, #places, gone)
+  end
+else
+  local listed = source == 'frames' and locate_listed(keys.delay_queue, members, keys.counters)
+  redis.call('ZREM', keys.source, unpack(members))
+  if listed then unlist(keys.delay_queue, keys.counters, listed) end
+end
+if #slots > 0 then redis.call('ZREM', keys.slots, unpack(slots)) end
+if #names > 0 then redis.call('ZREM', keys.held_tasks, unpack(names)) end
+redis.call('ZREM', keys.ranked, unpack(tokens))
+redis.call('HDEL', keys.locators, unpack(tokens))
+redis.call('HDEL', keys.notes, unpack(tokens))
+redis.call('ZADD', keys.held, unpack(held))
+redis.call('ZADD', keys.held_tasks, unpack(tasks))
+redis.call('HSET', keys.headers, unpack(headers))
+redis.call('HSET', keys.payloads, unpack(payloads))
+redis.call('HSET', keys.errors, unpack(errors))
+redis.call('ZADD', keys.moving, unpack(pages))
+redis.call('HSET', keys.moving_from, unpack(froms))
+local _, kind = read_run()
+redis.call('HSET', keys.control, 'moving', run .. ' ' .. kind .. ' ' .. page)
+return reply_of(looked, stay, jobs)

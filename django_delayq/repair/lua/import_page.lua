@@ -1,0 +1,47 @@
+-- Store a page of jobs that export_page.lua has taken out of another server. Safe to repeat: the pages of a run are stored
+-- in their order, and the queue remembers which was the last.
+--
+-- Prelude  clock, count, window, frame, list, job, held, moving
+-- Keys     timeout_set, delay_queue, destination, redisson_channel, channel, retries, returned, dead, quarantine, headers,
+--          payloads, locators, errors, unique, ended, counters, ranked, control
+-- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
+-- ARGV[2]  id of the run
+-- ARGV[3]  number of the page, from 1 on
+-- ARGV[4]  frame format of the queue, 1 (dLc0) or 2 (Bc0Lc0)
+-- ARGV[5]  1: frames also go into the delay queue
+-- ARGV[6]  and on, seven a job, as export_page.lua returns them
+-- Returns  'stored', how many jobs are new here, how many were here already, of how many another job has the unique key;
+--          'known' if the page was stored before; or 'early' and the number of the last page, if one between is missing
+
+local now_ms, run, page = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2], tonumber(ARGV[3])
+local format, listed = ARGV[4], ARGV[5] == '1'
+
+local last = tonumber(redis.call('HGET', keys.control, 'moved:' .. run) or 0) or 0
+if page <= last then return { 'known', 0, 0, 0 } end
+if page > last + 1 then return { 'early', last, 0, 0 } end
+
+-- A job that has moved away from here is remembered as taken, and may come back.
+local function has_ended(token)
+  local state = how_ended(keys.ended, now_ms, token)
+  return state and state ~= 'taken'
+end
+
+local jobs, tokens, known = {}, {}, 0
+for i = 6, #ARGV - 6, 7 do
+  local job = { place = ARGV[i], token = ARGV[i + 1], score = tonumber(ARGV[i + 2]), header = ARGV[i + 3], payload = ARGV[i + 4],
+    error = ARGV[i + 5], history = ARGV[i + 6] }
+  local is_known = not is_foreign_place(job.place)
+    and (redis.call('HEXISTS', keys.headers, job.token) == 1 or redis.call('HEXISTS', keys.locators, job.token) == 1
+      or redis.call('HEXISTS', keys.payloads, job.token) == 1 or has_ended(job.token))
+  if is_known then
+    known = known + 1
+  else
+    jobs[#jobs + 1], tokens[#tokens + 1] = job, job.token
+  end
+end
+local head, is_ranked = before_placing()
+redis.call('HSET', keys.control, 'moved:' .. run, page)
+-- Else a claim would take a job that has come back for a copy.
+if #tokens > 0 then redis.call('ZREM', keys.ended, unpack(tokens)) end
+local shared = place_jobs(jobs, format, listed, now_ms, head, is_ranked)
+return { 'stored', #jobs, known, shared }

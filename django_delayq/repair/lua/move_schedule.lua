@@ -1,0 +1,74 @@
+-- Move what is stored of one periodic schedule to another server, or what somebody has changed of one in code. Safe to
+-- repeat.
+--
+-- Prelude  clock, window, frame, job, schedules
+-- Keys     schedules, periods, channel
+-- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
+-- ARGV[2]  what to do: 'take' sets a stored schedule aside, and it comes to no moment here; 'read' only
+--          reads it; 'end' deletes what was set
+--          aside; 'release' takes it back; 'put' writes these here
+-- ARGV[3]  name of the schedule
+-- ARGV[4]  for 'put': its definition, empty for a schedule in code
+-- ARGV[5]  for 'put': its change, empty if there is none
+-- ARGV[6]  for 'put': its state, likewise
+-- ARGV[7]  for 'put': its next moment, likewise
+-- Returns  for 'take' and 'read', these four, or nothing if no such schedule is stored; else 1, or 0 if nothing was to be done, which
+--          for 'put' means that there is one already
+
+local now_us, step, name = read_clock(ARGV[1]), ARGV[2], ARGV[3]
+local PARTS = { 'stored ', 'change ', 'state ', 'moment ' }
+
+local function fields_of(before)
+  local fields = {}
+  for i, part in ipairs(PARTS) do fields[i] = before .. part .. name end
+  return fields
+end
+
+local aside, places = fields_of('moving '), fields_of('')
+local values = redis.call('HMGET', keys.schedules, unpack(aside))
+redis.call('ZCARD', keys.periods)
+
+local function tell()
+  redis.call('HSET', keys.schedules, 'version', decimal(math.max(read_version() + 1, math.floor(now_us))))
+  publish(keys.channel, 0)
+end
+
+-- Values in the order of the parts, false for one that there is not. Whoever stored another one since keeps that.
+local function write(found)
+  for i = 1, 3 do
+    if found[i] and found[i] ~= '' then redis.call('HSETNX', keys.schedules, places[i], found[i]) end
+  end
+  local moment = tonumber(found[4] or '')
+  if moment and is_score(moment) then redis.call('ZADD', keys.periods, 'NX', decimal(moment), name) end
+  tell()
+end
+
+if step == 'take' or step == 'read' then
+  if not values[1] then
+    local found = redis.call('HMGET', keys.schedules, unpack(places))
+    if not found[1] then return {} end
+    found[4] = redis.call('ZSCORE', keys.periods, name)
+    values = found
+    if step == 'take' then
+      -- A removal is first, which a full server does not refuse.
+      redis.call('ZREM', keys.periods, name)
+      for i = 1, 4 do
+        if found[i] then redis.call('HSET', keys.schedules, aside[i], found[i]) end
+      end
+      redis.call('HDEL', keys.schedules, unpack(places))
+      tell()
+    end
+  end
+  local reply = {}
+  for i = 1, 4 do reply[i] = values[i] or '' end
+  return reply
+elseif step == 'put' then
+  local known = redis.call('HGET', keys.schedules, ARGV[4] == '' and places[2] or places[1])
+  if known then return 0 end
+  write({ ARGV[4], ARGV[5], ARGV[6], ARGV[7] })
+  return 1
+end
+if not values[1] then return 0 end
+redis.call('HDEL', keys.schedules, unpack(aside))
+if step == 'release' then write(values) end
+return 1

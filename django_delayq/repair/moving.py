@@ -1,0 +1,463 @@
+"""Moving what a queue holds from one server to another: a run of short, atomic steps that may end after any of them.
+
+Workers, producers and Java go on meanwhile, on both servers. Of each page, in this order:
+
+1. The source takes it out of its places and holds it. No worker there runs it from then on.
+2. The target stores it, and remembers the number of the page.
+3. The source deletes it.
+
+A run that was interrupted goes on with the page that the source still holds. If the target had stored it, its number
+says so. So no job is lost, and none is stored twice.
+"""
+
+import re
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import msgspec
+from redis.client import Redis
+
+from django_delayq.calls.batch import BatchSizer
+from django_delayq.calls.running import run
+from django_delayq.clock import monotonic_ms
+from django_delayq.conf import QueueSettings
+from django_delayq.delivery import limiting, looking, pausing, periods, upgrading
+from django_delayq.delivery.looking import Counts
+from django_delayq.delivery.upgrading import Step
+from django_delayq.exceptions import DecodeError, DelayqError, EncodeError
+from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs import formats
+from django_delayq.repair import pages
+from django_delayq.repair.pacing import TARGET_MS, finished_first
+from django_delayq.repair.pages import Kind, Moved, MovedSchedule, Source
+from django_delayq.wire.signing import Keyring
+
+#: Jobs of a page: at first, at least, at most. A page takes some 2 ms of a server; large payloads bound it by their bytes.
+FIRST, LEAST, MOST = 64, 32, 150
+#: Walks through all places of a queue, at most: a later one finds what came, or went on, meanwhile.
+WALKS = 4
+#: Keys that one step looks at, to find a server's queues.
+SCANNED = 1_000
+#: The key that a payload of ours is signed with, where no codec hides it.
+_KEY = re.compile(rb'"mac":".(....)')
+#: Payloads begin with it at the latest there.
+_KEY_WITHIN = 160
+
+
+class CannotMove(DelayqError):
+    """Raised when a queue cannot move to this server; nothing has moved then."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a run has found and done so far."""
+
+    #: Jobs, and elements of others, that the target has stored.
+    moved: int = 0
+    #: Of these, payloads that were signed anew.
+    signed: int = 0
+    #: Were on the target already, under the same id.
+    known: int = 0
+    #: Run without their unique key, because another job has it on the target.
+    shared: int = 0
+    #: Stay, because they belong to something that goes on there: a batch, or a job that runs.
+    stay: int = 0
+    #: Taken by the last walk that was made; above 0, jobs keep coming.
+    late: int = 0
+    #: Stored periodic schedules.
+    schedules: int = 0
+    #: Jobs that need a key which is not here, by its id.
+    unknown: dict[str, int] = field(default_factory=dict)
+
+
+def new_run() -> str:
+    """Make an id for a run."""
+    return secrets.token_urlsafe(9)
+
+
+def total_of(counts: Counts) -> int:
+    """Return how many elements a queue holds that can move."""
+    kept = counts.dead + counts.quarantined
+    return counts.jobs - counts.running + kept
+
+
+class Taking:
+    """Takes page after page out of a queue, or only reads it; `pages` yields them.
+
+    Both commands use it: one sends a page to the other server, one writes it to a file.
+    """
+
+    def __init__(
+        self, client: Redis, queue: QueueSettings, tally: Tally, *, is_copy: bool
+    ) -> None:
+        self._client = client
+        self._queue = queue
+        self.tally = tally
+        self._is_copy = is_copy
+        self._sizer = BatchSizer(
+            first=FIRST, least=LEAST, most=MOST, target_ms=TARGET_MS, call_share=0.0
+        )
+        #: The run of the queue; None before it begins.
+        self.run: pages.Run | None = None
+
+    def begin(self, kind: Kind) -> pages.Run:
+        """Begin a run, or go on with that which has begun.
+
+        Raises:
+            CannotMove: the queue is being moved in another way.
+        """
+        keys = self._queue.keys
+        self.run = run(self._client, pages.begin_export(keys, new_run(), kind))
+        if self.run.kind is not kind:
+            name = self._queue.name
+            how = (
+                "with delayq_import --from: run that again, and it goes on"
+                if self.run.kind is Kind.DIRECT
+                else "to a file: end that first, with delayq_export --confirm or --release"
+            )
+            raise CannotMove(
+                f"queue {name!r} is being moved in another way already, {how}."
+            )
+        return self.run
+
+    def learn(self, count: int, took_ms: float) -> None:
+        """Take in how long another call with a page of so many jobs took."""
+        self._sizer.learn(count, took_ms)
+
+    def again(self, page: int) -> list[Moved]:
+        """Return the jobs of a page that was taken before, and are still held."""
+        return self._export(Source.FRAMES, page, 0).jobs
+
+    def walk(self) -> Iterator[tuple[int, list[Moved]]]:
+        """Yield all pages of one walk through the queue, each with its number, in the order in which jobs go."""
+        self.tally.stay = self.tally.late = 0
+        for source in Source:
+            skip = 0
+            while True:
+                page = 0 if self._is_copy else self._next
+                begun_ms = monotonic_ms()
+                with finished_first():
+                    taken = self._export(source, page, skip)
+                # A page whose reply was lost is read again, which looks at nothing else.
+                if not taken.looked and not taken.jobs:
+                    break
+                self._sizer.learn(taken.looked, monotonic_ms() - begun_ms)
+                self.tally.stay += taken.stay
+                self.tally.late += len(taken.jobs)
+                skip += taken.looked if self._is_copy else taken.stay
+                if taken.jobs:
+                    self._next += 1
+                    yield self._next - 1, taken.jobs
+
+    @property
+    def _next(self) -> int:
+        return 1 if self.run is None else self.run.pages + 1
+
+    @_next.setter
+    def _next(self, number: int) -> None:
+        if self.run is not None:
+            self.run = self.run._replace(pages=number - 1)
+
+    def _export(self, source: Source, page: int, skip: int) -> pages.Exported:
+        call = pages.export_page(
+            self._queue.keys,
+            source,
+            run=self.run.id if page and self.run else "",
+            page=page,
+            skip=skip,
+            limit=self._sizer.size,
+            frame_format=self._queue.frame_format,
+        )
+        return run(self._client, call)
+
+
+class Storing:
+    """Stores pages on the target, signed anew if that is wanted."""
+
+    def __init__(
+        self,
+        client: Redis,
+        queue: QueueSettings,
+        tally: Tally,
+        keyring: Keyring,
+        *,
+        is_signing: bool = False,
+    ) -> None:
+        self._client = client
+        self._queue = queue
+        self._tally = tally
+        self._keyring = keyring
+        self._is_signing = is_signing
+        self._format = 0
+
+    def begin(self, source_run: pages.Run) -> None:
+        """Note on the target that a run comes.
+
+        Raises:
+            CannotMove: this is the server that the run takes jobs from, or the run has begun towards another one.
+        """
+        name, control = self._queue.name, self._queue.keys.control
+        text: Any = self._client.hget(control, "moving")
+        known = pages.run_of(text)
+        if known is not None and known.id == source_run.id:
+            raise CannotMove(
+                f"queue {name!r} would move from a server to itself: the source is the server that"
+                " DELAYQ['CONNECTION'] names. Name the other one."
+            )
+        stored = pages.stored_field(source_run.id)
+        if not source_run.pages:
+            self._client.hsetnx(control, stored, 0)
+        elif not self._client.hexists(control, stored):
+            raise CannotMove(
+                f"queue {name!r} is being moved to another server already, and that run was interrupted. Run it again with"
+                " that server in DELAYQ['CONNECTION']; or, if that server is lost, put the jobs that are on their way back"
+                " with delayq_export --release on the source."
+            )
+
+    def prepare(self, source_format: int) -> None:
+        """Have the queue's workers read the format that its jobs are in.
+
+        Raises:
+            CannotMove: they do not, or this version does not.
+        """
+        name, keys = self._queue.name, self._queue.keys
+        if source_format > self._keyring.formats[-1]:
+            raise CannotMove(
+                f"queue {name!r} of the source is in format {source_format}, which this version does not read; run this with"
+                " a version that does."
+            )
+        there = run(self._client, upgrading.read_format(keys))
+        if there.format > self._keyring.formats[-1]:
+            raise CannotMove(
+                f"queue {name!r} of the target is in format {there.format}, which this version does not read; run this with"
+                " a version that does."
+            )
+        if source_format > there.format:
+            call = upgrading.set_format(keys, source_format, Step.BEGIN)
+            if behind := run(self._client, call).behind:
+                raise CannotMove(
+                    f"{behind} worker processes of queue {name!r} on the target do not read format {source_format}, which"
+                    " its jobs are in. Update them first, or stop them."
+                )
+        self._format = run(self._client, upgrading.read_format(keys)).written
+
+    def store(self, source_run: str, page: int, jobs: list[Moved]) -> None:
+        """Store a page; if it was stored before, its jobs are known here."""
+        jobs = [self._looked_at(job) for job in jobs]
+        call = pages.import_page(
+            self._queue.keys,
+            jobs,
+            run=source_run,
+            page=page,
+            frame_format=self._queue.frame_format,
+            insertion_list=self._queue.keeps_list,
+        )
+        with finished_first():
+            stored = run(self._client, call)
+        if stored is None:
+            self._tally.known += len(jobs)
+            return
+        self._tally.moved += stored.stored
+        self._tally.known += stored.known
+        self._tally.shared += stored.shared
+
+    def _looked_at(self, job: Moved) -> Moved:
+        """Count a job that needs a key which is not here, and sign it anew if that is wanted."""
+        signed_with = _KEY.search(job.payload, 0, _KEY_WITHIN)
+        if signed_with is None:
+            return job
+        if self._is_signing:
+            try:
+                new = envelopes.signed_anew(
+                    job.payload, self._queue, self._keyring, self._format
+                )
+            except EncodeError:
+                new = envelopes.signed_anew(
+                    job.payload, self._queue, self._keyring, formats.FOLLOWERS
+                )
+            except DecodeError:
+                # Not this project's, or signed with a key that is not here: counted below.
+                new = None
+            if new is not None:
+                self._tally.signed += 1
+                return job._replace(payload=new)
+        key = signed_with[1].decode(errors="replace")
+        if key not in self._keyring.ids:
+            self._tally.unknown[key] = self._tally.unknown.get(key, 0) + 1
+        return job
+
+
+class Moving:
+    """One run of one queue from server to server; `steps` yields after each page, and ``tally`` has what is done."""
+
+    def __init__(
+        self,
+        source: Redis,
+        target: Redis,
+        queue: QueueSettings,
+        keyring: Keyring,
+        *,
+        is_signing: bool = False,
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._queue = queue
+        self.tally = Tally()
+        self._taking = Taking(source, queue, self.tally, is_copy=False)
+        self._storing = Storing(
+            target, queue, self.tally, keyring, is_signing=is_signing
+        )
+
+    @property
+    def counts(self) -> Counts:
+        """What the source holds now."""
+        return run(self._source, looking.counts(self._queue.keys))
+
+    def begin(self) -> None:
+        """Begin the run, and have the target read the formats, and keep the pauses and limits, of the source.
+
+        Raises:
+            CannotMove: both are one server, or the target does not read the format.
+        """
+        keys = self._queue.keys
+        begun = self._taking.begin(Kind.DIRECT)
+        try:
+            self._storing.begin(begun)
+            self._storing.prepare(run(self._source, upgrading.read_format(keys)).format)
+        except CannotMove:
+            if not begun.pages:
+                self.end()
+            raise
+        settings = settings_of(self._source, self._queue)
+        keep_settings(self._target, self._queue, settings)
+        self._move_schedules()
+
+    def _move_schedules(self) -> None:
+        keys = self._queue.keys
+        there = schedules_of(self._source, self._queue)
+        for name in there.stored:
+            taken = run(self._source, pages.take_schedule(keys, name))
+            if taken is None:
+                continue
+            if run(self._target, pages.put_schedule(keys, name, taken)):
+                self.tally.schedules += 1
+            run(self._source, pages.end_schedule(keys, name, is_moved=True))
+        for name, changed in there.changed.items():
+            run(self._target, pages.put_schedule(keys, name, changed))
+
+    def steps(self) -> Iterator[None]:
+        """Move all that waits or was given up; stop when a walk finds nothing, or after `WALKS`."""
+        begun = self._taking.run
+        assert begun is not None
+        if begun.pages:
+            # The page that an interrupted run has left.
+            self._pass_on(begun.pages, self._taking.again(begun.pages))
+            yield
+        for _ in range(WALKS):
+            for page, jobs in self._taking.walk():
+                self._pass_on(page, jobs)
+                yield
+            if not self.tally.late:
+                return
+
+    def end(self) -> None:
+        """End the run, so that jobs of the queue may be moved in another way."""
+        assert self._taking.run is not None
+        call = pages.end_page(
+            self._queue.keys, run=self._taking.run.id, page=0, is_moved=True
+        )
+        run(self._source, call)
+
+    def _pass_on(self, page: int, jobs: list[Moved]) -> None:
+        assert self._taking.run is not None
+        if not jobs:
+            return
+        id = self._taking.run.id
+        begun_ms = monotonic_ms()
+        self._storing.store(id, page, jobs)
+        self._taking.learn(len(jobs), monotonic_ms() - begun_ms)
+        call = pages.end_page(self._queue.keys, run=id, page=page, is_moved=True)
+        with finished_first():
+            run(self._source, call)
+
+
+class SchedulesThere(NamedTuple):
+    """What a queue has of periodic schedules that can move."""
+
+    #: Names of those that are stored, or set aside by a run that was interrupted.
+    stored: list[str]
+    #: What somebody has changed of those in code.
+    changed: dict[str, MovedSchedule]
+
+
+def schedules_of(client: Redis, queue: QueueSettings) -> SchedulesThere:
+    """Read which schedules of a queue can move."""
+    stored: dict[str, None] = {}
+    changed: dict[str, MovedSchedule] = {}
+    cursor, is_first = 0, True
+    while cursor or is_first:
+        page = run(client, periods.page(queue.keys, cursor))
+        cursor, is_first = page.cursor, False
+        for field_name, value, _ in page.fields:
+            kind, _, name = field_name.decode(errors="replace").partition(" ")
+            if kind == "moving":
+                kind, _, name = name.partition(" ")
+                kind = "stored" if kind == "stored" else ""
+            if kind == "stored":
+                stored[name] = None
+            elif kind == "change":
+                changed[name] = MovedSchedule(b"", value, b"", b"")
+    for name in stored:
+        changed.pop(name, None)
+    return SchedulesThere(list(stored), changed)
+
+
+def queues_on(client: Redis) -> list[str]:
+    """Return the names of the queues that a server has, as far as their keys tell."""
+    names = set()
+    for prefix in ("delayq_counters:", "redisson_delay_queue_timeout:"):
+        for key in client.scan_iter(match=f"{prefix}*", count=SCANNED):
+            name = key.decode(errors="replace").removeprefix(prefix)
+            if name.startswith("{") and name.endswith("}") and name.count("{") == 1:
+                name = name[1:-1]
+            names.add(name)
+    return sorted(names)
+
+
+class Settings(msgspec.Struct):
+    """The pauses and limits of a queue that somebody has set, as arguments of the calls that set them."""
+
+    #: Task, empty for the queue itself; until; by; why.
+    pauses: list[tuple[str, str, str, str]] = []
+    #: Name, empty for that of the queue itself; changes; by.
+    limits: list[tuple[str, dict[str, Any], str]] = []
+
+
+def settings_of(client: Redis, queue: QueueSettings) -> Settings:
+    """Read the pauses and limits that somebody has set."""
+    found = Settings()
+    for pause in run(client, pausing.pauses(queue.keys)):
+        until = "" if pause.until is None else f"={pause.until_ms:.0f}"
+        found.pauses.append((pause.task or "", until, pause.by, pause.reason))
+    for limit in run(client, limiting.limits(queue.keys)):
+        if limit.set:
+            found.limits.append((limit.name, limit.set, limit.by))
+    return found
+
+
+def keep_settings(client: Redis, queue: QueueSettings, settings: Settings) -> None:
+    """Set pauses and limits, where somebody has not set others."""
+    keys, there = queue.keys, settings_of(client, queue)
+    known = {each[0] for each in there.pauses}
+    for task, until, by, why in settings.pauses:
+        if task not in known:
+            call = pausing.pause(
+                keys, task=task or None, until=until, by=by, reason=why
+            )
+            run(client, call)
+    known = {each[0] for each in there.limits}
+    for name, changes, by in settings.limits:
+        if name not in known:
+            run(client, limiting.set_limit(keys, changes, name=name, by=by))

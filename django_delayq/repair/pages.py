@@ -1,0 +1,293 @@
+"""Operations that move what a queue holds to another server, page by page: each describes one bounded script call.
+
+A page is taken out of the source and held there, stored on the target, and then deleted on the source. Each of these
+calls may be repeated at any time. ``moving`` decides in which order they are made.
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from django_delayq.calls.call import Argument, Call
+from django_delayq.calls.script import bind
+from django_delayq.delivery.binding import now_argument
+from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.limits import MAX_BATCH
+from django_delayq.exceptions import DelayqError
+from django_delayq.repair.calls import BYTE_BUDGET, PACKAGES
+from django_delayq.wire.frame import FrameFormat
+
+#: How the name begins under which jobs are held that are on their way; also in `_moving.lua`.
+HELD_NAME = "moving "
+
+
+class OtherRun(DelayqError):
+    """Raised when a queue is not in the state in which this run has left it: another one has ended it, or is under way."""
+
+
+class Source(StrEnum):
+    """What a page is taken from, in the order in which jobs go from one to the next."""
+
+    FRAMES = "frames"
+    DESTINATION = "destination"
+    RETURNED = "returned"
+    RETRIES = "retries"
+    HELD = "held"
+    #: Those of processes that have gone, where nobody works who would notice.
+    LEASES = "leases"
+    DEAD = "dead"
+    QUARANTINE = "quarantine"
+
+    def key_of(self, keys: DeliveryKeys) -> str:
+        """Return the key that it is."""
+        return keys.key("timeout_set" if self is Source.FRAMES else self.value)
+
+
+class Kind(StrEnum):
+    """How the pages of a run reach the other server."""
+
+    FILE = "file"
+    DIRECT = "direct"
+
+
+class Run(NamedTuple):
+    """What a queue knows of a run that moves its jobs away."""
+
+    id: str
+    kind: Kind
+    #: The number of its last page.
+    pages: int
+
+
+class Moved(NamedTuple):
+    """One job as a page has it; of somebody else's element the token is one of the page."""
+
+    #: A letter, as `_moving.lua` explains.
+    place: str
+    token: str
+    #: Its score in the set that it was in, decimal.
+    score: str
+    header: bytes
+    payload: bytes
+    error: bytes
+    history: bytes
+
+
+class Exported(NamedTuple):
+    """The reply to an `export_page` call."""
+
+    #: How many elements it looked at; 0 also for a page that was taken before.
+    looked: int
+    #: How many of these stay, because they belong to something that goes on here.
+    stay: int
+    jobs: list[Moved]
+
+
+class Imported(NamedTuple):
+    """The reply to an `import_page` call."""
+
+    #: New here.
+    stored: int
+    #: Were here already.
+    known: int
+    #: Of those stored, how many run without their unique key, because another job has it here.
+    shared: int
+
+
+def begin_export(keys: DeliveryKeys, run: str, kind: Kind) -> Call[Run]:
+    """Begin a run, or return the one that has begun before. Safe to repeat."""
+    return Call(
+        *bind(PACKAGES, "begin_export", keys),
+        (run, kind),
+        lambda reply: Run(reply[0].decode(), Kind(reply[1].decode()), reply[2]),
+    )
+
+
+def run_of(text: bytes | None) -> Run | None:
+    """Read the field of the control hash that names the run of a queue."""
+    parts = (text or b"").decode(errors="replace").split(" ")
+    if len(parts) != 3 or parts[1] not in list(Kind) or not parts[2].isdigit():
+        return None
+    return Run(parts[0], Kind(parts[1]), int(parts[2]))
+
+
+def stored_field(run: str) -> str:
+    """Return the field of the target's control hash that has the number of the last page which it has stored of a run."""
+    return f"moved:{run}"
+
+
+def export_page(
+    keys: DeliveryKeys,
+    source: Source,
+    *,
+    run: str = "",
+    page: int = 0,
+    skip: int = 0,
+    limit: int = MAX_BATCH,
+    byte_budget: int = BYTE_BUDGET,
+    frame_format: FrameFormat = FrameFormat.BC0LC0,
+    now_us: int | None = None,
+) -> Call[Exported]:
+    """Take the next page of jobs, up to ``limit``, and hold them; read a page again that is there already.
+
+    Without a ``run`` it only reads. Reading the reply raises OtherRun if the queue has another run, or none.
+    """
+    name = keys.queue.name
+
+    def read(reply: list[Any]) -> Exported:
+        if reply[0] == b"none":
+            raise OtherRun(
+                f"page {page} of queue {name!r} does not belong to the run that moves it now ({reply[1].decode() or 'none'}):"
+                " somebody else has gone on with it, or has ended it. Look at both servers, then run this again."
+            )
+        looked, stay, *rest = reply
+        jobs = [
+            Moved(
+                rest[i].decode(),
+                rest[i + 1].decode(errors="replace"),
+                rest[i + 2].decode(),
+                *rest[i + 3 : i + 7],
+            )
+            for i in range(0, len(rest), 7)
+        ]
+        return Exported(looked, stay, jobs)
+
+    return Call(
+        *bind(PACKAGES, "export_page", keys, source=source.key_of(keys)),
+        (
+            now_argument(now_us),
+            run,
+            page,
+            source,
+            skip,
+            limit,
+            byte_budget,
+            frame_format.number,
+        ),
+        read,
+    )
+
+
+def import_page(
+    keys: DeliveryKeys,
+    jobs: Sequence[Moved],
+    *,
+    run: str,
+    page: int,
+    frame_format: FrameFormat = FrameFormat.BC0LC0,
+    insertion_list: bool = True,
+    now_us: int | None = None,
+) -> Call[Imported | None]:
+    """Store a page; returns None if it was stored before. Safe to repeat.
+
+    Reading the reply raises OtherRun if a page before it is missing.
+    """
+    name = keys.queue.name
+    args: list[Argument] = [
+        now_argument(now_us),
+        run,
+        page,
+        frame_format.number,
+        "1" if insertion_list else "0",
+    ]
+    for job in jobs:
+        args += job
+
+    def read(reply: list[Any]) -> Imported | None:
+        if reply[0] == b"early":
+            raise OtherRun(
+                f"page {page} of queue {name!r} cannot be stored, because the target has no page {reply[1] + 1}; begin"
+                " with the first page"
+            )
+        return None if reply[0] == b"known" else Imported(*reply[1:])
+
+    return Call(*bind(PACKAGES, "import_page", keys), args, read)
+
+
+def end_page(
+    keys: DeliveryKeys,
+    *,
+    run: str,
+    page: int,
+    is_moved: bool,
+    frame_format: FrameFormat = FrameFormat.BC0LC0,
+    insertion_list: bool = True,
+    now_us: int | None = None,
+) -> Call[int]:
+    """Delete the jobs of a page that another server has, or put them back; returns how many. Safe to repeat.
+
+    Page 0 ends the run itself, unless a page is left: then it returns how many jobs there are. Reading the reply raises
+    OtherRun if the queue has another run, or none.
+    """
+    name = keys.queue.name
+
+    def read(reply: int) -> int:
+        if reply < 0 and page:
+            raise OtherRun(
+                f"the run that moves queue {name!r} has been ended by somebody else; look at both servers, then run this"
+                " again"
+            )
+        return max(0, reply)
+
+    return Call(
+        *bind(PACKAGES, "end_page", keys),
+        (
+            now_argument(now_us),
+            run,
+            page,
+            int(is_moved),
+            frame_format.number,
+            "1" if insertion_list else "0",
+        ),
+        read,
+    )
+
+
+class MovedSchedule(NamedTuple):
+    """What is stored of a periodic schedule, or changed of one in code; each part empty if there is none."""
+
+    stored: bytes
+    change: bytes
+    state: bytes
+    moment: bytes
+
+
+def take_schedule(
+    keys: DeliveryKeys, name: str, *, is_copy: bool = False, now_us: int | None = None
+) -> Call[MovedSchedule | None]:
+    """Set a stored schedule aside, so that it comes to no moment here; None: no such schedule is stored. Safe to repeat.
+
+    ``is_copy``: only read it.
+    """
+    return Call(
+        *bind(PACKAGES, "move_schedule", keys),
+        (now_argument(now_us), "read" if is_copy else "take", name),
+        lambda reply: MovedSchedule(*reply) if reply else None,
+    )
+
+
+def put_schedule(
+    keys: DeliveryKeys,
+    name: str,
+    schedule: MovedSchedule,
+    *,
+    now_us: int | None = None,
+) -> Call[bool]:
+    """Write what another server had of a schedule; returns False if there is one already. Safe to repeat."""
+    return Call(
+        *bind(PACKAGES, "move_schedule", keys),
+        (now_argument(now_us), "put", name, *schedule),
+        bool,
+    )
+
+
+def end_schedule(
+    keys: DeliveryKeys, name: str, *, is_moved: bool, now_us: int | None = None
+) -> Call[bool]:
+    """Delete a schedule that was set aside, or take it back; returns whether there was one. Safe to repeat."""
+    step = "end" if is_moved else "release"
+    return Call(
+        *bind(PACKAGES, "move_schedule", keys),
+        (now_argument(now_us), step, name),
+        bool,
+    )

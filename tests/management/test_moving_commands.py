@@ -1,0 +1,387 @@
+"""``manage.py delayq_export`` and ``delayq_import``: what they move, say and refuse, and how they end."""
+
+import json
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from django_delayq import State, get_job, pause
+from django_delayq.calls.running import run
+from django_delayq.delivery import looking
+from django_delayq.delivery.keys import DeliveryKeys
+from tests.conftest import keys_of
+from tests.jobs.adding import add
+from tests.jobs.hand import Hand
+from tests.management.conftest import Call
+from tests.servers import Server
+
+pytestmark = pytest.mark.redis
+
+
+@pytest.fixture
+def other(settings: Any, server: Server, queue: str) -> Iterator[str]:
+    """The URL of another server, which is empty: another database of the one under test."""
+    yield server.socket_url.replace("db=0", "db=1")
+    with client_of(server) as client:
+        if keys := keys_of(client, queue):
+            client.delete(*keys)
+
+
+def client_of(server: Server) -> "redis.Redis[bytes]":
+    client = server.client()
+    client.connection_pool.connection_kwargs["db"] = 1
+    return client
+
+
+@pytest.fixture
+def use(settings: Any) -> Any:
+    """Point ``DELAYQ`` at a server, as the other project does."""
+
+    def use(url: str, **more: Any) -> None:
+        settings.DELAYQ = {**settings.DELAYQ, "CONNECTION": url, **more}
+
+    return use
+
+
+def jobs_on(client: "redis.Redis[bytes]", queue: str) -> int:
+    return run(client, looking.counts(DeliveryKeys.of(queue))).jobs
+
+
+def test_a_queue_moves_from_server_to_server(
+    queue: str, hand: Hand, other: str, use: Any, server: Server, call: Call
+) -> None:
+    jobs = [add(queue, n, delay=3_600) for n in range(3)]
+    dead = add(queue, "dead", delay=0)
+    hand.bury(hand.take())
+    use(other)
+
+    said = call("delayq_import", "--from", server.socket_url, "--queue", queue)
+
+    assert said.out == f"queue {queue}: 4 moved\n"
+    assert (said.status, said.err) == (0, "")
+    assert [get_job(job.id).state for job in jobs] == [State.SCHEDULED] * 3
+    assert get_job(dead.id).state is State.DEAD
+    assert [get_job(job.id).start_time_ms for job in jobs] == [
+        job.start_time_ms for job in jobs
+    ]
+    assert jobs_on(hand.client, queue) == 0
+
+
+def test_what_runs_is_left_and_told(
+    queue: str, hand: Hand, other: str, use: Any, server: Server, call: Call
+) -> None:
+    add(queue, 1, delay=0)
+    hand.take()
+    add(queue, 2, delay=3_600)
+    use(other)
+
+    said = call("delayq_import", "--from", server.socket_url, "--queue", queue)
+
+    assert said.status == 1
+    assert f"queue {queue}: 1 are left on the source, and 1 of them run" in said.out
+
+
+def test_a_dry_run_counts_and_changes_nothing(
+    queue: str, hand: Hand, other: str, use: Any, server: Server, call: Call
+) -> None:
+    add(queue, 1, delay=3_600)
+    before = {key: hand.client.dump(key) for key in keys_of(hand.client, queue)}
+    use(other)
+
+    said = call(
+        "delayq_import", "--from", server.socket_url, "--queue", queue, "--dry-run"
+    )
+
+    assert said.out == f"queue {queue}: 1 would be moved\n"
+    assert before == {key: hand.client.dump(key) for key in before}
+    with client_of(server) as there:
+        assert keys_of(there, queue) == []
+
+
+def test_json_has_a_summary_for_programs(
+    queue: str, other: str, use: Any, server: Server, call: Call
+) -> None:
+    add(queue, 1, delay=3_600)
+    use(other)
+
+    said = call(
+        "delayq_import", "--from", server.socket_url, "--queue", queue, "--json"
+    )
+
+    (told,) = [json.loads(line) for line in said.lines]
+    assert told["queues"][queue]["moved"] == 1
+    assert told["queues"][queue]["left"] == 0
+    assert told["not_configured"] == []
+
+
+def test_queues_that_the_settings_do_not_have_are_named(
+    queue: str, other: str, use: Any, settings: Any, server: Server, call: Call
+) -> None:
+    add(queue, 1, delay=3_600)
+    use(other, QUEUES={f"{queue}-2": {}})
+
+    said = call("delayq_import", "--from", server.socket_url)
+
+    assert said.status == 1
+    assert queue in said.lines[-1]
+    assert "does not have them" in said.lines[-1]
+
+
+def test_a_server_is_not_moved_to_itself(
+    queue: str, server: Server, call: Call
+) -> None:
+    job = add(queue, 1, delay=3_600)
+
+    said = call("delayq_import", "--from", server.socket_url, "--queue", queue)
+
+    assert said.status == 1
+    assert "from a server to itself" in said.err
+    assert job.refresh() is State.SCHEDULED
+
+
+def test_a_pause_of_the_source_holds_on_the_target(
+    queue: str, other: str, use: Any, server: Server, call: Call
+) -> None:
+    pause(queue, reason="move")
+    add(queue, 1, delay=0)
+    use(other)
+
+    call("delayq_import", "--from", server.socket_url, "--queue", queue)
+
+    with client_of(server) as there:
+        assert Hand(there, queue).claim() == []
+
+
+def test_jobs_of_another_key_are_told_and_signed_anew_on_demand(
+    queue: str, other: str, use: Any, server: Server, call: Call, settings: Any
+) -> None:
+    add(queue, 1, delay=3_600)
+    first = settings.SECRET_KEY
+    use(other)
+    settings.SECRET_KEY = "another secret"
+
+    said = call("delayq_import", "--from", server.socket_url, "--queue", queue)
+    assert "1 need the key" in said.out
+
+    use(server.socket_url)
+    settings.SECRET_KEY_FALLBACKS = [first]
+    said = call("delayq_import", "--from", other, "--queue", queue, "--resign")
+
+    assert f"queue {queue}: 1 moved, 1 of these signed anew" in said.out
+    settings.SECRET_KEY_FALLBACKS = []
+    with server.client() as client:
+        (token,) = client.hkeys(DeliveryKeys.of(queue).locators)
+    assert get_job(f"{queue}:{token.decode()}").args == [1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ((), "Name what to import"),
+        (("file", "--from", "redis://x"), "one of them"),
+        (("file", "--wait"), "--wait needs --from"),
+        (("file", "--queue", "mail"), "--queue needs --from"),
+        (("--from", "redis://x", "--copy"), "--copy needs a FILE"),
+        (("--from", "http://x"), "not a URL"),
+        (("nowhere.jsonl",), "cannot be read"),
+    ],
+)
+def test_import_refuses_what_cannot_be_meant(
+    queue: str, call: Call, arguments: tuple[str, ...], told: str
+) -> None:
+    said = call("delayq_import", *arguments)
+
+    assert said.status == 1
+    assert told in said.err
+
+
+# Through a file.
+
+
+def exported(call: Call, tmp_path: Path, queue: str, name: str = "jobs") -> Path:
+    path = tmp_path / f"{name}.jsonl"
+    said = call("delayq_export", path, "--queue", queue)
+    assert said.status == 0, said.err
+    return path
+
+
+def test_jobs_move_through_a_file_and_are_held_until_that_is_confirmed(
+    queue: str,
+    hand: Hand,
+    other: str,
+    use: Any,
+    server: Server,
+    call: Call,
+    tmp_path: Path,
+) -> None:
+    job = add(queue, 1, delay=0)
+    path = exported(call, tmp_path, queue)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert hand.claim() == []
+    assert job.refresh() is State.HELD
+    use(other)
+
+    said = call("delayq_import", path)
+
+    assert said.lines[0] == f"queue {queue}: 1 moved"
+    code = said.lines[-1].rpartition(" ")[2]
+    assert job.refresh() in (State.DUE, State.SCHEDULED)
+    use(server.socket_url)
+    wrong = call("delayq_export", "--confirm", "0" * 10, "--queue", queue)
+    assert "is not the code" in wrong.err
+    assert jobs_on(hand.client, queue) == 1
+
+    said = call("delayq_export", "--confirm", code, "--queue", queue)
+
+    assert (said.status, said.err) == (0, f"queue {queue}: 1 deleted here\n")
+    assert jobs_on(hand.client, queue) == 0
+    again = call("delayq_export", "--release", "--queue", queue)
+    assert "Nothing of these queues is on its way" in again.err
+
+
+def test_a_file_is_imported_once_however_often_it_is_read(
+    queue: str, other: str, use: Any, call: Call, tmp_path: Path
+) -> None:
+    for n in range(3):
+        add(queue, n, delay=3_600)
+    path = exported(call, tmp_path, queue)
+    use(other)
+
+    told = [call("delayq_import", path).lines for _ in range(2)]
+
+    assert [lines[0] for lines in told] == [
+        f"queue {queue}: 3 moved",
+        f"queue {queue}: 0 moved, 3 were here already",
+    ]
+    assert told[0][-1] == told[1][-1]
+
+
+def test_a_second_export_has_all_of_the_first_and_what_came_since(
+    queue: str, other: str, use: Any, call: Call, tmp_path: Path
+) -> None:
+    add(queue, 1, delay=3_600)
+    lost = exported(call, tmp_path, queue, "lost")
+    add(queue, 2, delay=3_600)
+    path = exported(call, tmp_path, queue)
+    use(other)
+
+    call("delayq_import", lost)
+    said = call("delayq_import", path)
+
+    assert said.lines[0] == f"queue {queue}: 1 moved, 1 were here already"
+
+
+def test_what_was_exported_can_be_put_back(
+    queue: str, call: Call, tmp_path: Path
+) -> None:
+    job = add(queue, 1, delay=3_600)
+    due_ms = job.start_time_ms
+    exported(call, tmp_path, queue)
+
+    said = call("delayq_export", "--release", "--queue", queue)
+
+    assert said.err == f"queue {queue}: 1 put back\n"
+    assert job.refresh() is State.SCHEDULED
+    assert job.start_time_ms == due_ms
+
+
+def test_part_of_a_file_is_no_file(
+    queue: str, other: str, use: Any, call: Call, tmp_path: Path
+) -> None:
+    add(queue, 1, delay=3_600)
+    path = exported(call, tmp_path, queue)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:-1]))
+    use(other)
+
+    said = call("delayq_import", path)
+
+    assert said.status == 1
+    assert "before its end" in said.err
+    assert "--confirm" not in said.out
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"jobs\n", b'{"is":"page","number":1,"jobs":[]}\n', b"\xff\n"]
+)
+def test_a_file_of_somebody_else_is_refused(
+    queue: str, call: Call, tmp_path: Path, text: bytes
+) -> None:
+    path = tmp_path / "strange"
+    path.write_bytes(text)
+
+    said = call("delayq_import", path)
+
+    assert said.status == 1
+    assert "line" in said.err
+
+
+def test_a_copy_leaves_the_jobs_and_is_imported_only_as_such(
+    queue: str, hand: Hand, other: str, use: Any, call: Call, tmp_path: Path
+) -> None:
+    job = add(queue, 1, delay=3_600)
+    path = tmp_path / "backup.jsonl"
+    before = {key: hand.client.dump(key) for key in keys_of(hand.client, queue)}
+
+    said = call("delayq_export", path, "--copy", "--queue", queue)
+
+    assert said.err == f"queue {queue}: 1 copied; they stay, and run here\n"
+    assert before == {key: hand.client.dump(key) for key in before}
+    use(other)
+    assert "This file is a copy" in call("delayq_import", path).err
+    said = call("delayq_import", path, "--copy")
+    assert said.out == f"queue {queue}: 1 moved\n"
+    assert job.refresh() is State.SCHEDULED
+
+
+def test_a_copy_restores_what_is_missing_where_it_was_made(
+    queue: str, hand: Hand, call: Call, tmp_path: Path
+) -> None:
+    kept, lost = add(queue, 1, delay=3_600), add(queue, 2, delay=3_600)
+    path = tmp_path / "backup.jsonl"
+    call("delayq_export", path, "--copy", "--queue", queue)
+    keys = DeliveryKeys.of(queue)
+    hand.client.delete(keys.queue.timeout_set, keys.locators)
+    again = add(queue, 3, delay=3_600)
+
+    said = call("delayq_import", path, "--copy")
+
+    assert said.out == f"queue {queue}: 2 moved\n"
+    assert {job.refresh() for job in (kept, lost, again)} == {State.SCHEDULED}
+
+
+@pytest.mark.parametrize(
+    "arguments", [(), ("file", "--release"), ("file", "--dry-run")]
+)
+def test_export_refuses_what_cannot_be_meant(
+    queue: str, call: Call, arguments: tuple[str, ...]
+) -> None:
+    said = call("delayq_export", *arguments)
+
+    assert said.status == 1
+    assert "Name the FILE" in said.err
+
+
+def test_an_export_overwrites_no_file(queue: str, call: Call, tmp_path: Path) -> None:
+    job = add(queue, 1, delay=3_600)
+    path = tmp_path / "there"
+    path.write_text("something")
+
+    said = call("delayq_export", path, "--queue", queue)
+
+    assert "cannot be created" in said.err
+    assert path.read_text() == "something"
+    assert job.refresh() is State.SCHEDULED
+
+
+def test_export_counts_first_if_it_is_told_to(queue: str, call: Call) -> None:
+    job = add(queue, 1, delay=3_600)
+
+    said = call("delayq_export", "--dry-run", "--queue", queue, "--json")
+
+    assert json.loads(said.err)["queues"][queue]["jobs"] == 1
+    assert job.refresh() is State.SCHEDULED

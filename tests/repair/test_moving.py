@@ -1,0 +1,679 @@
+"""Moving a queue between two servers: each job arrives once and as it was, wherever the run is interrupted."""
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import OutOfMemoryError, ReadOnlyError
+
+from django_delayq import conf
+from django_delayq.calls.running import run
+from django_delayq.calls.script import load_script
+from django_delayq.conf import QueueSettings
+from django_delayq.delivery import limiting, pausing, upgrading
+from django_delayq.delivery.states import State
+from django_delayq.repair import moving, pages
+from django_delayq.repair.calls import PACKAGES
+from django_delayq.repair.moving import CannotMove, Moving
+from django_delayq.repair.pages import Kind, MovedSchedule, OtherRun, Source
+from django_delayq.wire.frame import FrameFormat
+from tests.conftest import keys_of
+from tests.delivery.rig import OWNER, T0, Rig, names_of
+from tests.queues.proxy import Proxy
+from tests.servers import ExternalServer, Server
+
+pytestmark = pytest.mark.redis
+RUN = "r" * 12
+
+
+@pytest.fixture
+def target_client(
+    server: Server | ExternalServer, queue_name: str
+) -> Iterator["redis.Redis[bytes]"]:
+    """Another server: another database of the one under test."""
+    with server.client() as client:
+        client.connection_pool.connection_kwargs["db"] = 1
+        yield client
+        if keys := keys_of(client, queue_name):
+            client.delete(*keys)
+
+
+@pytest.fixture(params=FrameFormat)
+def frame_format(request: pytest.FixtureRequest) -> FrameFormat:
+    return request.param
+
+
+@pytest.fixture(params=[True, False], ids=["list", "no list"])
+def insertion_list(request: pytest.FixtureRequest) -> bool:
+    return request.param
+
+
+@pytest.fixture
+def source(
+    client: "redis.Redis[bytes]",
+    queue_name: str,
+    frame_format: FrameFormat,
+    insertion_list: bool,
+) -> Rig:
+    return Rig(
+        client, queue_name, frame_format=frame_format, insertion_list=insertion_list
+    )
+
+
+@pytest.fixture
+def target(source: Rig, target_client: "redis.Redis[bytes]") -> Rig:
+    return Rig(
+        target_client,
+        source.keys.queue.name,
+        frame_format=source.frame_format,
+        insertion_list=source.insertion_list,
+    )
+
+
+def queue_of(rig: Rig) -> QueueSettings:
+    return QueueSettings(
+        name=rig.keys.queue.name,
+        frame=rig.frame_format.value,
+        insertion_list=rig.insertion_list,
+    )
+
+
+def moving_from(source: Rig, target: Rig) -> Moving:
+    return Moving(source.client, target.client, queue_of(source), conf.get_keyring())
+
+
+def move(source: Rig, target: Rig) -> moving.Tally:
+    one = moving_from(source, target)
+    one.begin()
+    for _ in one.steps():
+        pass
+    one.end()
+    return one.tally
+
+
+def populate(rig: Rig, seed: int) -> list[str]:
+    """Bring a queue into some state, and return the names of its jobs."""
+    chance, numbers = random.Random(seed), itertools.count()
+    names: list[str] = []
+
+    def new(**options: Any) -> None:
+        name = f"j{next(numbers)}"
+        names.append(name)
+        rig.schedule({name: chance.randrange(200)}, **options)
+
+    def new_many() -> None:
+        count = chance.randrange(1, 9)
+        some = [f"j{next(numbers)}" for _ in range(count)]
+        names.extend(some)
+        rig.schedule({name: chance.randrange(200) for name in some})
+
+    def offer() -> None:
+        if rig.insertion_list:
+            rig.java_offer(f"java{next(numbers)}", chance.randrange(200))
+
+    def lie() -> None:
+        name = f"j{next(numbers)}"
+        names.append(name)
+        rig.lay(name)
+        rig.client.rpush(rig.keys.queue.destination, f"lying{next(numbers)}")
+
+    def settle(act: Callable[..., object]) -> None:
+        rig.now += chance.randrange(50)
+        act(*rig.claim(chance.randrange(1, 4)).jobs)
+
+    acts: list[Callable[[], object]] = [
+        new,
+        new_many,
+        new_many,
+        lambda: new(unique=f"e{next(numbers)}"),
+        lambda: new(priority=chance.randrange(-5, 6)),
+        offer,
+        lie,
+        lambda: settle(rig.retry),
+        lambda: settle(rig.snooze),
+        lambda: settle(rig.bury),
+        lambda: settle(lambda *jobs: rig.bury(*jobs, state=State.QUARANTINED)),
+        lambda: settle(rig.give_back),
+        lambda: settle(rig.hold),
+        lambda: settle(lambda *jobs: rig.hold(*jobs, task="key abcd", hold_ms=None)),
+        lambda: settle(rig.acknowledge),
+        lambda: settle(lambda *jobs: None),
+        lambda: rig.transfer(),
+    ]
+    for _ in range(40):
+        chance.choice(acts)()
+    return names
+
+
+def facts_of(rig: Rig, name: str) -> tuple[Any, ...]:
+    """Return what the server knows of one job.
+
+    One that is held waits for the decision of the next claim, and so does one whose lease ended long ago.
+    """
+    got = rig.inspect(name)
+    state, score_ms = got.state, got.score_ms
+    if state in (State.HELD, State.RUNNING):
+        state = State.RETRYING if got.attempts + got.kills else State.DUE
+        score_ms = got.start_time_ms
+    return (
+        state,
+        score_ms,
+        got.attempts,
+        got.kills,
+        got.start_time_ms,
+        got.payload,
+        got.error,
+        got.unique,
+        got.priority,
+        got.history,
+    )
+
+
+def elements_of(rig: Rig) -> tuple[Counter[tuple[str, int]], list[str]]:
+    """Return what others have offered: frames with their start times, and the elements of the destination queue."""
+    told = rig.state()
+    frames = Counter(each for each in told.get("timeout_set", []) if "java" in each[0])
+    return frames, [each for each in told.get("destination", []) if "l" in each]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_everything_arrives_as_it_was(source: Rig, target: Rig, seed: int) -> None:
+    names = populate(source, seed)
+    known = {name: facts_of(source, name) for name in names}
+    ends = {State.SUCCEEDED, State.MISSING}
+    moved = {name: facts for name, facts in known.items() if facts[0] not in ends}
+    others = elements_of(source)
+    before = source.state()
+
+    tally = move(source, target)
+
+    target.now = source.now
+    assert {name: facts_of(target, name) for name in moved} == moved
+    assert elements_of(target) == others
+    for name in ("dead", "quarantine", "unique", "retries"):
+        held = before.get("held", {})
+        for key, value in before.get(name, {}).items():
+            assert target.state().get(name, {}).get(key) == value or key in held, name
+    assert not source.state().keys() - {"unique"}
+    assert tally.known == tally.shared == tally.stay == 0
+    source.check()
+    target.check()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_queue_that_moved_runs_each_job_once(
+    source: Rig, target: Rig, seed: int
+) -> None:
+    graves = (State.DEAD, State.QUARANTINED)
+    states = {name: source.inspect(name).state for name in populate(source, seed)}
+    runs = {
+        name
+        for name, state in states.items()
+        if state not in (State.SUCCEEDED, State.MISSING, *graves)
+    }
+    ran = Counter[str]()
+
+    move(source, target)
+
+    for rig in (source, target):
+        rig.now = source.now + 1_000_000
+        while jobs := rig.claim(50).jobs:
+            ran.update(job.token.rstrip("-") for job in jobs)
+            rig.acknowledge(*jobs)
+    assert {name: ran[name] for name in states if ran[name]} == dict.fromkeys(runs, 1)
+
+
+class Cut(Exception):
+    """Stands for the death of the process."""
+
+
+@pytest.mark.parametrize("is_sent", [True, False], ids=["reply lost", "not sent"])
+@pytest.mark.parametrize("seed", range(2))
+def test_a_run_that_dies_at_any_call_goes_on_and_ends_exact(
+    source: Rig,
+    target: Rig,
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+    is_sent: bool,
+) -> None:
+    names = populate(source, seed)
+    source.recover(OWNER)
+    known = {name: facts_of(source, name) for name in names}
+    ends = {State.SUCCEEDED, State.MISSING}
+    moved = {name: facts for name, facts in known.items() if facts[0] not in ends}
+    others = elements_of(source)
+    monkeypatch.setattr(moving, "FIRST", 5)
+    monkeypatch.setattr(moving, "LEAST", 5)
+    monkeypatch.setattr(moving, "MOST", 5)
+    deaths, calls_left = 0, 0
+
+    def dying(client: Any, call: Any) -> Any:
+        nonlocal calls_left
+        if not calls_left:
+            if is_sent:
+                run(client, call)
+            raise Cut
+        calls_left -= 1
+        return run(client, call)
+
+    monkeypatch.setattr(moving, "run", dying)
+    for deaths in range(200):
+        # Each run comes a little farther than the one before it.
+        calls_left = 8 + deaths % 40
+        try:
+            move(source, target)
+        except Cut:
+            continue
+        break
+
+    assert deaths > 3
+    target.now = source.now
+    assert {name: facts_of(target, name) for name in moved} == moved
+    assert elements_of(target) == others
+    assert not source.state().keys() - {"unique"}
+    source.check()
+    target.check()
+
+
+@pytest.fixture
+def rig(client: "redis.Redis[bytes]", queue_name: str) -> Rig:
+    return Rig(client, queue_name, insertion_list=False)
+
+
+@pytest.fixture
+def other(rig: Rig, target_client: "redis.Redis[bytes]") -> Rig:
+    return Rig(target_client, rig.keys.queue.name, insertion_list=False)
+
+
+def take_page(rig: Rig, page: int = 1, source: Source = Source.FRAMES) -> Any:
+    rig.run(pages.begin_export(rig.keys, RUN, Kind.FILE))
+    return rig.run(
+        pages.export_page(rig.keys, source, run=RUN, page=page, now_us=rig.now_us)
+    )
+
+
+def end_page(rig: Rig, *, is_moved: bool, page: int = 1) -> int:
+    return rig.run(
+        pages.end_page(
+            rig.keys,
+            run=RUN,
+            page=page,
+            is_moved=is_moved,
+            insertion_list=rig.insertion_list,
+            now_us=rig.now_us,
+        )
+    )
+
+
+def test_what_is_on_its_way_is_seen_but_neither_runs_nor_changes(rig: Rig) -> None:
+    rig.schedule({"a": 0}, unique="ekey")
+    take_page(rig)
+    rig.now = 10
+
+    assert names_of(rig.claim()) == []
+    assert rig.inspect("a").state is State.HELD
+    assert rig.held_names().counts == {f"moving {RUN}": 1}
+    assert rig.cancel("a") is State.HELD
+    assert rig.reschedule("a", 5)[0] is State.HELD
+    assert rig.release("shop.new").released == 0
+    rig.schedule({"a": 0}, again=True)
+    assert rig.schedule({"b": 0}, unique="ekey")[0].holder == "a"
+    assert rig.inspect("a").state is State.HELD
+    rig.check()
+
+
+def test_what_is_put_back_is_as_it_was(source: Rig) -> None:
+    names = populate(source, 3)
+    known = {name: facts_of(source, name) for name in names}
+    others = elements_of(source)
+    page = 0
+    for each in Source:
+        while take_page(source, page + 1, each).jobs:
+            page += 1
+
+    for number in range(1, page + 1):
+        end_page(source, is_moved=False, page=number)
+        end_page(source, is_moved=False, page=number)
+
+    assert {name: facts_of(source, name) for name in names} == known
+    assert elements_of(source) == others
+    assert source.client.zcard(source.keys.moving) == 0
+    assert source.client.hlen(source.keys.moving_from) == 0
+    source.check()
+
+
+def test_a_page_that_is_read_again_is_the_same_and_no_other_run_gets_it(
+    rig: Rig,
+) -> None:
+    rig.schedule({"a": 0, "b": 5})
+    first = take_page(rig)
+
+    again = take_page(rig)
+
+    assert sorted(again.jobs) == sorted(first.jobs)
+    with pytest.raises(OtherRun):
+        rig.run(pages.export_page(rig.keys, Source.FRAMES, run="x" * 12, page=1))
+    with pytest.raises(OtherRun):
+        rig.run(pages.end_page(rig.keys, run="x" * 12, page=1, is_moved=True))
+
+
+def test_a_page_is_stored_once_and_in_its_order(rig: Rig, other: Rig) -> None:
+    rig.schedule({"a": 0, "b": 5})
+    jobs = take_page(rig).jobs
+
+    def store(page: int) -> Any:
+        return other.run(pages.import_page(other.keys, jobs, run=RUN, page=page))
+
+    with pytest.raises(OtherRun, match="no page 1"):
+        store(2)
+    assert store(1).stored == 2
+    for _ in range(2):
+        other.now = 10
+        got = other.claim(1).jobs
+        assert len(got) == 1
+        other.acknowledge(*got)
+        assert store(1) is None
+
+    assert other.claim().jobs == []
+
+
+def test_a_queue_does_not_move_to_itself(rig: Rig) -> None:
+    rig.schedule({"a": 0})
+
+    with pytest.raises(CannotMove, match="to itself"):
+        move(rig, rig)
+
+    assert names_of(rig.claim()) == ["a"]
+    # It may move elsewhere now, or to a file.
+    take_page(rig)
+
+
+def test_a_run_goes_on_towards_its_own_target_only(
+    rig: Rig, other: Rig, server: Server
+) -> None:
+    rig.schedule({"a": 0})
+    rig.run(pages.begin_export(rig.keys, RUN, Kind.DIRECT))
+    rig.run(pages.export_page(rig.keys, Source.FRAMES, run=RUN, page=1))
+
+    with pytest.raises(CannotMove, match="to another server already"):
+        move(rig, other)
+
+    assert other.state() == {}
+    assert rig.inspect("a").state is State.HELD
+
+
+def test_a_file_and_a_direct_move_exclude_each_other(rig: Rig, other: Rig) -> None:
+    rig.schedule({"a": 0})
+    take_page(rig)
+
+    with pytest.raises(CannotMove, match="to a file"):
+        move(rig, other)
+
+
+def test_target_that_is_full_takes_no_part_of_a_page_and_the_rest_later(
+    rig: Rig, private_server: Callable[..., Server]
+) -> None:
+    full = private_server(maxmemory_policy="noeviction").client()
+    other = Rig(full, rig.keys.queue.name, insertion_list=False)
+    rig.schedule({f"j{n}": n for n in range(100)}, size=500)
+    one = moving_from(rig, other)
+    one.begin()
+    full.config_set("maxmemory", 1)
+
+    with pytest.raises(OutOfMemoryError):
+        list(one.steps())
+
+    assert other.state() == {}
+    full.config_set("maxmemory", 0)
+    assert move(rig, other).moved == 100
+    assert rig.state() == {}
+
+
+def test_source_that_is_read_only_is_left_as_it_is(
+    rig: Rig, other: Rig, private_server: Callable[..., Server]
+) -> None:
+    replica = private_server().client()
+    source = Rig(replica, rig.keys.queue.name, insertion_list=False)
+    source.schedule({"a": 0})
+    before = source.state()
+    replica.execute_command("REPLICAOF", "127.0.0.1", "1")
+
+    with pytest.raises(ReadOnlyError):
+        move(source, other)
+
+    assert source.state() == before
+    assert other.state() == {}
+
+
+def test_workers_of_the_target_have_to_read_the_format(rig: Rig, other: Rig) -> None:
+    rig.run(upgrading.enroll(rig.keys, owner=b"new-----"))
+    other.run(upgrading.enroll(other.keys, owner=b"old-----", reads=1))
+    rig.schedule({"a": 0})
+
+    with pytest.raises(CannotMove, match="1 worker processes"):
+        move(rig, other)
+
+    assert names_of(rig.claim()) == ["a"]
+    other.client.delete(other.keys.control)
+    rig.schedule({"b": 0})
+    assert move(rig, other).moved > 0
+    assert other.run(upgrading.read_format(other.keys)).format == 2
+
+
+def test_a_job_whose_unique_key_is_taken_there_runs_without_it(
+    rig: Rig, other: Rig
+) -> None:
+    rig.schedule({"a": 0}, unique="ekey")
+    other.schedule({"b": 0}, unique="ekey")
+
+    tally = move(rig, other)
+
+    assert (tally.moved, tally.shared) == (1, 1)
+    assert other.inspect("a").unique == ""
+    assert other.state()["unique"] == {"key": "b"}
+    assert rig.state() == {}
+    other.check()
+
+
+def test_a_job_that_the_target_has_already_is_not_stored_again(
+    rig: Rig, other: Rig
+) -> None:
+    for each in (rig, other):
+        each.schedule({"a": 0, "b": 0})
+
+    tally = move(rig, other)
+
+    assert (tally.moved, tally.known) == (0, 2)
+    assert sorted(names_of(other.claim())) == ["a", "b"]
+
+
+def test_a_queue_may_move_there_and_back_again(rig: Rig, other: Rig) -> None:
+    rig.schedule({"a": 0, "b": 0})
+    move(rig, other)
+
+    assert move(other, rig).moved == 2
+
+    rig.now = 10
+    assert sorted(names_of(rig.claim())) == ["a", "b"]
+    assert other.state() == {}
+
+
+def test_a_batch_ends_where_it_is(rig: Rig, other: Rig) -> None:
+    rig.run(upgrading.enroll(rig.keys, owner=b"new-----"))
+    rig.open("then")
+    rig.schedule({"a": 0, "b": 0}, batch="then")
+    rig.schedule({"c": 0})
+    rig.close("then")
+
+    tally = move(rig, other)
+
+    assert tally.moved == 1
+    assert tally.stay == 3
+    assert sorted(names_of(rig.claim())) == ["a", "b"]
+
+
+def test_pauses_and_limits_come_first_and_do_not_replace_those_of_the_target(
+    rig: Rig, other: Rig
+) -> None:
+    keys = rig.keys
+    run(rig.client, pausing.pause(keys, by="ann", reason="move"))
+    run(rig.client, pausing.pause(keys, task="mail", by="ann"))
+    run(other.client, pausing.pause(keys, task="mail", by="bob"))
+    run(rig.client, limiting.set_limit(keys, {"concurrency": 3}, by="ann"))
+    rig.schedule({"a": 0})
+
+    move(rig, other)
+
+    told = run(other.client, pausing.pauses(keys))
+    assert [(each.task, each.by) for each in told] == [(None, "ann"), ("mail", "bob")]
+    (limit,) = run(other.client, limiting.limits(keys))
+    assert (limit.set, limit.by) == ({"concurrency": 3}, "ann")
+
+
+def test_a_stored_schedule_moves_with_its_state_and_its_next_moment(
+    rig: Rig, other: Rig
+) -> None:
+    keys = rig.keys
+    rig.client.hset(
+        keys.schedules,
+        mapping={"stored nightly": "s", "change nightly": "c", "state nightly": "{}"},
+    )
+    rig.client.zadd(keys.periods, {"nightly": T0})
+
+    assert move(rig, other).schedules == 1
+
+    assert other.client.hmget(
+        keys.schedules, "stored nightly", "change nightly", "state nightly"
+    ) == [b"s", b"c", b"{}"]
+    assert other.client.zrange(keys.periods, 0, -1, withscores=True) == [
+        (b"nightly", T0)
+    ]
+    assert set(rig.client.hkeys(keys.schedules)) == {b"version"}
+    assert rig.client.exists(keys.periods) == 0
+
+
+def test_a_schedule_that_was_set_aside_is_taken_up_again(rig: Rig, other: Rig) -> None:
+    keys = rig.keys
+    rig.client.hset(keys.schedules, "stored nightly", "s")
+    taken = MovedSchedule(b"s", b"", b"", b"")
+    for _ in range(2):
+        assert rig.run(pages.take_schedule(keys, "nightly")) == taken
+    assert rig.client.hexists(keys.schedules, "stored nightly") is False
+
+    assert move(rig, other).schedules == 1
+
+    assert other.client.hget(keys.schedules, "stored nightly") == b"s"
+
+
+def test_what_runs_ends_where_it_is(
+    rig: Rig, other: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.schedule({"a": 0})
+    (job,) = rig.claim(lease_ms=2**40).jobs
+
+    assert move(rig, other).moved == 0
+
+    assert rig.acknowledge(job) == []
+    assert rig.state() == other.state() == {}
+
+
+def test_a_worker_whose_job_has_moved_changes_nothing(rig: Rig, other: Rig) -> None:
+    """Its lease ended long ago, by the clock of the server."""
+    rig.schedule({"a": 0})
+    (job,) = rig.claim().jobs
+
+    assert move(rig, other).moved == 1
+
+    assert rig.acknowledge(job) == [0]
+    assert other.inspect("a").state is State.DUE
+
+
+def test_other_queues_of_a_server_are_found(rig: Rig) -> None:
+    rig.schedule({"a": 0})
+
+    assert rig.keys.queue.name in moving.queues_on(rig.client)
+
+
+def test_a_page_is_bounded_by_its_bytes(rig: Rig) -> None:
+    rig.schedule({f"j{n}": n for n in range(30)}, size=100_000)
+
+    taken = take_page(rig)
+
+    assert sum(len(job.payload) for job in taken.jobs) < 700_000
+
+
+def test_a_token_of_somebody_elses_element_is_no_token_of_a_job(source: Rig) -> None:
+    source.client.rpush(source.keys.queue.destination, b"one", b"two")
+
+    taken = take_page(source, source=Source.DESTINATION)
+
+    assert [job.place for job in taken.jobs] == ["l", "l"]
+    assert len({job.token for job in taken.jobs}) == 2
+    assert [job.payload for job in taken.jobs] == [b"one", b"two"]
+    assert source.client.llen(source.keys.queue.destination) == 0
+
+
+@pytest.mark.parametrize("reaches_server", [True, False], ids=["reply", "request"])
+@pytest.mark.parametrize("script", ["export_page", "import_page", "end_page"])
+def test_a_call_that_is_lost_on_the_way_is_made_again(
+    private_server: Callable[..., Server],
+    rig: Rig,
+    other: Rig,
+    script: str,
+    reaches_server: bool,
+) -> None:
+    """Both servers lie behind a line that is cut when the call comes."""
+    servers = [private_server(), private_server()]
+    proxies = [Proxy(server) for server in servers]
+    lines = [redis.Redis.from_url(proxy.url) for proxy in proxies]
+    source, target = (
+        Rig(line, rig.keys.queue.name, insertion_list=False) for line in lines
+    )
+    source.schedule({f"j{n}": n for n in range(20)})
+    load(source, target)
+    sha = load_script(PACKAGES, script).sha.encode()
+    proxy = proxies[script == "import_page"]
+    struck = proxy.lose_reply_to(sha) if reaches_server else proxy.lose(sha)
+
+    tally = move(source, target)
+
+    assert struck.is_set()
+    assert tally.moved + tally.known == 20
+    assert len(target.state()["timeout_set"]) == 20
+    assert source.state() == {}
+    for line, each in zip(lines, proxies, strict=True):
+        line.close()
+        each.close()
+
+
+def load(*rigs: Rig) -> None:
+    """Have the servers know the scripts, so that each call names its own by the SHA-1."""
+    for rig in rigs:
+        for name in ("begin_export", "export_page", "import_page", "end_page"):
+            rig.client.script_load(load_script(PACKAGES, name).source)
+
+
+def test_a_lost_connection_ends_the_run_and_the_next_one_goes_on(
+    rig: Rig, other: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.schedule({f"j{n}": n for n in range(20)})
+    one = moving_from(rig, other)
+    one.begin()
+
+    def lost(*args: Any) -> Any:
+        raise RedisConnectionError("gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Moving, "_pass_on", lost)
+        with pytest.raises(RedisConnectionError):
+            list(one.steps())
+
+    assert other.state() == {}
+    assert len(rig.state()["held"]) == 20
+    assert move(rig, other).moved == 20
+    assert rig.state() == {}
