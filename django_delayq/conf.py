@@ -25,8 +25,9 @@ from django.core.signals import setting_changed
 from django_redis import get_redis_connection
 
 from django_delayq.clients.clients import own_clients
+from django_delayq.clients.cluster import Cluster
 from django_delayq.clients.server import Server
-from django_delayq.clients.url import is_readable
+from django_delayq.clients.url import is_readable, server_at
 from django_delayq.codecs import Codec, default_codec, get_codec
 from django_delayq.delivery.ended import MOST_ENDED
 from django_delayq.delivery.keys import DeliveryKeys
@@ -847,8 +848,8 @@ def connection_url() -> str | None:
     return settings.connection if "://" in settings.connection else None
 
 
-def find_server() -> Server:
-    """Return the server that the settings name by a URL or an alias.
+def find_server() -> Server | Cluster:
+    """Return the server, or the cluster, that the settings name by a URL or an alias.
 
     Raises:
         InvalidSettings, EmbeddedServerError: see `connection_url`.
@@ -856,13 +857,19 @@ def find_server() -> Server:
     url = connection_url()
     if url is not None:
         # Each thread keeps a connection. A limit for a pool would make calls of other threads fail.
-        return replace(Server.at(url), max_connections=None)
+        found = server_at(url)
+        return (
+            replace(found, max_connections=None) if isinstance(found, Server) else found
+        )
     alias = get_settings().connection
     assert alias is not None
-    return Server.of_pool(_alias_pool(alias))
+    client = _alias_client(alias)
+    if hasattr(client, "get_node_from_key"):
+        return Cluster.of(client)
+    return Server.of_pool(client.connection_pool)
 
 
-def _alias_pool(alias: str) -> Any:
+def _alias_client(alias: str) -> Any:
     # Only the names: a debug page shows the variables of this frame, and CACHES has passwords.
     aliases = list(getattr(django_settings, "CACHES", {}))
     if alias not in aliases:
@@ -870,7 +877,7 @@ def _alias_pool(alias: str) -> Any:
         why = f"CACHES has {', '.join(map(repr, aliases)) or 'nothing'}"
         raise _no_alias(alias, why)
     try:
-        return get_redis_connection(alias).connection_pool
+        return get_redis_connection(alias)
     except ValueError as error:
         # Neither its message nor its traceback: they repeat parts of a malformed LOCATION, perhaps a password.
         why = f"its LOCATION is not a URL that redis-py reads ({type(error).__name__})"

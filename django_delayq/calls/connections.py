@@ -8,10 +8,7 @@ def node_of(client: Any, key: str | None) -> Any:
 
     Without a key, any node of a cluster will do.
     """
-    if not hasattr(client, "get_node_from_key"):
-        return client
-    node = client.get_default_node() if key is None else client.get_node_from_key(key)
-    return client.get_redis_connection(node)
+    return client.of_key(key) if hasattr(client, "of_key") else client
 
 
 def borrow(pool: Any) -> Any:
