@@ -3,13 +3,17 @@
 import re
 
 from redis.exceptions import (
+    AskError,
     AuthenticationError,
     AuthorizationError,
     BusyLoadingError,
+    ClusterDownError,
     NoPermissionError,
+    NoScriptError,
     OutOfMemoryError,
     ReadOnlyError,
     ResponseError,
+    TryAgainError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -18,11 +22,14 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 LOST = (RedisConnectionError, RedisTimeoutError)
 #: Connection errors by which the server says that it did not look at the call.
 TURNED_AWAY = (AuthenticationError, AuthorizationError, BusyLoadingError)
+#: Errors by which a node of a cluster says that it did not run a call: another node does, or one will soon.
+REDIRECTIONS = (AskError, TryAgainError, ClusterDownError)
+#: Errors after which the client of the whole cluster makes a call of one node anew.
+ELSEWHERE = (*REDIRECTIONS, NoScriptError)
+_REFUSALS = (OutOfMemoryError, ReadOnlyError, NoPermissionError, *REDIRECTIONS)
 #: By these codes the server says that it did not begin a script, or refused its first write. Our scripts check the
 #: types of their keys before they write.
-_REFUSED = re.compile(
-    r"\b(?:WRONGTYPE|NOREPLICAS|MISCONF|BUSY|MASTERDOWN|CLUSTERDOWN|TRYAGAIN)\b"
-)
+_REFUSED = re.compile(r"\b(?:WRONGTYPE|NOREPLICAS|MISCONF|BUSY|MASTERDOWN)\b")
 #: The attribute of an error that says whether its call may have run.
 MAY_HAVE_RUN = "_delayq_may_have_run"
 
@@ -37,10 +44,7 @@ def may_have_run(error: Exception) -> bool:
         return marked
     if isinstance(error, LOST):
         return not isinstance(error, TURNED_AWAY)
-    return not (
-        isinstance(error, OutOfMemoryError | ReadOnlyError | NoPermissionError)
-        or _REFUSED.search(str(error))
-    )
+    return not (isinstance(error, _REFUSALS) or _REFUSED.search(str(error)))
 
 
 def mark_unsent(error: Exception) -> None:

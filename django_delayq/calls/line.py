@@ -41,7 +41,7 @@ class UnderWay(Generic[T]):
         if not isinstance(told, Exception):
             return call.read(told)
         if isinstance(told, NoScriptError) and isinstance(call, Call):
-            return run(self._line.client, call)
+            return run(self._line.runs, call)
         if isinstance(told, ResponseError):
             raise_hidden(told)
         raise told
@@ -58,9 +58,10 @@ class Line:
     connects anew, and nobody notices. A connection error ends every call that is under way.
     """
 
-    def __init__(self, client: Redis) -> None:
-        """Take the connection from ``client``, which also runs scripts that the server does not know yet."""
+    def __init__(self, client: Redis, runs: Redis | None = None) -> None:
+        """Take the connection from ``client``; ``runs``, by default the same, runs scripts that the server does not know."""
         self.client = client
+        self.runs = runs or client
         self._connection: Any = None
         self._poll: Any = None
         # Packed, and not sent yet.

@@ -79,9 +79,8 @@ class Clients:
             )
         # A client that decodes would return text. A sync one with a single connection would mix up the replies of
         # threads, that of the transfer among them.
-        is_used = (
-            not Server.of(connection).decodes
-            and not (isinstance(connection, Redis) and connection.connection)
+        is_used = not Server.of(connection).decodes and not (
+            isinstance(connection, Redis) and connection.connection
         )
         return cls(
             lambda: Server.of(connection),

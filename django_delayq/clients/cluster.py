@@ -24,12 +24,11 @@ from redis.exceptions import (
     MovedError,
     RedisClusterException,
     ResponseError,
-    TryAgainError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from django_delayq.calls.call import Argument
-from django_delayq.calls.errors import LOST, TURNED_AWAY, mark_unsent
+from django_delayq.calls.errors import LOST, REDIRECTIONS, TURNED_AWAY, mark_unsent
 from django_delayq.calls.running import aexecute, execute
 from django_delayq.calls.together import Exchange
 from django_delayq.clients.server import Server
@@ -38,8 +37,6 @@ from django_delayq.exceptions import InvalidSettings
 
 P = TypeVar("P")
 
-#: The answers of a node that did not run a command: another node does, or one will soon.
-REDIRECTIONS = (AskError, TryAgainError, ClusterDownError)
 #: For so long a call waits for a slot that is being moved, or that no node serves.
 PATIENCE_S = 5.0
 #: The pauses meanwhile double, from the first of these to the second, s.
@@ -50,7 +47,22 @@ MOST_REDIRECTIONS = 16
 REFRESH_EVERY_MS = 200.0
 #: Commands whose second word is not a key.
 _WITHOUT_KEY = frozenset(
-    "ACL CLIENT CLUSTER COMMAND CONFIG HELLO INFO PING PUBLISH PUBSUB ROLE SCAN SCRIPT TIME".split()
+    [
+        "ACL",
+        "CLIENT",
+        "CLUSTER",
+        "COMMAND",
+        "CONFIG",
+        "HELLO",
+        "INFO",
+        "PING",
+        "PUBLISH",
+        "PUBSUB",
+        "ROLE",
+        "SCAN",
+        "SCRIPT",
+        "TIME",
+    ]
 )
 
 
@@ -107,9 +119,7 @@ class Slots:
         nodes = self._engine.slots_cache.get(slot)
         if not nodes:
             self._is_doubtful = True
-            raise ClusterDownError(
-                f"CLUSTERDOWN Hash slot {slot} is served by no node"
-            )
+            raise ClusterDownError(f"CLUSTERDOWN Hash slot {slot} is served by no node")
         return Address(nodes[0].host, int(nodes[0].port))
 
     def primaries(self) -> list[Address]:
@@ -218,12 +228,18 @@ class Cluster:
     def pool(self, **overrides: Any) -> "Pools[ConnectionPool]":
         """Make pools, one a node. Nothing connects yet."""
         return Pools(
-            self.slots(), lambda address: self._at(address).pool(**overrides)
+            self.slots(),
+            lambda address: self._at(address).pool(**overrides),
+            self.server.concealed() | overrides,
         )
 
     def async_pool(self) -> "Pools[AsyncConnectionPool]":
         """Make asyncio pools, one a node. They belong to the event loop that uses them first."""
-        return Pools(self.slots(), lambda address: self._at(address).async_pool())
+        return Pools(
+            self.slots(),
+            lambda address: self._at(address).async_pool(),
+            self.server.concealed(),
+        )
 
     def client(self, pool: Any, *, is_single: bool = False) -> "ClusterClient":
         """Make a client on pools; ``is_single``: for one thread, with one connection a node."""
@@ -256,8 +272,19 @@ class Cluster:
 class Pools(Generic[P]):
     """The pools of one client or of several, a node each, with the table of slots that the clients share."""
 
-    def __init__(self, slots: Slots, make: Callable[[Address], P]) -> None:
+    def __init__(
+        self,
+        slots: Slots,
+        make: Callable[[Address], P],
+        arguments: Mapping[str, Any],
+    ) -> None:
         self.slots = slots
+        #: Those of the connections to all nodes.
+        self.arguments = {
+            name: value
+            for name, value in arguments.items()
+            if name not in ("host", "port")
+        }
         self._make = make
         self._pools: dict[Address, P] = {}
 
@@ -324,13 +351,16 @@ class ClusterClient(Redis):
     Commands without a key go to any node.
     """
 
-    def __init__(self, pools: Pools[ConnectionPool], *, is_single: bool = False) -> None:
+    def __init__(
+        self, pools: Pools[ConnectionPool], *, is_single: bool = False
+    ) -> None:
         # Not that of `Redis`, which would make a pool.
         self.connection = None
         self.connection_pool = None  # type: ignore[assignment]
         self.auto_close_connection_pool = False
         #: For so long a command waits for a slot that is being moved.
         self.patience_s = PATIENCE_S
+        self.arguments = pools.arguments
         self._pools = pools
         self._is_single = is_single
         self._nodes: dict[Address, Redis] = {}
@@ -502,6 +532,7 @@ class AsyncClusterClient(aio.Redis):
         self.connection_pool = None  # type: ignore[assignment]
         self.auto_close_connection_pool = False
         self.patience_s = PATIENCE_S
+        self.arguments = pools.arguments
         self._pools = pools
         self._nodes: dict[Address, aio.Redis] = {}
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from redis.client import Redis
 
+from django_delayq.calls.connections import arguments_of
 from django_delayq.calls.several import run_all
 from django_delayq.delivery import holding, looking, pausing, upgrading
 from django_delayq.delivery.holding import HeldNames
@@ -633,8 +634,7 @@ def find_other_format(
 
 
 def _user_of(client: "Redis") -> str:
-    pool = getattr(client, "connection_pool", None)
-    arguments = pool.connection_kwargs if pool is not None else {}
+    arguments = arguments_of(client)
     provider = arguments.get("credential_provider")
     if provider is not None:
         credentials = provider.get_credentials()

@@ -18,6 +18,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from django_delayq import conf
 from django_delayq.calls.command import Command
+from django_delayq.calls.connections import arguments_of
 from django_delayq.calls.steps import Pause, Steps, aperform, perform
 from django_delayq.clients.clients import own_clients
 from django_delayq.clock import epoch_ms, monotonic_ms
@@ -892,9 +893,7 @@ def _unit(timeout: float | timedelta | None) -> str:
 
 def _silence_s(client: Redis | AsyncRedis) -> float | None:
     # A server that is silent for as long as the socket's time-out counts as dead.
-    silence_s: float | None = client.connection_pool.connection_kwargs.get(
-        "socket_timeout"
-    )
+    silence_s: float | None = arguments_of(client).get("socket_timeout")
     return silence_s
 
 

@@ -19,6 +19,7 @@ from redis.retry import Retry
 
 from django_delayq.calls.call import Call
 from django_delayq.calls.connections import node_of
+from django_delayq.calls.errors import LOST, REDIRECTIONS
 from django_delayq.clients.server import POOL_ARGUMENTS
 
 T = TypeVar("T")
@@ -37,7 +38,14 @@ class DedicatedConnection:
         self, client: "Redis", *, deadline_s: float, key: str | None = None
     ) -> None:
         """Prepare a connection to the server of a client, or to the node of a cluster that holds ``key``."""
-        pool = node_of(client, key).connection_pool
+        self._client = client
+        self._key = key
+        self._deadline_s = deadline_s
+        self._connection = self._new()
+
+    def _new(self) -> Any:
+        pool = node_of(self._client, self._key).connection_pool
+        deadline_s = self._deadline_s
         arguments = {
             name: value
             for name, value in pool.connection_kwargs.items()
@@ -60,11 +68,7 @@ class DedicatedConnection:
             arguments["username"] = "default"
         # The connections of a Sentinel pool hold it by a weak reference only.
         self._pool = pool
-        self._arguments = arguments
-        self._connection = self._new()
-
-    def _new(self) -> Any:
-        return self._pool.connection_class(**self._arguments)
+        return pool.connection_class(**arguments)
 
     def connect(self) -> bool:
         """Connect unless connected. Return whether this made a new connection."""
@@ -72,7 +76,13 @@ class DedicatedConnection:
             self._connection = self._new()  # the socket is the parent's
         elif self._connection._sock is not None:
             return False
-        self._connection.connect()
+        elif hasattr(self._client, "of_key"):
+            self._connection = self._new()  # another node may hold the key now
+        try:
+            self._connection.connect()
+        except LOST:
+            self._doubt()
+            raise
         return True
 
     def send(self, *command: bytes | str | int | float) -> None:
@@ -81,7 +91,16 @@ class DedicatedConnection:
 
     def read(self) -> Any:
         """Read one reply or message. Raise an error reply."""
-        return self._connection.read_response()
+        try:
+            return self._connection.read_response()
+        except REDIRECTIONS:
+            self._doubt()
+            raise
+
+    def _doubt(self) -> None:
+        """Have a cluster's client ask again where its slots are, before the next connection is made."""
+        if hasattr(self._client, "doubt"):
+            self._client.doubt()
 
     def command(self, *command: bytes | str | int | float) -> Any:
         """Send one command and return its reply. Never repeat it."""
@@ -170,7 +189,7 @@ def address_of(client: Redis) -> object:
 
     A cluster or Sentinels have no single address, so the pools of their clients identify them.
     """
-    pool = getattr(client, "connection_pool", None)
+    pool = client.connection_pool
     if pool is None:
         return id(client)
     arguments = pool.connection_kwargs

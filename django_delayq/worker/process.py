@@ -15,6 +15,7 @@ from redis.client import Redis
 from redis.exceptions import RedisError
 
 from django_delayq import conf
+from django_delayq.calls.connections import arguments_of
 from django_delayq.clients.clients import own_clients
 from django_delayq.conf import QueueSettings, WorkerSettings
 from django_delayq.jobs import outbox
@@ -311,7 +312,7 @@ class WorkerProcess:
 
 def _renewal_deadlines(client: Redis, lease_ms: int) -> dict[str, float]:
     """Return the time-outs of the watchdog's client: those of the settings, or shorter ones."""
-    told = client.connection_pool.connection_kwargs
+    told = arguments_of(client)
     return {
         name: min(told.get(name) or math.inf, part * lease_ms / 1000)
         for name, part in RENEWAL_DEADLINES.items()

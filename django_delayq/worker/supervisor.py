@@ -280,7 +280,6 @@ class Supervisor:
                     self._orphans.pop(0)
             finally:
                 client.close()
-                client.connection_pool.disconnect()
         except Exception as error:
             # Every exception is caught, because an embedded server may refuse to start, and nobody else replaces dead
             # processes.

@@ -300,7 +300,6 @@ class Command(CommandWithExamples):
                 )
         finally:
             client.close()
-            client.connection_pool.disconnect()
 
     def _reload(self) -> int:
         """Run the worker as a child, and a new one whenever a module of this project changes."""
