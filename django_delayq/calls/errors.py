@@ -52,6 +52,20 @@ def mark_unsent(error: Exception) -> None:
     setattr(error, MAY_HAVE_RUN, False)
 
 
+#: The attribute of an error that says that it concerns one node of a cluster.
+OF_NODE = "_delayq_of_node"
+
+
+def mark_of_node(error: Exception) -> None:
+    """Note on the error of a connection that the other nodes of the cluster may well answer."""
+    setattr(error, OF_NODE, True)
+
+
+def is_of_node(error: Exception) -> bool:
+    """Return whether an error concerns one node of a cluster."""
+    return getattr(error, OF_NODE, False)
+
+
 #: Errors that callers tell apart. Redis 6.2 hides them in the text of the script's error.
 _HIDDEN = {"-OOM ": OutOfMemoryError, "-READONLY ": ReadOnlyError}
 

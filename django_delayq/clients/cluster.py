@@ -28,7 +28,13 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from django_delayq.calls.call import Argument
-from django_delayq.calls.errors import LOST, REDIRECTIONS, TURNED_AWAY, mark_unsent
+from django_delayq.calls.errors import (
+    LOST,
+    REDIRECTIONS,
+    TURNED_AWAY,
+    mark_of_node,
+    mark_unsent,
+)
 from django_delayq.calls.running import aexecute, execute
 from django_delayq.calls.together import Exchange
 from django_delayq.clients.server import Server
@@ -423,7 +429,7 @@ class ClusterClient(Redis):
                 if isinstance(reply, REDIRECTIONS):
                     reply = self._follow(commands[i], reply, address, way)
                 elif isinstance(reply, LOST):
-                    self.doubt()
+                    self._lose(reply)
                 replies[i] = reply
         return replies
 
@@ -446,6 +452,11 @@ class ClusterClient(Redis):
     def _way(self) -> _Way:
         return _Way(self._pools.slots, monotonic_ms() + 1000 * self.patience_s)
 
+    def _lose(self, error: Exception) -> None:
+        """Note that a node does not answer: another may hold its slots soon."""
+        mark_of_node(error)
+        self.doubt()
+
     def _at(self, address: Address) -> Redis:
         node = self._nodes.get(address)
         if node is None:
@@ -455,7 +466,7 @@ class ClusterClient(Redis):
                     connection_pool=pool, single_connection_client=self._is_single
                 )
             except LOST as error:
-                self.doubt()
+                self._lose(error)
                 mark_unsent(error)
                 raise
             node = self._nodes.setdefault(address, node)
@@ -486,8 +497,9 @@ class ClusterClient(Redis):
                 raise reply
             except REDIRECTIONS as error:
                 pause_s = way.turn(error, address)
-            except LOST:
-                self.doubt()
+            except LOST as error:
+                if address is not None:
+                    self._lose(error)
                 raise
             time.sleep(pause_s)
 
@@ -613,8 +625,10 @@ class AsyncClusterClient(aio.Redis):
                 raise reply
             except REDIRECTIONS as error:
                 pause_s = way.turn(error, address)
-            except LOST:
-                self._pools.slots.doubt()
+            except LOST as error:
+                if address is not None:
+                    mark_of_node(error)
+                    self._pools.slots.doubt()
                 raise
             await asyncio.sleep(pause_s)
 

@@ -17,6 +17,7 @@ from redis.exceptions import RedisError
 from django_delayq import conf
 from django_delayq.calls.connections import arguments_of
 from django_delayq.clients.clients import own_clients
+from django_delayq.clients.cluster import ClusterClient
 from django_delayq.conf import QueueSettings, WorkerSettings
 from django_delayq.jobs import outbox
 from django_delayq.jobs.stopping import Stop
@@ -131,8 +132,13 @@ class WorkerProcess:
             if conf.get_settings().connection is None
             else None,
         )
+        renewing = own_clients.make(**_renewal_deadlines(client, worker.lease_ms))
+        for each in (client, renewing):
+            if isinstance(each, ClusterClient):
+                # A slot that is being moved holds up its own queues only: they are asked again later.
+                each.patience_s = 0.0
         self._watchdog = Watchdog(
-            own_clients.make(**_renewal_deadlines(client, worker.lease_ms)),
+            renewing,
             lease_ms=worker.lease_ms,
             executors=(self._threads, self._coroutines),
             running=self.loop.crew.snapshot,
