@@ -7,8 +7,9 @@ from typing import Any
 import redis
 from redis.crc import key_slot
 
+from django_delayq.clients.clients import Clients
 from tests.polling import wait_until
-from tests.servers import Server
+from tests.servers import Server, opened
 
 SLOTS = 16_384
 #: A node that is silent for so long counts as failed, ms. A busy machine holds a node up for longer than its default
@@ -124,8 +125,12 @@ class TestCluster:
         for node in self.nodes:
             node.stop()
 
-    def client(self, **kwargs: Any) -> redis.RedisCluster:
-        """Return redis-py's own client."""
+    def client(self, **kwargs: Any) -> redis.Redis:
+        """Return a new client of all nodes, our own; replies are bytes. Closed when the test ends."""
+        return opened(Clients.of(self.url).make(**kwargs))
+
+    def theirs(self, **kwargs: Any) -> redis.RedisCluster:
+        """Return redis-py's own client, which the caller closes."""
         node = next(node for node in self.nodes if node.is_running)
         return redis.RedisCluster(host="127.0.0.1", port=node.port, **kwargs)
 

@@ -27,9 +27,11 @@ import redis
 import redis.asyncio
 from hypothesis import HealthCheck, settings
 
+from django_delayq.clients.clients import Clients
 from django_delayq.embedded.server import find_binary
 from django_delayq.exceptions import EmbeddedServerError
 from django_delayq.jobs import outbox
+from tests.clusters import TestCluster
 from tests.databases import Postgres, PostgresUnavailable, is_required
 from tests.isolation import Registrations, restored
 from tests.polling import FakeClock
@@ -43,6 +45,8 @@ from tests.servers import (
     close_clients,
 )
 
+#: A cluster of Valkeys, in the place of a server.
+CLUSTER = "cluster"
 INTEROP = Path(__file__).parent / "interop"
 #: Markers of the tests that run only with ``--all``; pyproject.toml says what each means.
 ONLY_WITH_ALL = ("slow", "exhaustive", "browser", "interop")
@@ -68,7 +72,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--server",
         action="append",
-        choices=KINDS,
+        choices=(*KINDS, CLUSTER),
         help="run the tests that need a server on this kind only (repeatable)",
     )
     parser.addoption(
@@ -199,7 +203,7 @@ def server_kind(request: pytest.FixtureRequest) -> str:
     if kind == ExternalServer.kind:
         return kind
     try:
-        binary_of(kind)
+        binary_of("valkey" if kind == CLUSTER else kind)
     except ServerUnavailable as error:
         if os.environ.get("DELAYQ_TEST_REQUIRE_SERVERS") == "1":
             pytest.fail(f"{error}, and DELAYQ_TEST_REQUIRE_SERVERS is set")
@@ -208,10 +212,15 @@ def server_kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def server(server_kind: str) -> Iterator[Server | ExternalServer]:
+def server(server_kind: str) -> Iterator[Server | ExternalServer | TestCluster]:
     """A server that all tests share: keep to keys with your ``queue_name`` in them."""
     if server_kind == ExternalServer.kind:
         yield ExternalServer(os.environ["DELAYQ_TEST_URL"])
+        return
+    if server_kind == CLUSTER:
+        cluster = TestCluster("valkey").start()
+        yield cluster
+        cluster.stop()
         return
     shared = Server(server_kind).start()
     yield shared
@@ -225,6 +234,8 @@ def private_server(server_kind: str) -> Iterator[Callable[..., Server]]:
         pytest.skip(
             "restarts or misconfigures its server; DELAYQ_TEST_URL is somebody's"
         )
+    if server_kind == CLUSTER:
+        pytest.skip("starts a single server")
     started = []
 
     def start(**options: str) -> Server:
@@ -249,6 +260,9 @@ async def async_client(
     server: Server | ExternalServer,
 ) -> AsyncIterator[redis.asyncio.Redis]:
     """An asynchronous client of the shared server; replies are bytes."""
+    if isinstance(server, TestCluster):
+        yield await Clients.of(server.url).of_loop()
+        return
     client = redis.asyncio.Redis.from_url(server.socket_url)
     yield client
     await client.aclose()

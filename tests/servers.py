@@ -175,7 +175,7 @@ class Server:
 
     def client(self, **kwargs: Any) -> redis.Redis:
         """Return a new client on the Unix socket; replies are bytes. Closed when the test ends."""
-        return _opened(redis.Redis.from_url(self.socket_url, **kwargs))
+        return opened(redis.Redis.from_url(self.socket_url, **kwargs))
 
     def start(self) -> "Server":
         """Start the server and return once it answers."""
@@ -322,13 +322,13 @@ class ExternalServer:
         return version_of(self.client())
 
     def client(self, **kwargs: Any) -> redis.Redis:
-        return _opened(redis.Redis.from_url(self.url, **kwargs))
+        return opened(redis.Redis.from_url(self.url, **kwargs))
 
 
 _clients: list[redis.Redis] = []
 
 
-def _opened(client: redis.Redis) -> redis.Redis:
+def opened(client: redis.Redis) -> redis.Redis:
     _clients.append(client)
     return client
 
