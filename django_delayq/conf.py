@@ -23,6 +23,7 @@ from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django_redis import get_redis_connection
+from redis.cluster import RedisCluster
 
 from django_delayq.clients.clients import own_clients
 from django_delayq.clients.cluster import Cluster
@@ -864,7 +865,7 @@ def find_server() -> Server | Cluster:
     alias = get_settings().connection
     assert alias is not None
     client = _alias_client(alias)
-    if hasattr(client, "get_node_from_key"):
+    if isinstance(client, RedisCluster):
         return Cluster.of(client)
     return Server.of_pool(client.connection_pool)
 

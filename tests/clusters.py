@@ -1,6 +1,6 @@
 """Real clusters for tests: three primaries, each with a replica, on loopback."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -79,7 +79,7 @@ class TestCluster:
                     command("CLUSTER", "ADDSLOTS", *range(begin, end))
                 if node is not first:
                     command("CLUSTER", "MEET", "127.0.0.1", first.port)
-        for node in self.nodes:
+        for node in self.nodes if len(self.nodes) > 1 else []:
             wait_until(
                 lambda node=node: len(self.known_to(node)) == len(self.nodes),  # type: ignore[misc]
                 description=f"{node} knows all nodes",
@@ -121,6 +121,25 @@ class TestCluster:
         with node.client() as client:
             return str(client.execute_command("CLUSTER", "MYID").decode())
 
+    def state_of(self, node: Server) -> str:
+        """Return whether a node says that the cluster is ``ok``."""
+        with node.client() as client:
+            return str(client.execute_command("CLUSTER INFO")["cluster_state"])
+
+    def wait_for_replicas(self) -> None:
+        """Wait until the replicas have all that their primaries have written."""
+        for primary in self.nodes[: self.primaries]:
+            with primary.client() as client:
+                replicas = client.info("replication")["connected_slaves"]
+                assert client.wait(replicas, 60_000) == replicas
+
+    def clear(self, names: Sequence[str]) -> None:
+        """Delete the keys of queues, and those of the registry of workers."""
+        for name in (*names, "default", "delayq_workers"):
+            with self.holder_of(name).client() as client:
+                for key in client.scan_iter(match=f"*{name}*", count=1000):
+                    client.delete(key)
+
     def stop(self) -> None:
         for node in self.nodes:
             node.stop()
@@ -145,12 +164,12 @@ class TestCluster:
                     return next(node for node in self.nodes if node.port == port)
         raise AssertionError(f"no node holds slot {slot}")
 
-    def names_on_each(self, count: int = 1) -> Iterator[list[str]]:
-        """Yield for each primary the names of ``count`` queues that it holds."""
+    def names_on_each(self, count: int = 1, prefix: str = "c") -> Iterator[list[str]]:
+        """Yield for each primary the names of ``count`` queues that it holds at first."""
         for i in range(self.primaries):
             begin = SLOTS * i // self.primaries
             end = SLOTS * (i + 1) // self.primaries
-            names = (f"c{number}" for number in range(100_000))
+            names = (f"{prefix}{number}" for number in range(100_000))
             yield [
                 name
                 for name, _ in zip(

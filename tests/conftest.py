@@ -218,9 +218,9 @@ def server(server_kind: str) -> Iterator[Server | ExternalServer | TestCluster]:
         yield ExternalServer(os.environ["DELAYQ_TEST_URL"])
         return
     if server_kind == CLUSTER:
-        cluster = TestCluster("valkey").start()
-        yield cluster
-        cluster.stop()
+        shared_cluster = TestCluster("valkey").start()
+        yield shared_cluster
+        shared_cluster.stop()
         return
     shared = Server(server_kind).start()
     yield shared
@@ -246,6 +246,35 @@ def private_server(server_kind: str) -> Iterator[Callable[..., Server]]:
     yield start
     for server in started:
         server.stop()
+
+
+@pytest.fixture(scope="session")
+def cluster(server_kind: str) -> Iterator[TestCluster]:
+    """A cluster that all tests share: leave each slot where it was, and every node up."""
+    cluster = TestCluster(_kind_of_nodes(server_kind)).start()
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture
+def private_cluster(server_kind: str) -> Iterator[Callable[..., TestCluster]]:
+    """Start clusters for this test alone: ``private_cluster(primaries=2, replicas=0)``."""
+    started = []
+
+    def start(**options: Any) -> TestCluster:
+        cluster = TestCluster(_kind_of_nodes(server_kind), **options)
+        started.append(cluster)
+        return cluster.start()
+
+    yield start
+    for cluster in started:
+        cluster.stop()
+
+
+def _kind_of_nodes(kind: str) -> str:
+    if kind == ExternalServer.kind:
+        pytest.skip("starts servers of its own")
+    return "valkey" if kind == CLUSTER else kind
 
 
 @pytest.fixture

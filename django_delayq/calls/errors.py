@@ -62,8 +62,8 @@ def mark_of_node(error: Exception) -> None:
 
 
 def is_of_node(error: Exception) -> bool:
-    """Return whether an error concerns one node of a cluster."""
-    return getattr(error, OF_NODE, False)
+    """Return whether an error concerns one node of a cluster, or one slot."""
+    return isinstance(error, REDIRECTIONS) or getattr(error, OF_NODE, False)
 
 
 #: Errors that callers tell apart. Redis 6.2 hides them in the text of the script's error.

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from redis import asyncio as aio
 from redis.client import Redis
+from redis.cluster import RedisCluster
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
@@ -24,7 +25,7 @@ from django_delayq.exceptions import InvalidSettings
 from django_delayq.redaction import show
 
 #: What ``connection=`` takes.
-Given = Redis | aio.Redis | str
+Given = Redis | aio.Redis | RedisCluster | str
 
 
 class Clients:
@@ -60,7 +61,7 @@ class Clients:
 
     @classmethod
     def of(cls, connection: Given | None) -> "Clients":
-        """Return the clients of a connection: a client, a URL, or None for the process's own.
+        """Return the clients of a connection: a client, also of a cluster, a URL, or None for the process's own.
 
         Raises:
             InvalidSettings: ``connection`` is something else.
@@ -70,11 +71,11 @@ class Clients:
         if isinstance(connection, str):
             url = read_url(connection)
             return cls(lambda: server_at(url), key=url)
-        if hasattr(connection, "get_node_from_key"):
+        if isinstance(connection, RedisCluster):
             return cls(lambda: Cluster.of(connection), key=id(connection))
         if not isinstance(connection, Redis | aio.Redis):
             raise InvalidSettings(
-                "connection has to be a redis.Redis, a redis.asyncio.Redis or a URL;"
+                "connection has to be a redis.Redis, a redis.asyncio.Redis, a redis.RedisCluster or a URL;"
                 f" got {show(connection)}"
             )
         # A client that decodes would return text. A sync one with a single connection would mix up the replies of

@@ -214,11 +214,6 @@ class Cluster:
     def of(cls, client: Any) -> "Cluster":
         """Return the cluster of redis-py's cluster client."""
         node = client.get_default_node()
-        if not hasattr(client, "get_redis_connection"):
-            raise InvalidSettings(
-                "cannot use an asyncio RedisCluster; give a redis.RedisCluster, or a URL such as"
-                " 'redis+cluster://host1:7000,host2:7001'"
-            )
         server = Server.of_pool(client.get_redis_connection(node).connection_pool)
         return cls(server, [Address(node.host, node.port)], client.nodes_manager)
 

@@ -11,6 +11,7 @@ from redis.exceptions import RedisError
 
 from django_delayq import __version__, conf
 from django_delayq.calls.call import Call
+from django_delayq.calls.errors import is_of_node
 from django_delayq.calls.several import run_all
 from django_delayq.clients.clients import own_clients
 from django_delayq.clock import monotonic_ms
@@ -190,11 +191,11 @@ def _key_ids() -> list[str] | None:
 
 
 def _living() -> list[Worker] | None:
-    """Return the workers that live; None: the account has no right to their registry, which jobs do not need."""
+    """Return the workers that live; None: their registry, which jobs do not need, is forbidden or on a node that is down."""
     try:
         return workers()
     except RedisError as error:
-        if is_forbidden(error):
+        if is_forbidden(error) or is_of_node(error):
             return None
         raise
 
