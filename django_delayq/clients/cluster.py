@@ -102,6 +102,8 @@ class Slots:
         self._find = find
         self._engine: NodesManager | None = None
         self._lock = threading.Lock()
+        #: Nodes that did not answer when they were asked last.
+        self._silent: set[Address] = set()
         #: What redirections have said since the table was read.
         self._moved: dict[int, Address] = {}
         self._is_doubtful = False
@@ -117,7 +119,7 @@ class Slots:
         if self._is_doubtful or self._engine is None:
             self.refresh()
         if key is None:
-            return random.choice(self.primaries())
+            return self._any()
         slot = key_slot(key if isinstance(key, bytes) else key.encode())
         if (moved := self._moved.get(slot)) is not None:
             return moved
@@ -135,6 +137,18 @@ class Slots:
         assert self._engine is not None
         nodes = dict.fromkeys(nodes[0] for nodes in self._engine.slots_cache.values())
         return [Address(node.host, int(node.port)) for node in nodes]
+
+    def _any(self) -> Address:
+        primaries = self.primaries()
+        if not primaries:
+            raise ClusterDownError("CLUSTERDOWN no node holds a slot")
+        awake = [each for each in primaries if each not in self._silent]
+        return random.choice(awake or primaries)
+
+    def note_silent(self, address: Address) -> None:
+        """Note that a node did not answer: another may soon hold its slots."""
+        self._silent.add(address)
+        self._is_doubtful = True
 
     def doubt(self) -> None:
         """Have the table read again before it is used the next time."""
@@ -175,6 +189,7 @@ class Slots:
                     # The old table still names the nodes that are up.
                     self._is_doubtful = True
                 else:
+                    self._silent.clear()
                     for slot, address in before.items():
                         if self._moved.get(slot) == address:
                             self._moved.pop(slot, None)
@@ -321,6 +336,11 @@ class _Way:
     def next(self, key: str | bytes | None) -> Address:
         return self._named or self._slots.holder(key)
 
+    def has_another(self) -> bool:
+        """Whether a command that any node can run may be sent once more, as one node does not answer."""
+        self._redirections += 1
+        return self._redirections < len(self._slots.primaries())
+
     def turn(self, error: ResponseError, asked: Address | None) -> float:
         """Take in why a node did not run the command, and return how long to wait, s.
 
@@ -424,7 +444,9 @@ class ClusterClient(Redis):
                 if isinstance(reply, REDIRECTIONS):
                     reply = self._follow(commands[i], reply, address, way)
                 elif isinstance(reply, LOST):
-                    self._lose(reply)
+                    self._lose(reply, address)
+                    if key_of(commands[i]) is None:
+                        reply = self._again(commands[i], way)
                 replies[i] = reply
         return replies
 
@@ -447,10 +469,9 @@ class ClusterClient(Redis):
     def _way(self) -> _Way:
         return _Way(self._pools.slots, monotonic_ms() + 1000 * self.patience_s)
 
-    def _lose(self, error: Exception) -> None:
-        """Note that a node does not answer: another may hold its slots soon."""
+    def _lose(self, error: Exception, address: Address) -> None:
         mark_of_node(error)
-        self.doubt()
+        self._pools.slots.note_silent(address)
 
     def _at(self, address: Address) -> Redis:
         node = self._nodes.get(address)
@@ -461,7 +482,7 @@ class ClusterClient(Redis):
                     connection_pool=pool, single_connection_client=self._is_single
                 )
             except LOST as error:
-                self._lose(error)
+                self._lose(error, address)
                 mark_unsent(error)
                 raise
             node = self._nodes.setdefault(address, node)
@@ -473,6 +494,12 @@ class ClusterClient(Redis):
         """Return the reply to a command that a node did not run, or the error."""
         try:
             time.sleep(way.turn(error, asked))
+        except ResponseError as last:
+            return last
+        return self._again(command, way)
+
+    def _again(self, command: tuple[Any, ...], way: _Way) -> Any:
+        try:
             return self._run(command, way)
         except (ResponseError, *LOST) as last:
             return last
@@ -493,9 +520,12 @@ class ClusterClient(Redis):
             except REDIRECTIONS as error:
                 pause_s = way.turn(error, address)
             except LOST as error:
-                if address is not None:
-                    self._lose(error)
-                raise
+                if address is None:
+                    raise
+                self._lose(error, address)
+                if key is not None or not way.has_another():
+                    raise
+                pause_s = 0.0
             time.sleep(pause_s)
 
 
@@ -568,7 +598,8 @@ class AsyncClusterClient(aio.Redis):
                 if isinstance(reply, REDIRECTIONS):
                     reply = await self._follow(commands[i], reply, address, way)
                 elif isinstance(reply, LOST):
-                    self._pools.slots.doubt()
+                    mark_of_node(reply)
+                    self._pools.slots.note_silent(address)
                 replies[i] = reply
         return replies
 
@@ -623,7 +654,7 @@ class AsyncClusterClient(aio.Redis):
             except LOST as error:
                 if address is not None:
                     mark_of_node(error)
-                    self._pools.slots.doubt()
+                    self._pools.slots.note_silent(address)
                 raise
             await asyncio.sleep(pause_s)
 

@@ -41,7 +41,8 @@ class DedicatedConnection:
         self._client = client
         self._key = key
         self._deadline_s = deadline_s
-        self._connection = self._new()
+        # Made by `connect`: to find a node of a cluster may fail.
+        self._connection: Any = None
 
     def _new(self) -> Any:
         pool = node_of(self._client, self._key).connection_pool
@@ -72,9 +73,10 @@ class DedicatedConnection:
 
     def connect(self) -> bool:
         """Connect unless connected. Return whether this made a new connection."""
-        if self._connection.pid != os.getpid():
+        connection = self._connection
+        if connection is None or connection.pid != os.getpid():
             self._connection = self._new()  # the socket is the parent's
-        elif self._connection._sock is not None:
+        elif connection._sock is not None:
             return False
         elif hasattr(self._client, "of_key"):
             self._connection = self._new()  # another node may hold the key now
@@ -137,14 +139,15 @@ class DedicatedConnection:
             redis.exceptions.ConnectionError: the connection is closed.
         """
         # redis-py has no public way to wait for two sockets at once.
-        sock: socket.socket | None = self._connection._sock
+        sock: socket.socket | None = getattr(self._connection, "_sock", None)
         if sock is None:
             raise RedisConnectionError("the connection is closed")
         return sock.fileno()
 
     def close(self) -> None:
         """Close the socket. `connect` opens another one."""
-        self._connection.disconnect()
+        if self._connection is not None:
+            self._connection.disconnect()
 
 
 class Waker:
