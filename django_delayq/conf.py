@@ -414,7 +414,8 @@ _TOP: dict[str, tuple[str, _Check, str]] = {
         "connection",
         _optional(_is_connection),
         "the alias of a django-redis cache, or a URL that redis-py reads, such as"
-        " 'redis://localhost:6379/0': port and database are numbers, parameters those of redis-py, special characters of a password are encoded,"
+        " 'redis://localhost:6379/0', or that of a cluster, such as 'redis+cluster://host1:7000,host2:7001', which has"
+        " database 0 only: port and database are numbers, parameters those of redis-py, special characters of a password are encoded,"
         " # as %23",
     ),
     "KEYS": (

@@ -74,7 +74,10 @@ def redact_url(url: str) -> str:
     if at:
         user, colon, _ = account.partition(":")
         place = f"{user}:{MASK}@{host}" if colon else f"{MASK}@{host}"
-    elif not _HOST.fullmatch(host):
+    elif not all(
+        _HOST.fullmatch(each)
+        for each in (host.split(",") if "+" in scheme else (host,))
+    ):
         # The port is not a number, or a password stands without a server. A path is shown only if it can be a database.
         name, _, _ = host.partition(":")
         if question or not re.fullmatch(r"(/\d*)?", path):

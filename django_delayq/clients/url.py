@@ -15,7 +15,7 @@ from django_delayq.redaction import SecretUrl, redact_url
 _CLUSTERS = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
 
 
-def nodes_of(url: str) -> list[str] | None:
+def nodes_of(url: str) -> list[SecretUrl] | None:
     """Return the URL of each node that the URL of a cluster names; None if it is not a cluster's.
 
     ``redis+cluster://user:pass@h1:7000,h2:7001/?protocol=3`` names two.
@@ -27,7 +27,8 @@ def nodes_of(url: str) -> list[str] | None:
     account, at, hosts = place.rpartition("@")
     end = rest[len(place) :]
     return [
-        f"{_CLUSTERS[scheme]}://{account}{at}{host}{end}" for host in hosts.split(",")
+        SecretUrl(f"{_CLUSTERS[scheme]}://{account}{at}{host}{end}")
+        for host in hosts.split(",")
     ]
 
 
