@@ -101,7 +101,7 @@ class _Stream:
         connection = None
         try:
             _check_owner(self._pid)
-            connection = node_of(self._client, call.keys[0]).connection
+            connection = node_of(self._client, next(iter(call.keys), None)).connection
             self._connections.add(connection)
             connection.send_command(*call.command())
         except LOST as error:
