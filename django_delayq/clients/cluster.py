@@ -15,7 +15,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from redis import asyncio as aio
 from redis.asyncio.connection import ConnectionPool as AsyncConnectionPool
 from redis.client import Redis
-from redis.cluster import ClusterNode, NodesManager, cleanup_kwargs
+from redis.cluster import PRIMARY, ClusterNode, NodesManager, cleanup_kwargs
 from redis.connection import ConnectionPool, SSLConnection
 from redis.crc import key_slot
 from redis.exceptions import (
@@ -131,11 +131,11 @@ class Slots:
         return Address(nodes[0].host, int(nodes[0].port))
 
     def primaries(self) -> list[Address]:
-        """Return the nodes that hold slots, in the order of their slots."""
+        """Return the nodes that hold slots."""
         if self._engine is None:
             self.refresh()
         assert self._engine is not None
-        nodes = dict.fromkeys(nodes[0] for nodes in self._engine.slots_cache.values())
+        nodes = self._engine.get_nodes_by_server_type(PRIMARY)
         return [Address(node.host, int(node.port)) for node in nodes]
 
     def _any(self) -> Address:
