@@ -15,7 +15,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from redis import asyncio as aio
 from redis.asyncio.connection import ConnectionPool as AsyncConnectionPool
 from redis.client import Redis
-from redis.cluster import PRIMARY, ClusterNode, NodesManager, cleanup_kwargs
+from redis.cluster import ClusterNode, NodesManager, cleanup_kwargs
 from redis.connection import ConnectionPool, SSLConnection
 from redis.crc import key_slot
 from redis.exceptions import (
@@ -135,7 +135,7 @@ class Slots:
         if self._engine is None:
             self.refresh()
         assert self._engine is not None
-        nodes = self._engine.get_nodes_by_server_type(PRIMARY)
+        nodes = self._engine.get_nodes_by_server_type("primary")
         return [Address(node.host, int(node.port)) for node in nodes]
 
     def _any(self) -> Address:
@@ -398,8 +398,11 @@ class ClusterClient(Redis):
         return self._at(self._pools.slots.holder(key))
 
     def of_nodes(self) -> list[Redis]:
-        """Return the clients of all nodes that hold slots."""
-        return [self._at(address) for address in self._pools.slots.primaries()]
+        """Return the clients of all nodes that hold slots. Nothing connects yet."""
+        return [
+            Redis(connection_pool=self._pools.at(address))
+            for address in self._pools.slots.primaries()
+        ]
 
     def pooled(self) -> "ClusterClient":
         """Return another client of the same nodes, for calls while the connections of this one are occupied."""

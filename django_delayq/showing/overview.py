@@ -25,7 +25,7 @@ from django_delayq.delivery.upgrading import QueueFormat
 from django_delayq.exceptions import DelayqError
 from django_delayq.faults import describe_fault, is_forbidden
 from django_delayq.health import problems
-from django_delayq.health.facts import Facts, ask
+from django_delayq.health.facts import Facts, ask_each, whole
 from django_delayq.health.problems import Level, ServerProblem
 from django_delayq.jobs.statistics import Series, series_of
 from django_delayq.jobs.workers import Worker, WorkerState, workers
@@ -148,7 +148,7 @@ def look(
     """
     # First what is asked once: other calls are repeated, and a server that hangs would cost two time-outs.
     began = monotonic_ms()
-    facts = ask(own_clients.of_thread())
+    each_facts = ask_each(own_clients.of_thread())
     took_ms = monotonic_ms() - began
     serving = _living()
     found = look_at_queues(
@@ -165,14 +165,14 @@ def look(
         *problems.find_other_versions(
             {each.name: each.version for each in shown or ()}, __version__
         ),
-        *problems.find_in_facts(facts),
+        *(problem for facts in each_facts for problem in problems.find_in_facts(facts)),
         *of_server,
     ]
     order = list(Level)
     url = conf.connection_url()
     return Overview(
         redact_url(url) if url else None,
-        facts,
+        whole(each_facts),
         took_ms,
         max((counts.now_ms for counts in counted), default=0),
         found,
