@@ -241,12 +241,14 @@ class ClaimLoop:
 
     def _ask_time(self) -> None:
         """Ask for the server's time if an alarm has rung early. That also wakes a server that has dozed off."""
-        asking: dict[Line, list[QueueState]] = {}
-        for queue in self.queues.values():
-            if queue.is_asking:
-                line = self._line.of(queue.settings.name)
-                asking.setdefault(line, []).append(queue)
-        for line, queues in asking.items():
+        asking = [queue for queue in self.queues.values() if queue.is_asking]
+        if not asking:
+            return
+        by_line: dict[Line, list[QueueState]] = {}
+        for queue in asking:
+            line = self._line.of(queue.settings.name)
+            by_line.setdefault(line, []).append(queue)
+        for line, queues in by_line.items():
             sent_ms = monotonic_ms()
             try:
                 now_us = line.ask(TIME).finish()
