@@ -195,11 +195,12 @@ class TestCluster:
         self, slot: int, source: Server, target: Server, most: int = 1_000
     ) -> int:
         """Move some keys of the slot, and return how many."""
-        with source.client() as client:
+        # A large key takes its time, and the node does nothing else meanwhile.
+        with source.client(socket_timeout=300) as client:
             keys = client.execute_command("CLUSTER", "GETKEYSINSLOT", slot, most)
             if keys:
                 client.execute_command(
-                    "MIGRATE", "127.0.0.1", target.port, "", 0, 60_000, "KEYS", *keys
+                    "MIGRATE", "127.0.0.1", target.port, "", 0, 300_000, "KEYS", *keys
                 )
         return len(keys)
 
