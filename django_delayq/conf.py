@@ -26,9 +26,9 @@ from django_redis import get_redis_connection
 from redis.cluster import RedisCluster
 
 from django_delayq.clients.clients import own_clients
-from django_delayq.clients.cluster import Cluster
+from django_delayq.clients.cluster import Cluster, server_at
 from django_delayq.clients.server import Server
-from django_delayq.clients.url import is_readable, server_at
+from django_delayq.clients.url import is_readable
 from django_delayq.codecs import Codec, default_codec, get_codec
 from django_delayq.delivery.ended import MOST_ENDED
 from django_delayq.delivery.keys import DeliveryKeys
@@ -414,9 +414,9 @@ _TOP: dict[str, tuple[str, _Check, str]] = {
         "connection",
         _optional(_is_connection),
         "the alias of a django-redis cache, or a URL that redis-py reads, such as"
-        " 'redis://localhost:6379/0', or that of a cluster, such as 'redis+cluster://host1:7000,host2:7001', which has"
-        " database 0 only: port and database are numbers, parameters those of redis-py, special characters of a password are encoded,"
-        " # as %23",
+        " 'redis://localhost:6379/0': port and database are numbers, parameters those of redis-py, special characters of a password are encoded,"
+        " # as %23; or a URL of Sentinels, such as 'redis+sentinel://host1:26379,host2:26379/mymaster/0'; or that of a"
+        " cluster, such as 'redis+cluster://host1:7000,host2:7001', which has database 0 only",
     ),
     "KEYS": (
         "keys",

@@ -35,6 +35,7 @@ from tests.clusters import TestCluster
 from tests.databases import Postgres, PostgresUnavailable, is_required
 from tests.isolation import Registrations, restored
 from tests.polling import FakeClock
+from tests.sentinels import Watched
 from tests.servers import (
     KINDS,
     ExternalServer,
@@ -275,6 +276,17 @@ def _kind_of_nodes(kind: str) -> str:
     if kind == ExternalServer.kind:
         pytest.skip("starts servers of its own")
     return "valkey" if kind == CLUSTER else kind
+
+
+@pytest.fixture(scope="session")
+def watched(server_kind: str) -> Iterator[Watched]:
+    """A primary, two replicas and three Sentinels that tests share: leave them whole, see `Watched.heal`."""
+    if server_kind == ExternalServer.kind:
+        pytest.skip("DELAYQ_TEST_URL is one server, without Sentinels")
+    if server_kind == "redis6":
+        pytest.skip("its Sentinels cannot be told to hurry")
+    with Watched(server_kind) as watched:
+        yield watched
 
 
 @pytest.fixture

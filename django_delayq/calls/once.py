@@ -13,7 +13,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from django_delayq.calls.call import Call
 from django_delayq.calls.command import Command
 from django_delayq.calls.connections import borrow
-from django_delayq.calls.errors import LOST, may_have_run
+from django_delayq.calls.errors import LOST, Demoted, may_have_run
 from django_delayq.calls.running import aexecute, execute
 from django_delayq.exceptions import MaybeScheduled
 
@@ -37,8 +37,17 @@ def send_once(client: Redis, call: Call[Any] | Command[Any]) -> Any:
         MaybeScheduled: the call was sent, and no reply came.
         redis.exceptions.RedisError: the call was not sent, or the server refused it.
     """
-    if (pool := client.connection_pool) is None:
+    if client.connection_pool is None:
         return _send_to_cluster(client, call)
+    try:
+        return _send_once(client, call)
+    except Demoted:
+        # The server ran nothing. The next connection leads to its successor.
+        return _send_once(client, call)
+
+
+def _send_once(client: Redis, call: Call[Any] | Command[Any]) -> Any:
+    pool = client.connection_pool
     connection = borrow(pool)
     try:
         try:
@@ -68,7 +77,7 @@ def _ask(connection: Any, command: tuple[Any, ...]) -> Any:
     try:
         connection.send_command(*command)
         return connection.read_response(disable_decoding=True)
-    except (BusyLoadingError, AuthenticationError):
+    except (BusyLoadingError, AuthenticationError, Demoted):
         raise
     except (RedisConnectionError, RedisTimeoutError, OSError) as error:
         raise _maybe_scheduled(error) from error
@@ -80,8 +89,16 @@ async def asend_once(client: aio.Redis, call: Call[Any] | Command[Any]) -> Any:
     # rounds the pool would lend a connection that died long ago, and a call that was never sent would count as a maybe.
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    if (pool := client.connection_pool) is None:
+    if client.connection_pool is None:
         return await _asend_to_cluster(client, call)
+    try:
+        return await _asend_once(client, call)
+    except Demoted:
+        return await _asend_once(client, call)
+
+
+async def _asend_once(client: aio.Redis, call: Call[Any] | Command[Any]) -> Any:
+    pool = client.connection_pool
     connection = await borrow(pool)
     try:
         try:
@@ -110,7 +127,7 @@ async def _aask(connection: Any, command: tuple[Any, ...]) -> Any:
     try:
         await connection.send_command(*command)
         return await connection.read_response(disable_decoding=True)
-    except (BusyLoadingError, AuthenticationError):
+    except (BusyLoadingError, AuthenticationError, Demoted):
         raise
     except (RedisConnectionError, RedisTimeoutError, OSError) as error:
         raise _maybe_scheduled(error) from error

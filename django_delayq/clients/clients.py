@@ -18,9 +18,9 @@ from redis.cluster import RedisCluster
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from django_delayq.clients.cluster import Cluster
+from django_delayq.clients.cluster import Cluster, server_at
 from django_delayq.clients.server import Server
-from django_delayq.clients.url import read_url, server_at
+from django_delayq.clients.url import read_url
 from django_delayq.exceptions import InvalidSettings
 from django_delayq.redaction import show
 
@@ -79,9 +79,13 @@ class Clients:
                 f" got {show(connection)}"
             )
         # A client that decodes would return text. A sync one with a single connection would mix up the replies of
-        # threads, that of the transfer among them.
-        is_used = not Server.of(connection).decodes and not (
-            isinstance(connection, Redis) and connection.connection
+        # threads, that of the transfer among them. One that redis-py leads by Sentinels would stay with a server that
+        # hangs, and sometimes with one that was replaced.
+        server = Server.of(connection)
+        is_used = (
+            not server.decodes
+            and not server.is_led
+            and not (isinstance(connection, Redis) and connection.connection)
         )
         return cls(
             lambda: Server.of(connection),

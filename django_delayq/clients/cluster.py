@@ -38,6 +38,7 @@ from django_delayq.calls.errors import (
 from django_delayq.calls.running import aexecute, execute
 from django_delayq.calls.together import Exchange
 from django_delayq.clients.server import Server
+from django_delayq.clients.url import nodes_of
 from django_delayq.clock import monotonic_ms
 from django_delayq.exceptions import InvalidSettings
 
@@ -283,6 +284,23 @@ class Cluster:
             require_full_coverage=False,
             **arguments,
         )
+
+
+def server_at(url: str) -> Server | Cluster:
+    """Return the server or the cluster at a URL."""
+    if (nodes := nodes_of(url)) is None:
+        return Server.at(url)
+    servers = [Server.at(node) for node in nodes]
+    return Cluster(
+        servers[0],
+        [
+            Address(
+                server.arguments.get("host", "localhost"),
+                server.arguments.get("port", 6379),
+            )
+            for server in servers
+        ],
+    )
 
 
 class Pools(Generic[P]):

@@ -5,7 +5,7 @@ Whatever the number of queues, a question costs a few round trips: each asks all
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from django_delayq import conf
 from django_delayq.calls.call import Call
@@ -13,7 +13,8 @@ from django_delayq.calls.steps import Steps, aperform, perform
 from django_delayq.calls.together import together
 from django_delayq.clients.clients import own_clients
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import statistics
+from django_delayq.delivery import looking, statistics
+from django_delayq.delivery.states import State
 from django_delayq.delivery.statistics import (
     TASKS_BATCH,
     Figures,
@@ -139,6 +140,8 @@ class Totals(NamedTuple):
     queue: Figures
     #: By name. Tasks beyond `STATISTICS` are together in ``other``.
     tasks: dict[str, Figures]
+    #: How many jobs have ended in each way, those included that no worker ended.
+    ended: dict[State, int]
 
 
 def statistics_totals(queues: Iterable[str] | None = None) -> dict[str, Totals]:
@@ -289,16 +292,20 @@ def _series(unit: Unit, now: int, count: int, stored: dict[int, Figures]) -> Ser
 
 def _totals(queues: Iterable[str] | None) -> Steps[dict[str, Totals]]:
     settings = _settings_of(queues)
-    replies = yield from _ask([statistics.read_totals(each.keys) for each in settings])
+    calls: list[Call[Any]] = [statistics.read_totals(each.keys) for each in settings]
+    calls += [looking.counts(each.keys) for each in settings]
+    replies = yield from _ask(calls)
+    read, counted = replies[: len(settings)], replies[len(settings) :]
     return {
-        each.name: totals_of(tasks)
-        for each, tasks in zip(settings, replies, strict=True)
+        each.name: totals_of(tasks, counts.ended)
+        for each, tasks, counts in zip(settings, read, counted, strict=True)
     }
 
 
-def totals_of(tasks: dict[str, Figures]) -> Totals:
+def totals_of(tasks: dict[str, Figures], ended: dict[State, int]) -> Totals:
     """Return what `read_totals` has read; the figures under an empty name are those of the queue."""
     return Totals(
         tasks.get("", Figures()),
         {name: figures for name, figures in tasks.items() if name},
+        ended,
     )

@@ -1,10 +1,12 @@
 """The workers that live on the server: what each process says of itself, and orders for it from afar."""
 
+from contextlib import suppress
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import NamedTuple
 
 import msgspec
+from redis.exceptions import RedisError
 
 from django_delayq import conf
 from django_delayq.calls.steps import Steps, aperform, perform
@@ -14,8 +16,11 @@ from django_delayq.delivery.workers import (
     REGISTRY,
     WORKERS_BATCH,
     SeenWorker,
+    WorkerInfo,
     WorkersPage,
+    announce_order,
     give_order,
+    read_worker,
     read_workers,
 )
 from django_delayq.exceptions import InvalidSearch, NotSigned
@@ -23,7 +28,7 @@ from django_delayq.redaction import show
 
 #: What a process can be told.
 QUIET, STOP = "quiet", "stop"
-#: How long an order holds: a process asks for orders every few seconds.
+#: How long an order holds: a process asks for orders every few seconds, and when it hears of one.
 ORDER_MS = 60_000
 
 
@@ -111,10 +116,12 @@ async def aworkers(queue: str | None = None) -> list[Worker]:
 def quiet_worker(worker_id: str) -> bool:
     """Have a process claim no more, and go on with what it has; return False if it is not there.
 
-    It obeys within 5 s, and stays like this until it is stopped. The other processes of its worker go on.
+    It obeys at once, or within 5 s if it cannot listen to its queues, and stays like this until it is stopped. The other
+    processes of its worker go on.
 
     Raises:
         InvalidSearch: this is not the id of a process.
+        redis.exceptions.RedisError: the server's or connection's own error. To repeat the call is safe.
     """
     return perform(own_clients.of_thread, _ordering(worker_id, QUIET))
 
@@ -127,11 +134,12 @@ async def aquiet_worker(worker_id: str) -> bool:
 def stop_worker(worker_id: str) -> bool:
     """Have a process end as after SIGTERM, and not be replaced; return False if it is not there.
 
-    It obeys within 5 s: what it runs has `GRACE` to end. A worker all of whose processes were stopped ends with status 0,
-    so what started it may start it again.
+    It obeys as `quiet_worker` has it: what it runs has `GRACE` to end. A worker all of whose processes were stopped ends
+    with status 0, so what started it may start it again.
 
     Raises:
         InvalidSearch: this is not the id of a process.
+        redis.exceptions.RedisError: the server's or connection's own error. To repeat the call is safe.
     """
     return perform(own_clients.of_thread, _ordering(worker_id, STOP))
 
@@ -203,6 +211,11 @@ def _ordering(worker_id: str, do: str) -> Steps[bool]:
     order = Order(do, page.now_ms + ORDER_MS)
     sealed = conf.get_keyring().seal(_place(worker_id), _encode(order))
     is_there: bool = yield give_order(REGISTRY, worker_id, sealed)
+    info: WorkerInfo | None = yield read_worker(REGISTRY, worker_id)
+    if is_there and info is not None and info.queues:
+        # An ACL may forbid it, or the connection break. The order is there, and the process finds it with its next write.
+        with suppress(RedisError, OSError):
+            yield announce_order(info.queues[0])
     return is_there
 
 

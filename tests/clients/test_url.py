@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 from redis.connection import SSLConnection
 
-from django_delayq.clients.cluster import Cluster
-from django_delayq.clients.url import read_url, server_at
+from django_delayq.clients.cluster import Cluster, server_at
+from django_delayq.clients.url import read_url
 from django_delayq.exceptions import DelayqError, InvalidSettings
 from django_delayq.queues.blocking import BlockingQueue
 from django_delayq.queues.delayed import DelayedQueue

@@ -362,6 +362,103 @@ def test_clock_that_was_set_back_loses_no_total(rig: Rig) -> None:
     assert runs(rig, Unit.HOUR) == {0: 1, 1: 1}
 
 
+def stored_runs(rig: Rig, unit: Unit) -> int:
+    """Count the jobs in every minute or hour that the server has, past and future ones included."""
+    keys = rig.keys
+    closed, now = (
+        (keys.minutes, keys.minute) if unit is Unit.MINUTE else (keys.hours, keys.hour)
+    )
+    found = [
+        text for field, text in rig.client.hgetall(closed).items() if field.isdigit()
+    ]
+    return sum(
+        decode_figures(text).runs for text in [*found, rig.client.hget(now, "task:")]
+    )
+
+
+def test_clock_that_was_set_back_by_hours_adds_to_the_minutes_that_are_over(
+    rig: Rig,
+) -> None:
+    rig.now = START
+    for minute in range(3):
+        rig.now = START + minute * MINUTE_MS
+        add(rig, a=1, b=10)
+    rig.now = START + 2 * HOUR_MS
+    add(rig, a=100)
+
+    rig.now = START + MINUTE_MS
+    assert add(rig, a=1_000, c=1) is not None
+
+    assert runs(rig, Unit.MINUTE) == {0: 1_012, 1: 11}
+    assert task_runs(rig, Unit.MINUTE) == {
+        (0, "a"): 1_001,
+        (0, "b"): 10,
+        (0, "c"): 1,
+        (1, "a"): 1,
+        (1, "b"): 10,
+    }
+    assert runs(rig, Unit.HOUR) == {0: 1_034}
+    rig.now = START + 2 * HOUR_MS
+    add(rig, a=1)
+    assert runs(rig, Unit.MINUTE, 200) == {0: 101, 118: 11, 119: 1_012, 120: 11}
+    assert runs(rig, Unit.HOUR) == {0: 101, 2: 1_034}
+
+
+def test_clock_that_was_set_back_to_a_packed_hour_leaves_the_present_one_open(
+    rig: Rig,
+) -> None:
+    rig.now = START - 1
+    add(rig, a=1_000)
+    rig.now = START + HOUR_MS
+    packed = add(rig, a=1)
+    assert packed is not None
+    rig.run(statistics.pack_hour(rig.keys, packed))
+
+    rig.now = START - 1
+    assert add(rig, a=1) is None
+
+    assert runs(rig, Unit.HOUR) == {0: 2, 2: 1_000}
+    assert task_runs(rig, Unit.HOUR) == {(0, "a"): 2, (2, "a"): 1_000}
+    assert runs(rig, Unit.MINUTE) == {0: 1_001}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_figure_is_lost_or_counted_twice_wherever_the_clock_goes(
+    rig: Rig, seed: int
+) -> None:
+    chance = random.Random(seed)
+    count = 0
+    for _ in range(150):
+        # All within the eight hours that minutes are kept.
+        rig.now = chance.randrange(7 * 60) * MINUTE_MS
+        for _ in range(chance.randrange(1, 4)):
+            packed = add(rig, a=3, b=chance.randrange(2))
+            count = totals(rig)[""]
+            if packed is not None and chance.random() < 0.5:
+                rig.run(statistics.pack_hour(rig.keys, packed))
+            rig.now += chance.randrange(MINUTE_MS)
+
+        assert stored_runs(rig, Unit.MINUTE) == count
+        assert stored_runs(rig, Unit.HOUR) == count
+
+
+def test_clock_that_was_wrong_by_years_leaves_nothing_of_them(rig: Rig) -> None:
+    rig.now = START
+    years = 20 * 365 * 24 * HOUR_MS
+    add(rig, a=1)
+    for there in (-years, years, -years, 0):
+        for minute in range(3):
+            rig.now = START + there + minute * HOUR_MS
+            add(rig, a=1)
+    rig.now = START + 100 * 24 * HOUR_MS
+    add(rig, a=1)
+
+    assert totals(rig)[""] == 14
+    for unit, closed in ((Unit.MINUTE, rig.keys.minutes), (Unit.HOUR, rig.keys.hours)):
+        assert runs(rig, unit, 600) == {0: 1}
+        assert set(rig.client.hkeys(closed)) <= {b"oldest"}
+
+
 @pytest.mark.parametrize(
     "garbage", [b"", b"\xc1", b"\x93\x01\x02\x03", b"\x92\x01\xa1x"]
 )

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from django_delayq import InvalidSearch, QueueNotFound
+from django_delayq import InvalidSearch, QueueNotFound, schedule
 from django_delayq.calls.running import run
 from django_delayq.calls.together import Exchange
 from django_delayq.clients.clients import own_clients
@@ -31,6 +31,7 @@ from django_delayq.jobs.statistics import (
     task_statistics,
     tasks_statistics,
 )
+from tests.jobs import samples
 
 
 @pytest.fixture
@@ -136,6 +137,25 @@ def test_async_twins_return_the_same(add, queue) -> None:
     assert task.total.runs == 1
     assert tasks[queue]["mail"].runs == 1
     assert totals[queue].queue.runs == 1
+
+
+def test_totals_count_jobs_that_no_worker_has_ended(hand, queue) -> None:
+    ended = [schedule(samples.add.using(queue=queue), delay, 1) for delay in (60, 0)]
+    for job in ended:
+        job.cancel()
+    schedule(samples.add.using(queue=queue), 0, 1)
+    hand.succeed(hand.take())
+
+    totals = statistics_totals([queue])[queue]
+
+    assert totals.ended == {
+        "succeeded": 1,
+        "dead": 0,
+        "expired": 0,
+        "cancelled": 2,
+        "quarantined": 0,
+    }
+    assert not totals.queue.outcomes
 
 
 def test_overview_of_many_queues_takes_one_write(

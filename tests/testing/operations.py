@@ -60,6 +60,7 @@ from django_delayq.delivery.upgrading import Step, Where
 from django_delayq.delivery.workers import RegistryKeys, WorkerInfo
 from django_delayq.queues import calls as queue_calls
 from django_delayq.repair import calls as repairs
+from django_delayq.repair import heads
 from django_delayq.repair.calls import FrameName
 from django_delayq.wire import calls as wire_calls
 from django_delayq.wire import frame as frames
@@ -713,6 +714,11 @@ def _(world: World) -> Any:
     )
 
 
+@op(workers.announce_order)
+def _(world: World) -> Any:
+    return workers.announce_order(world.keys.queue.name)
+
+
 @op(progress.note_progress, 2)
 def _(world: World) -> Any:
     said = (b"", b'{"done":1}', b'{"done":2}')
@@ -926,6 +932,11 @@ def _(world: World) -> Any:
     return repairs.survey(world.keys, kind, batch=5, now_us=world.now_us)
 
 
+@op(heads.read_heads)
+def _(world: World) -> Any:
+    return heads.read_heads(world.keys, now_us=world.now_us)
+
+
 @op(repairs.reframe)
 def _(world: World) -> Any:
     kind = world.random.choice(("tail", "zset"))
@@ -1066,6 +1077,7 @@ COMMANDS: dict[str, Callable[[World], tuple[Any, ...]]] = {
     "LPOS": lambda world: ("LPOS", world.keys.queue.destination, b"x"),
     "LRANGE": lambda world: ("LRANGE", world.keys.result(world.token()), 0, 2),
     "LREM": lambda world: ("LREM", world.keys.queue.destination, 1, b"x"),
+    "PUBLISH": lambda world: ("PUBLISH", world.keys.channel, b"0"),
     "RPUSH": lambda world: (
         "RPUSH",
         world.keys.queue.destination,
