@@ -112,6 +112,13 @@ def measure(
         figures: dict[str, float] = {}
 
         def one_by_one() -> int:
+            for task in tasks:
+                for i in range(ONE_BY_ONE):
+                    schedule(task, 3600, i)
+            return ONE_BY_ONE * len(tasks)
+
+        def in_turns() -> int:
+            # Each node dozes off, and its processor's caches go cold, while the others are asked.
             for i in range(ONE_BY_ONE):
                 for task in tasks:
                     schedule(task, 3600, i)
@@ -133,6 +140,7 @@ def measure(
 
         for what, do in (
             ("schedule()", one_by_one),
+            ("schedule(), queues in turns", in_turns),
             ("schedule_many()", due),
             ("worker, with its start", drain),
         ):
