@@ -12,6 +12,11 @@ def node_of(client: Any, key: str | None) -> Any:
     return client.of_key(key) if hasattr(client, "of_key") else client
 
 
+def has_nodes(client: Any) -> bool:
+    """Return whether a client, sync or async, is that of a cluster, whose nodes have the connections."""
+    return client.connection_pool is None
+
+
 def nodes_of(client: Any) -> list[Any]:
     """Return the clients of all servers that hold keys: the client itself, or those of a cluster's primaries."""
     nodes: list[Any] = client.of_nodes() if hasattr(client, "of_nodes") else [client]

@@ -69,8 +69,12 @@ _WITHOUT_KEY = frozenset(
         "SCAN",
         "SCRIPT",
         "TIME",
+        "WAIT",
+        "WAITAOF",
     ]
 )
+#: Commands that wait for what their connection wrote before.
+_WAITS = frozenset({"WAIT", "WAITAOF"})
 
 
 class Address(NamedTuple):
@@ -469,6 +473,8 @@ class ClusterClient(Redis):
                     if key_of(commands[i]) is None:
                         reply = self._again(commands[i], way)
                 replies[i] = reply
+            if any(isinstance(reply, REDIRECTIONS) for reply in made):
+                _void_waits(commands, places, replies)
         return replies
 
     def pipeline(self, transaction: Any = True, shard_hint: Any = None) -> Any:
@@ -622,6 +628,8 @@ class AsyncClusterClient(aio.Redis):
                     mark_of_node(reply)
                     self._pools.slots.note_silent(address)
                 replies[i] = reply
+            if any(isinstance(reply, REDIRECTIONS) for reply in told):
+                _void_waits(commands, places, replies)
         return replies
 
     async def aclose(self, close_connection_pool: bool | None = None) -> None:
@@ -686,8 +694,13 @@ def _by_node(
     """Return the places of the commands of each node; an error takes the place of a reply where no node serves."""
     groups: dict[Address, list[int]] = {}
     anywhere: Address | None = None
+    address: Address | None = None
     for i, command in enumerate(commands):
         key = key_of(command)
+        if command[0] in _WAITS and address is not None:
+            # It waits for what its connection wrote before.
+            groups[address].append(i)
+            continue
         try:
             if key is None:
                 # What is asked together is asked of one node.
@@ -696,9 +709,25 @@ def _by_node(
                 address = slots.holder(key)
         except ClusterDownError as error:
             replies[i] = error
+            address = None
         else:
             groups.setdefault(address, []).append(i)
     return groups
+
+
+def _void_waits(
+    commands: Sequence[tuple[Argument, ...]],
+    places: Sequence[int],
+    replies: list[Any],
+) -> None:
+    """Put an error in the place of what a node said that had waited for nothing: a command before went elsewhere."""
+    error = RedisConnectionError(
+        "the slot moved between a call and WAIT, so nothing has waited"
+    )
+    mark_of_node(error)
+    for i in places:
+        if commands[i][0] in _WAITS:
+            replies[i] = error
 
 
 #: Options that redis-py's clients keep from the functions that read replies.

@@ -5,6 +5,7 @@ Whatever the number of queues, a question costs a few round trips: each asks all
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 from django_delayq import conf
@@ -14,15 +15,21 @@ from django_delayq.calls.together import together
 from django_delayq.clients.clients import own_clients
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import looking, statistics
+from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.states import State
 from django_delayq.delivery.statistics import (
+    DAYS_KEPT,
     TASKS_BATCH,
     Figures,
     Read,
+    ReadDays,
     Unit,
     decode_figures,
+    open_tasks,
+    sum_up,
     tasks_in,
     total,
+    unpack_tasks,
 )
 from django_delayq.exceptions import InvalidSearch
 from django_delayq.redaction import show
@@ -112,16 +119,19 @@ def tasks_statistics(
     *,
     minutes: int | None = None,
     hours: int | None = None,
+    days: int | None = None,
 ) -> dict[str, dict[str, Figures]]:
-    """Return by queue and task what was measured in the last ``minutes``, or ``hours``, together.
+    """Return by queue and task what was measured in the last ``minutes``, ``hours`` or ``days``, together.
 
-    A thousand tasks that all run are best asked for ``hours=2``: that is a tenth of what an hour of minutes has.
+    Days are those of UTC, the present one included; those of a week are kept. A thousand tasks that all run are best asked
+    for ``hours=2`` or for days: an hour of minutes has ten times as much as two hours, and a day of hours as many as two
+    days.
 
     Raises:
         QueueNotFound: a queue is not configured.
-        InvalidSearch: the number is none, or both are given.
+        InvalidSearch: the number is none, or two of them are given.
     """
-    return perform(own_clients.of_thread, _of_tasks(queues, minutes, hours))
+    return perform(own_clients.of_thread, _of_tasks(queues, minutes, hours, days))
 
 
 async def atasks_statistics(
@@ -129,9 +139,10 @@ async def atasks_statistics(
     *,
     minutes: int | None = None,
     hours: int | None = None,
+    days: int | None = None,
 ) -> dict[str, dict[str, Figures]]:
     """`tasks_statistics` on the event loop."""
-    return await aperform(own_clients.of_loop, _of_tasks(queues, minutes, hours))
+    return await aperform(own_clients.of_loop, _of_tasks(queues, minutes, hours, days))
 
 
 class Totals(NamedTuple):
@@ -175,17 +186,26 @@ def _range(minutes: int | None, hours: int | None) -> tuple[Unit, int]:
     unit, count = (Unit.MINUTE, 60) if minutes is None else (Unit.MINUTE, minutes)
     if hours is not None:
         unit, count = Unit.HOUR, hours
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+    if not _is_number(count):
         raise InvalidSearch(
             f"{unit}s={show(count)}: give a number of {unit}s, 1 to {unit.kept + 1:,}"
         )
     return unit, min(count, unit.kept + 1)
 
 
+def _is_number(count: object) -> bool:
+    return isinstance(count, int) and not isinstance(count, bool) and count >= 1
+
+
 def _ask(calls: Sequence[Call[T]]) -> Steps[list[T]]:
     """Make calls in one write; raise the first error."""
+    return (yield from _together([_one(call) for call in calls]))
+
+
+def _together(operations: Sequence[Steps[T]]) -> Steps[list[T]]:
+    """Perform operations at once; raise the first error."""
     found = []
-    for reply in (yield from together([_one(call) for call in calls])):
+    for reply in (yield from together(operations)):
         if isinstance(reply, Exception):
             raise reply
         found.append(reply)
@@ -236,18 +256,46 @@ def _of_task(
 
 
 def _of_tasks(
-    queues: Iterable[str] | None, minutes: int | None, hours: int | None
+    queues: Iterable[str] | None,
+    minutes: int | None,
+    hours: int | None,
+    days: int | None,
 ) -> Steps[dict[str, dict[str, Figures]]]:
+    if days is not None:
+        if minutes is not None or hours is not None:
+            raise InvalidSearch(
+                f"minutes={show(minutes)}, hours={show(hours)}, days={show(days)}: give one of them"
+            )
+        return (yield from _of_days(_settings_of(queues), days))
     unit, count = _range(minutes, hours)
     settings = _settings_of(queues)
     all_read = yield from _read_tasks(settings, unit, count)
     found: dict[str, dict[str, Figures]] = {}
     for each, reads in zip(settings, all_read, strict=True):
-        tasks = found[each.name] = {}
-        for read in reads:
-            for _, name, text in tasks_in(read):
-                _merge(tasks, name, decode_figures(text))
+        found[each.name] = sum_up(
+            (name, text) for read in reads for _, name, text in tasks_in(read)
+        )
     return found
+
+
+def _of_days(
+    settings: Sequence[QueueSettings], count: int
+) -> Steps[dict[str, dict[str, Figures]]]:
+    if not _is_number(count):
+        raise InvalidSearch(
+            f"days={show(count)}: give a number of days, 1 to {DAYS_KEPT}"
+        )
+    found = yield from _together([_in_days(each.keys, count) for each in settings])
+    return {each.name: tasks for each, tasks in zip(settings, found, strict=True)}
+
+
+def _in_days(keys: DeliveryKeys, count: int) -> Steps[dict[str, Figures]]:
+    read: ReadDays = yield statistics.read_days(keys, count=count)
+    packed, missing = [*read.days.values()], read.missing
+    for first in range(0, len(missing), TASKS_BATCH):
+        hours = missing[first : first + TASKS_BATCH]
+        packed += yield statistics.read_hours(keys, hours)
+    return sum_up(chain(open_tasks(read), *map(unpack_tasks, packed)))
 
 
 def _read_tasks(

@@ -10,6 +10,7 @@ from redis.exceptions import RedisError
 
 from django_delayq import conf
 from django_delayq.calls.steps import Steps, aperform, perform
+from django_delayq.calls.together import together
 from django_delayq.clients.clients import own_clients
 from django_delayq.delivery.workers import (
     MOST_WORKERS,
@@ -28,6 +29,8 @@ from django_delayq.redaction import show
 
 #: What a process can be told.
 QUIET, STOP = "quiet", "stop"
+#: Calls of one write, a hundred processes each.
+BATCHES_AT_ONCE = 10
 #: How long an order holds: a process asks for orders every few seconds, and when it hears of one.
 ORDER_MS = 60_000
 
@@ -100,17 +103,22 @@ _decode = msgspec.json.Decoder(Order).decode
 def workers(queue: str | None = None) -> list[Worker]:
     """Return the processes of workers that live and serve a queue of the settings, or this one, by host and number.
 
-    It takes a round trip for each hundred processes on the server.
+    It takes a round trip, and one more for each thousand processes beyond the first hundred on the server.
 
     Raises:
         QueueNotFound: the queue is not configured.
     """
-    return perform(own_clients.of_thread, _reading(queue))
+    return perform(own_clients.of_thread, _reading(queue))[0]
+
+
+def first_workers(most: int) -> tuple[list[Worker], int]:
+    """Return `workers` of the first so many processes on the server, and how many more there are."""
+    return perform(own_clients.of_thread, _reading(None, most))
 
 
 async def aworkers(queue: str | None = None) -> list[Worker]:
     """`workers` on the event loop."""
-    return await aperform(own_clients.of_loop, _reading(queue))
+    return (await aperform(own_clients.of_loop, _reading(queue)))[0]
 
 
 def quiet_worker(worker_id: str) -> bool:
@@ -149,21 +157,35 @@ async def astop_worker(worker_id: str) -> bool:
     return await aperform(own_clients.of_loop, _ordering(worker_id, STOP))
 
 
-def _reading(queue: str | None) -> Steps[list[Worker]]:
+def _reading(
+    queue: str | None, most: int = MOST_WORKERS
+) -> Steps[tuple[list[Worker], int]]:
     settings = conf.get_settings()
     wanted = set(settings.queues) if queue is None else {settings.queue(queue).name}
-    seen: dict[str, SeenWorker] = {}
-    first, total = 0, 1
-    while first < total:
-        # A process that says so meanwhile moves to the end: it may be read twice, or the one behind it not at all.
-        page: WorkersPage = yield read_workers(REGISTRY, first=first)
-        seen |= {each.id: each for each in page.workers}
-        first, total = first + WORKERS_BATCH, min(page.total, MOST_WORKERS)
+    page: WorkersPage = yield read_workers(REGISTRY)
+    pages, total = [page], page.total
+    rest = range(WORKERS_BATCH, min(total, most), WORKERS_BATCH)
+    # A process that says so meanwhile moves to the end: it may be read twice, or the one behind it not at all.
+    for start in range(0, len(rest), BATCHES_AT_ONCE):
+        calls = rest[start : start + BATCHES_AT_ONCE]
+        for reply in (yield from together([_page(first) for first in calls])):
+            if isinstance(reply, Exception):
+                raise reply
+            pages.append(reply)
+    seen = {each.id: each for page in pages for each in page.workers}
     found = [_worker(each) for each in seen.values()]
-    return sorted(
-        (each for each in found if not wanted.isdisjoint(each.queues)),
-        key=lambda each: (each.host, each.pid),
+    return (
+        sorted(
+            (each for each in found if not wanted.isdisjoint(each.queues)),
+            key=lambda each: (each.host, each.pid),
+        ),
+        max(0, total - most),
     )
+
+
+def _page(first: int) -> Steps[WorkersPage]:
+    page: WorkersPage = yield read_workers(REGISTRY, first=first)
+    return page
 
 
 def _worker(seen: SeenWorker) -> Worker:

@@ -23,8 +23,10 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from django_delayq import (
     BlockingQueue,
     DelayedQueue,
+    Durable,
     InvalidSettings,
     MaybeScheduled,
+    NotDurable,
     aschedule,
     aschedule_many,
     find_jobs,
@@ -332,6 +334,95 @@ def test_a_call_that_must_not_be_repeated_follows_a_slot(
             assert [queue.take(), queue.take()] == ["a", "b"]
         finally:
             cluster.move(slot, target, source)
+
+
+#: Longer than a replica needs on any machine.
+PATIENT = Durable(replicas=1, timeout=30)
+
+
+def test_calls_wait_for_the_replicas_of_their_own_node(
+    cluster: TestCluster, names: list[str], settings: Any
+) -> None:
+    settings.DELAYQ = {
+        **settings.DELAYQ,
+        "CONNECTION": f"{cluster.url}/?socket_timeout=60",
+    }
+    tasks = [add.using(queue=name, durable=PATIENT) for name in names]
+    waits = [_waits_of(node) for node in cluster.nodes[:3]]
+
+    jobs = [schedule(task, LATER, 1) for task in tasks]
+    jobs += schedule_many(task.prepare(LATER, i) for task in tasks for i in range(3))
+    jobs += asyncio.run(
+        aschedule_many(task.prepare(LATER, i) for task in tasks for i in range(3))
+    )
+    assert jobs[0].cancel(durable=PATIENT)
+
+    assert len(jobs) == 21
+    assert all(
+        _waits_of(node) > before
+        for node, before in zip(cluster.nodes, waits, strict=False)
+    )
+
+
+def _waits_of(node: Server) -> int:
+    told = node.client().info("commandstats")
+    return int(told.get("cmdstat_wait", {"calls": 0})["calls"])
+
+
+@pytest.mark.parametrize("how", ["one", "many", "async"])
+def test_a_silent_replica_of_one_node_is_told(
+    how: str, cluster: TestCluster, names: list[str]
+) -> None:
+    replica = cluster.nodes[cluster.primaries + 1]
+    hasty = Durable(replicas=1, timeout=0.05)
+    first, last = (
+        add.using(queue=name, durable=hasty if name == names[1] else None)
+        for name in names[:2]
+    )
+    calls: dict[str, Callable[[], Any]] = {
+        "one": lambda: schedule(last, LATER, 1),
+        "many": lambda: schedule_many(
+            [first.prepare(LATER, 1), last.prepare(LATER, 2)]
+        ),
+        "async": lambda: asyncio.run(aschedule(last, LATER, 1)),
+    }
+    replica.suspend()
+    try:
+        with pytest.raises(NotDurable) as caught:
+            calls[how]()
+    finally:
+        replica.resume()
+    assert caught.value.acknowledged == 0
+    assert find_jobs(queue=names[1]).count() == 1
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_call_that_waits_follows_its_slot_and_waits_there(
+    is_async: bool, cluster: TestCluster, names: list[str], settings: Any
+) -> None:
+    settings.DELAYQ = {
+        **settings.DELAYQ,
+        "CONNECTION": f"{cluster.url}/?socket_timeout=60",
+    }
+    name, (source, target, *_) = names[0], cluster.nodes
+    slot = key_slot(name.encode())
+    task = add.using(queue=name, durable=PATIENT)
+    schedule(task, LATER, 1)
+    cluster.move(slot, source, target)
+    try:
+        before = _waits_of(target)
+
+        job = (
+            asyncio.run(aschedule(task, LATER, 2))
+            if is_async
+            else schedule(task, LATER, 2)
+        )
+
+        assert job.created
+        assert find_jobs(queue=name).count() == 2
+        assert _waits_of(target) > before
+    finally:
+        cluster.move(slot, target, source)
 
 
 def test_a_message_published_at_any_node_is_heard(

@@ -9,6 +9,7 @@ from typing import Any
 
 from django_delayq.delivery import (
     claiming,
+    durability,
     limiting,
     looking,
     progress,
@@ -1063,6 +1064,21 @@ def _(rig: Rig) -> Callable[[], object]:
     ]
 
 
+@stop("read days", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    add(rig)
+    return lambda: rig.run(statistics.read_days(rig.keys, count=2, now_us=rig.now_us))
+
+
+@stop("read hours", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    add(rig)
+    rig.now += HOUR_MS
+    add(rig)
+    hour = rig.now_us // 3_600_000_000
+    return lambda: rig.run(statistics.read_hours(rig.keys, [hour - 1, hour]))
+
+
 @stop("read totals", drains=True)
 def _(rig: Rig) -> Callable[[], object]:
     add(rig)
@@ -1134,3 +1150,8 @@ def _(rig: Rig) -> Callable[[], object]:
     said = JobProgress(job.token, job.fence, b'{"done":1}')
     rig.run(progress.note_progress(rig.keys, [said], now_us=rig.now_us))
     return lambda: rig.run(progress.read_progress(rig.keys, job.token))
+
+
+@stop("put up a fence", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    return lambda: rig.run(durability.fence(rig.keys))

@@ -665,6 +665,21 @@ def _(world: World) -> Any:
     )
 
 
+@op(statistics.read_days)
+def _(world: World) -> Any:
+    return statistics.read_days(
+        world.keys,
+        count=world.random.choice((1, 8)),
+        now_us=world.now_us + 7_200_000_000,
+    )
+
+
+@op(statistics.read_hours)
+def _(world: World) -> Any:
+    hour = world.now_us // 3_600_000_000
+    return statistics.read_hours(world.keys, range(hour - 2, hour + 3))
+
+
 @op(statistics.read_totals)
 def _(world: World) -> Any:
     return statistics.read_totals(world.keys)

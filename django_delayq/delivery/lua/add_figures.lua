@@ -6,8 +6,10 @@
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  tasks that the queue may have figures of; further ones count as ARGV[3]
 -- ARGV[3]  name of all further tasks
--- ARGV[4]  and on, two each: name of a task, empty: the queue in whole; its figures, see delivery/statistics.py
--- Returns  the hour that was packed, and what it has of the queue in whole and of tasks; nothing if none was
+-- ARGV[4]  days that are kept
+-- ARGV[5]  and on, two each: name of a task, empty: the queue in whole; its figures, see delivery/statistics.py
+-- Returns  the hour that was packed, what it has of the queue in whole and of tasks, and what there is of its day; nothing
+--          if none was
 
 local now_us, most, rest = read_clock(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 -- So many moments of a closed hash are forgotten by their numbers; if there may be more, it is looked through.
@@ -40,7 +42,7 @@ end
 
 -- Task names are limited by what is known of all times.
 local wanted = {}
-for i = 4, #ARGV, 2 do wanted[#wanted + 1] = 'task:' .. ARGV[i] end
+for i = 5, #ARGV, 2 do wanted[#wanted + 1] = 'task:' .. ARGV[i] end
 local known, count = redis.call('HMGET', keys.totals, unpack(wanted)), redis.call('HLEN', keys.totals)
 local fields, added = {}, {}
 for n, field in ipairs(wanted) do
@@ -49,7 +51,7 @@ for n, field in ipairs(wanted) do
     if field ~= 'task:' and count > most then field = 'task:' .. rest else count = count + 1 end
   end
   if not added[field] then fields[#fields + 1] = field end
-  added[field] = add(added[field] or {}, read_figures(ARGV[3 + 2 * n]))
+  added[field] = add(added[field] or {}, read_figures(ARGV[4 + 2 * n]))
 end
 
 -- All is read before the first write.
@@ -153,6 +155,10 @@ end
 local minute = span(keys.minute, keys.minutes, 60000000, 480)
 local hour = span(keys.hour, keys.hours, 3600000000, 2160)
 local totals = sums(read_fields(keys.totals))
+local day
+if hour.is_over and hour.moment and hour.whole then
+  day = redis.call('HGET', keys.hours, 'day:' .. decimal(math.floor(hour.moment / 24) % tonumber(ARGV[4]))) or ''
+end
 
 -- A call takes a few thousand arguments.
 local function each_thousand(command, key, values)
@@ -180,5 +186,5 @@ each_thousand('HSET', keys.totals, totals)
 redis.call('PEXPIRE', keys.totals, 7776000000)
 write(minute, keys.minute, keys.minutes, 28800000)
 write(hour, keys.hour, keys.hours, 7776000000)
-if hour.moment and hour.whole then return { hour.moment, hour.whole, hour.tasks } end
-return {}
+if not day then return {} end
+return { hour.moment, hour.whole, hour.tasks, day }
