@@ -74,6 +74,7 @@ TRIES = (
     Try("hash", "PEXPIRE", (THROWAWAY_MS,)),
     Try("hash", "HGET", ("1",)),
     Try("hash", "HGETALL"),
+    Try("hash", "HKEYS"),
     Try("hash", "HEXISTS", ("1",)),
     Try("hash", "HINCRBY", ("1", 1), creates=True),
     Try("hash", "HLEN"),

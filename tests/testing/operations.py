@@ -19,6 +19,7 @@ from django_delayq.delivery import (
     batching,
     changing,
     claiming,
+    durability,
     ended,
     holding,
     limiting,
@@ -196,8 +197,9 @@ def functions() -> Iterator[Callable[..., Any]]:
                     inspect.isfunction(function)
                     and function.__module__ == module.__name__
                     and not name.startswith("_")
+                    # Not Steps, a generator: each of their calls is made by another function.
                     and re.search(
-                        r"\b(Call|Command)\[",
+                        r"^(?!.*Generator\[).*\b(Call|Command)\[",
                         str(function.__annotations__.get("return", "")),
                     )
                 ):
@@ -727,6 +729,11 @@ def _(world: World) -> Any:
     return workers.give_order(
         registry(world), world.name(), b"sealed", now_us=world.now_us
     )
+
+
+@op(durability.fence)
+def _(world: World) -> Any:
+    return durability.fence(world.keys)
 
 
 @op(workers.announce_order)
