@@ -22,6 +22,7 @@ from redis.exceptions import (
     AskError,
     ClusterDownError,
     MovedError,
+    NoPermissionError,
     RedisClusterException,
     ResponseError,
 )
@@ -177,6 +178,7 @@ class Slots:
 
         Raises:
             InvalidSettings: the server has no cluster mode.
+            redis.exceptions.NoPermissionError: the account may not ask for it.
             redis.exceptions.ConnectionError: the table was never read, and no node can be reached.
         """
         if not self._lock.acquire(blocking=self._engine is None):
@@ -211,6 +213,9 @@ class Slots:
             told = error.__cause__ or error
             if isinstance(told, TURNED_AWAY):
                 raise told from None
+            if isinstance(told.__context__, NoPermissionError):
+                # redis-py takes any refusal of CLUSTER SLOTS for that of a single server.
+                raise told.__context__ from None
             if "not enabled" in str(told):
                 raise InvalidSettings(
                     "the server has no cluster mode (cluster-enabled no); name it by redis://, or name a cluster"

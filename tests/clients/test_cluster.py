@@ -15,6 +15,7 @@ from redis.exceptions import (
     AuthenticationError,
     ClusterDownError,
     MovedError,
+    NoPermissionError,
     RedisError,
     TryAgainError,
 )
@@ -577,6 +578,26 @@ class TestFailures:
         right = Clients.of(cluster.url.replace("://", "://someone:secret@"))
         assert right.of_thread().get("x") is None
         assert "secret" not in repr(right.of_thread().arguments)  # type: ignore[attr-defined]
+
+    def test_an_account_that_may_not_ask_for_slots_is_told_as_such(
+        self, private_cluster: Callable[..., TestCluster]
+    ) -> None:
+        cluster = private_cluster(primaries=1, replicas=0)
+        cluster.nodes[0].client().execute_command(
+            "ACL",
+            "SETUSER",
+            "someone",
+            "on",
+            ">secret",
+            "~*",
+            "&*",
+            "+@all",
+            "-cluster",
+        )
+        url = cluster.url.replace("://", "://someone:secret@")
+
+        with pytest.raises(NoPermissionError, match="cluster"):
+            Clients.of(url).of_thread().get("x")
 
     def test_a_node_that_announces_an_address_out_of_reach_is_named(
         self, private_cluster: Callable[..., TestCluster]
