@@ -1,5 +1,6 @@
 """Workers and failovers: what was stored on all servers runs, and the service is back once there is a new primary."""
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -103,6 +104,10 @@ def test_job_on_every_server_runs_after_a_failover(
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(
+    os.environ.get("DELAYQ_TEST_IDLE") != "1",
+    reason="where the processors are busy, replicas are behind by seconds, and Sentinels fail over by themselves",
+)
 def test_under_load_only_what_no_replica_has_is_lost(
     watched: Watched, worker: WorkerProgram, records: Records, queue_name: str
 ) -> None:

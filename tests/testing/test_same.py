@@ -192,6 +192,7 @@ UNORDERED = {
     "delivery/schedules": None,
     "delivery/counts": None,
     "delivery/read_figures": 2,
+    "delivery/read_days": 2,
     "delivery/read_totals": None,
 }
 
