@@ -20,6 +20,11 @@ DELAYQ = {
         "listed": {"INSERTION_LIST": True},
     },
 }
+if "DELAYQ_BENCH_QUEUES" in os.environ:
+    # More queues, such as one on each node of a cluster.
+    DELAYQ["QUEUES"] |= {
+        name: {} for name in os.environ["DELAYQ_BENCH_QUEUES"].split(",")
+    }
 if "DELAYQ_BENCH_STATISTICS" in os.environ:
     DELAYQ["STATISTICS"] = int(os.environ["DELAYQ_BENCH_STATISTICS"])
 if "DELAYQ_BENCH_KEEP_ENDED" in os.environ:

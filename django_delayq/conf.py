@@ -23,8 +23,10 @@ from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django_redis import get_redis_connection
+from redis.cluster import RedisCluster
 
 from django_delayq.clients.clients import own_clients
+from django_delayq.clients.cluster import Cluster, server_at
 from django_delayq.clients.server import Server
 from django_delayq.clients.url import is_readable
 from django_delayq.codecs import Codec, default_codec, get_codec
@@ -432,7 +434,8 @@ _TOP: dict[str, tuple[str, _Check, str]] = {
         _optional(_is_connection),
         "the alias of a django-redis cache, or a URL that redis-py reads, such as"
         " 'redis://localhost:6379/0': port and database are numbers, parameters those of redis-py, special characters of a password are encoded,"
-        " # as %23; or a URL of Sentinels, such as 'redis+sentinel://host1:26379,host2:26379/mymaster/0'",
+        " # as %23; or a URL of Sentinels, such as 'redis+sentinel://host1:26379,host2:26379/mymaster/0'; or that of a"
+        " cluster, such as 'redis+cluster://host1:7000,host2:7001', which has database 0 only",
     ),
     "KEYS": (
         "keys",
@@ -880,8 +883,8 @@ def embedded_url() -> str:
     return ensure_server(Path(directory))
 
 
-def find_server() -> Server:
-    """Return the server that the settings name by a URL or an alias.
+def find_server() -> Server | Cluster:
+    """Return the server, or the cluster, that the settings name by a URL or an alias.
 
     Raises:
         InvalidSettings, EmbeddedServerError: see `connection_url`.
@@ -889,13 +892,19 @@ def find_server() -> Server:
     url = connection_url()
     if url is not None:
         # Each thread keeps a connection. A limit for a pool would make calls of other threads fail.
-        return replace(Server.at(url), max_connections=None)
+        found = server_at(url)
+        return (
+            replace(found, max_connections=None) if isinstance(found, Server) else found
+        )
     alias = get_settings().connection
     assert alias is not None
-    return Server.of_pool(_alias_pool(alias))
+    client = _alias_client(alias)
+    if isinstance(client, RedisCluster):
+        return Cluster.of(client)
+    return Server.of_pool(client.connection_pool)
 
 
-def _alias_pool(alias: str) -> Any:
+def _alias_client(alias: str) -> Any:
     # Only the names: a debug page shows the variables of this frame, and CACHES has passwords.
     aliases = list(getattr(django_settings, "CACHES", {}))
     if alias not in aliases:
@@ -903,7 +912,7 @@ def _alias_pool(alias: str) -> Any:
         why = f"CACHES has {', '.join(map(repr, aliases)) or 'nothing'}"
         raise _no_alias(alias, why)
     try:
-        return get_redis_connection(alias).connection_pool
+        return get_redis_connection(alias)
     except ValueError as error:
         # Neither its message nor its traceback: they repeat parts of a malformed LOCATION, perhaps a password.
         why = f"its LOCATION is not a URL that redis-py reads ({type(error).__name__})"

@@ -6,10 +6,13 @@ from redis.exceptions import (
     AuthenticationError,
     AuthorizationError,
     BusyLoadingError,
+    ClusterDownError,
     InvalidResponse,
+    MovedError,
     NoPermissionError,
     OutOfMemoryError,
     ReadOnlyError,
+    TryAgainError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -141,6 +144,26 @@ def _meaning(error: Exception, message: str) -> tuple[str, str]:
             gettext(
                 "Is the server of DELAYQ['CONNECTION'] up, and can it be reached from here? Jobs that are scheduled stay"
                 " on it; workers go on as soon as it is back."
+            ),
+        )
+    if isinstance(error, TryAgainError):
+        return (
+            gettext("The slot of this queue is being moved to another node."),
+            gettext("Try again in a moment; nothing is lost."),
+        )
+    if isinstance(error, ClusterDownError):
+        return (
+            gettext("The cluster does not serve the slot of this queue."),
+            gettext(
+                "Is a node down that has no replica? With cluster-require-full-coverage no, the other nodes go on"
+                " serving their queues."
+            ),
+        )
+    if isinstance(error, MovedError):
+        return (
+            gettext("The server is a node of a cluster."),
+            gettext(
+                "Write DELAYQ['CONNECTION'] as redis+cluster://host1:port,host2:port."
             ),
         )
     if is_forbidden(error):

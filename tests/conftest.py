@@ -28,9 +28,11 @@ import redis
 import redis.asyncio
 from hypothesis import HealthCheck, settings
 
+from django_delayq.clients.clients import Clients
 from django_delayq.embedded.server import find_binary
 from django_delayq.exceptions import EmbeddedServerError
 from django_delayq.jobs import outbox
+from tests.clusters import TestCluster
 from tests.databases import Postgres, PostgresUnavailable, is_required
 from tests.isolation import Registrations, restored
 from tests.polling import FakeClock
@@ -45,6 +47,8 @@ from tests.servers import (
     close_clients,
 )
 
+#: A cluster of Valkeys, in the place of a server.
+CLUSTER = "cluster"
 INTEROP = Path(__file__).parent / "interop"
 #: Markers of the tests that run only with ``--all``; pyproject.toml says what each means.
 ONLY_WITH_ALL = ("slow", "exhaustive", "browser", "interop")
@@ -70,7 +74,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--server",
         action="append",
-        choices=KINDS,
+        choices=(*KINDS, CLUSTER),
         help="run the tests that need a server on this kind only (repeatable)",
     )
     parser.addoption(
@@ -201,7 +205,7 @@ def server_kind(request: pytest.FixtureRequest) -> str:
     if kind == ExternalServer.kind:
         return kind
     try:
-        binary_of(kind)
+        binary_of("valkey" if kind == CLUSTER else kind)
     except ServerUnavailable as error:
         if os.environ.get("DELAYQ_TEST_REQUIRE_SERVERS") == "1":
             pytest.fail(f"{error}, and DELAYQ_TEST_REQUIRE_SERVERS is set")
@@ -210,10 +214,15 @@ def server_kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def server(server_kind: str) -> Iterator[Server | ExternalServer]:
+def server(server_kind: str) -> Iterator[Server | ExternalServer | TestCluster]:
     """A server that all tests share: keep to keys with your ``queue_name`` in them."""
     if server_kind == ExternalServer.kind:
         yield ExternalServer(os.environ["DELAYQ_TEST_URL"])
+        return
+    if server_kind == CLUSTER:
+        shared_cluster = TestCluster("valkey").start()
+        yield shared_cluster
+        shared_cluster.stop()
         return
     shared = Server(server_kind).start()
     yield shared
@@ -227,6 +236,8 @@ def private_server(server_kind: str) -> Iterator[Callable[..., Server]]:
         pytest.skip(
             "restarts or misconfigures its server; DELAYQ_TEST_URL is somebody's"
         )
+    if server_kind == CLUSTER:
+        pytest.skip("starts a single server")
     started = []
 
     def start(**options: str) -> Server:
@@ -237,6 +248,35 @@ def private_server(server_kind: str) -> Iterator[Callable[..., Server]]:
     yield start
     for server in started:
         server.stop()
+
+
+@pytest.fixture(scope="session")
+def cluster(server_kind: str) -> Iterator[TestCluster]:
+    """A cluster that all tests share: leave each slot where it was, and every node up."""
+    cluster = TestCluster(_kind_of_nodes(server_kind)).start()
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture
+def private_cluster(server_kind: str) -> Iterator[Callable[..., TestCluster]]:
+    """Start clusters for this test alone: ``private_cluster(primaries=2, replicas=0)``."""
+    started = []
+
+    def start(**options: Any) -> TestCluster:
+        cluster = TestCluster(_kind_of_nodes(server_kind), **options)
+        started.append(cluster)
+        return cluster.start()
+
+    yield start
+    for cluster in started:
+        cluster.stop()
+
+
+def _kind_of_nodes(kind: str) -> str:
+    if kind == ExternalServer.kind:
+        pytest.skip("starts servers of its own")
+    return "valkey" if kind == CLUSTER else kind
 
 
 @pytest.fixture(scope="session")
@@ -262,6 +302,9 @@ async def async_client(
     server: Server | ExternalServer,
 ) -> AsyncIterator[redis.asyncio.Redis]:
     """An asynchronous client of the shared server; replies are bytes."""
+    if isinstance(server, TestCluster):
+        yield await Clients.of(server.url).of_loop()
+        return
     client = redis.asyncio.Redis.from_url(server.socket_url)
     yield client
     await client.aclose()

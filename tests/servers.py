@@ -178,7 +178,7 @@ class Server:
 
     def client(self, **kwargs: Any) -> redis.Redis:
         """Return a new client on the Unix socket; replies are bytes. Closed when the test ends."""
-        return _opened(redis.Redis.from_url(self.socket_url, **kwargs))
+        return opened(redis.Redis.from_url(self.socket_url, **kwargs))
 
     def wrap(self, command: str) -> None:
         """Start the server by a shell's command from now on, which runs ``"$0" "$@"``."""
@@ -330,13 +330,13 @@ class ExternalServer:
         return version_of(self.client())
 
     def client(self, **kwargs: Any) -> redis.Redis:
-        return _opened(redis.Redis.from_url(self.url, **kwargs))
+        return opened(redis.Redis.from_url(self.url, **kwargs))
 
 
 _clients: list[redis.Redis] = []
 
 
-def _opened(client: redis.Redis) -> redis.Redis:
+def opened(client: redis.Redis) -> redis.Redis:
     _clients.append(client)
     return client
 

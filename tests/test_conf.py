@@ -915,7 +915,7 @@ def test_debug_page_of_an_alias_that_leads_nowhere_shows_no_password(
     # Not the frame of this test, which has the password.
     assert e.tb.tb_next is not None
     page = ExceptionReporter(None, e.type, e.value, e.tb.tb_next)
-    assert "_alias_pool" in page.get_traceback_html()
+    assert "_alias_client" in page.get_traceback_html()
     assert "hunter2" not in page.get_traceback_html()
 
 

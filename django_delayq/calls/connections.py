@@ -1,5 +1,6 @@
 """The connection that a client uses for one call."""
 
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -8,10 +9,27 @@ def node_of(client: Any, key: str | None) -> Any:
 
     Without a key, any node of a cluster will do.
     """
-    if not hasattr(client, "get_node_from_key"):
-        return client
-    node = client.get_default_node() if key is None else client.get_node_from_key(key)
-    return client.get_redis_connection(node)
+    return client.of_key(key) if hasattr(client, "of_key") else client
+
+
+def has_nodes(client: Any) -> bool:
+    """Return whether a client, sync or async, is that of a cluster, whose nodes have the connections."""
+    return client.connection_pool is None
+
+
+def nodes_of(client: Any) -> list[Any]:
+    """Return the clients of all servers that hold keys: the client itself, or those of a cluster's primaries."""
+    nodes: list[Any] = client.of_nodes() if hasattr(client, "of_nodes") else [client]
+    return nodes
+
+
+def arguments_of(client: Any) -> Mapping[str, Any]:
+    """Return the arguments of a client's connections, sync or async; those of a cluster have no address."""
+    pool = client.connection_pool
+    arguments: Mapping[str, Any] = (
+        client.arguments if pool is None else pool.connection_kwargs
+    )
+    return arguments
 
 
 def borrow(pool: Any) -> Any:

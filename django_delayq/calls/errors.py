@@ -3,13 +3,17 @@
 import re
 
 from redis.exceptions import (
+    AskError,
     AuthenticationError,
     AuthorizationError,
     BusyLoadingError,
+    ClusterDownError,
     NoPermissionError,
+    NoScriptError,
     OutOfMemoryError,
     ReadOnlyError,
     ResponseError,
+    TryAgainError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -23,11 +27,14 @@ class Demoted(RedisConnectionError):
 LOST = (RedisConnectionError, RedisTimeoutError)
 #: Connection errors by which the server says that it did not look at the call.
 TURNED_AWAY = (AuthenticationError, AuthorizationError, BusyLoadingError)
+#: Errors by which a node of a cluster says that it did not run a call: another node does, or one will soon.
+REDIRECTIONS = (AskError, TryAgainError, ClusterDownError)
+#: Errors after which the client of the whole cluster makes a call of one node anew.
+ELSEWHERE = (*REDIRECTIONS, NoScriptError)
+_REFUSALS = (OutOfMemoryError, ReadOnlyError, NoPermissionError, *REDIRECTIONS)
 #: By these codes the server says that it did not begin a script, or refused its first write. Our scripts check the
 #: types of their keys before they write.
-_REFUSED = re.compile(
-    r"\b(?:WRONGTYPE|NOREPLICAS|MISCONF|BUSY|MASTERDOWN|CLUSTERDOWN|TRYAGAIN)\b"
-)
+_REFUSED = re.compile(r"\b(?:WRONGTYPE|NOREPLICAS|MISCONF|BUSY|MASTERDOWN)\b")
 #: The attribute of an error that says whether its call may have run.
 MAY_HAVE_RUN = "_delayq_may_have_run"
 
@@ -42,15 +49,26 @@ def may_have_run(error: Exception) -> bool:
         return marked
     if isinstance(error, LOST):
         return not isinstance(error, TURNED_AWAY)
-    return not (
-        isinstance(error, OutOfMemoryError | ReadOnlyError | NoPermissionError)
-        or _REFUSED.search(str(error))
-    )
+    return not (isinstance(error, _REFUSALS) or _REFUSED.search(str(error)))
 
 
 def mark_unsent(error: Exception) -> None:
     """Note on an error that it was raised before anything was sent."""
     setattr(error, MAY_HAVE_RUN, False)
+
+
+#: The attribute of an error that says that it concerns one node of a cluster.
+OF_NODE = "_delayq_of_node"
+
+
+def mark_of_node(error: Exception) -> None:
+    """Note on the error of a connection that the other nodes of the cluster may well answer."""
+    setattr(error, OF_NODE, True)
+
+
+def is_of_node(error: Exception) -> bool:
+    """Return whether an error concerns one node of a cluster, or one slot."""
+    return isinstance(error, REDIRECTIONS) or getattr(error, OF_NODE, False)
 
 
 #: Errors that callers tell apart. Redis 6.2 hides them in the text of the script's error.

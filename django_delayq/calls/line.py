@@ -6,12 +6,12 @@ from typing import Any, Generic, TypeVar
 
 from redis.client import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from django_delayq.calls.call import Call
 from django_delayq.calls.command import Command
-from django_delayq.calls.connections import borrow
-from django_delayq.calls.errors import raise_hidden
+from django_delayq.calls.connections import borrow, node_of
+from django_delayq.calls.errors import ELSEWHERE, LOST, mark_of_node, raise_hidden
 from django_delayq.calls.running import run
 
 T = TypeVar("T")
@@ -40,8 +40,8 @@ class UnderWay(Generic[T]):
         call, told = self._call, self._told
         if not isinstance(told, Exception):
             return call.read(told)
-        if isinstance(told, NoScriptError) and isinstance(call, Call):
-            return run(self._line.client, call)
+        if isinstance(told, self._line.ELSEWHERE) and isinstance(call, Call):
+            return run(self._line.runs, call)
         if isinstance(told, ResponseError):
             raise_hidden(told)
         raise told
@@ -58,14 +58,21 @@ class Line:
     connects anew, and nobody notices. A connection error ends every call that is under way.
     """
 
+    #: By these errors the server says that it did not run a call, which `runs` then makes anew.
+    ELSEWHERE: tuple[type[Exception], ...] = (NoScriptError,)
+
     def __init__(self, client: Redis) -> None:
         """Take the connection from ``client``, which also runs scripts that the server does not know yet."""
-        self.client = client
+        self.client = self.runs = client
         self._connection: Any = None
         self._poll: Any = None
         # Packed, and not sent yet.
         self._packed: list[bytes] = []
         self._unread: deque[UnderWay[Any]] = deque()
+
+    def of(self, key: str) -> "Line":
+        """Return the line to the server that holds a key: of a single server, this one."""
+        return self
 
     def ask(self, call: "Call[T] | Command[T]") -> UnderWay[T]:
         """Make a call. It is sent with the others, by `flush` or by the first wait for a reply."""
@@ -150,3 +157,83 @@ class Line:
         if connection is not None:
             connection.disconnect()
             self.client.connection_pool.release(connection)
+
+
+class Lines(Line):
+    """The lines to a cluster, one to each node: a call goes out on that of the node that holds its keys."""
+
+    def __init__(self, client: Redis) -> None:
+        super().__init__(client)
+        self._lines: dict[Redis, _NodeLine] = {}
+
+    def of(self, key: str) -> Line:
+        """Return the line to the node that holds a key. When a slot moves, its queues change lines.
+
+        If no node is known to hold the key, return a line on which every call fails with the reason.
+        """
+        try:
+            node = node_of(self.client, key)
+        except (RedisError, OSError) as error:
+            return _NoLine(self.client, error)
+        line = self._lines.get(node)
+        if line is None:
+            line = self._lines[node] = _NodeLine(node, self)
+        return line
+
+    def ask(self, call: "Call[T] | Command[T]") -> UnderWay[T]:
+        return self.of(call.keys[0]).ask(call)
+
+    def flush(self) -> None:
+        for line in self._lines.values():
+            line.flush()
+
+    def rest(self) -> None:
+        for line in self._lines.values():
+            line.rest()
+
+    def close(self) -> None:
+        for line in self._lines.values():
+            line.close()
+
+    @property
+    def is_stale(self) -> bool:
+        return any(line.is_stale for line in self._lines.values())
+
+
+class _NodeLine(Line):
+    """The line to one node. Whoever waits for its reply has the other nodes work meanwhile."""
+
+    ELSEWHERE = ELSEWHERE
+
+    def __init__(self, node: Redis, lines: Lines) -> None:
+        super().__init__(node)
+        self.runs = lines.client
+        self._lines = lines
+
+    def read_until(self, last: UnderWay[Any]) -> None:
+        self._lines.flush()
+        super().read_until(last)
+
+    def _fail(self, error: Exception) -> None:
+        if isinstance(error, LOST):
+            mark_of_node(error)
+            self.runs.doubt()  # type: ignore[attr-defined]
+        super()._fail(error)
+
+
+class _NoLine(Line):
+    """In the place of a line while nobody knows where it should lead."""
+
+    def __init__(self, client: Redis, error: Exception) -> None:
+        super().__init__(client)
+        self._error = error
+
+    def ask(self, call: "Call[T] | Command[T]") -> UnderWay[T]:
+        under_way = UnderWay(self, call)
+        under_way.tell(self._error)
+        return under_way
+
+
+def line_of(client: Redis) -> Line:
+    """Return a line to the server of a client, or to the nodes of its cluster."""
+    return Lines(client) if hasattr(client, "of_key") else Line(client)

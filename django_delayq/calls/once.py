@@ -12,8 +12,9 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from django_delayq.calls.call import Call
 from django_delayq.calls.command import Command
-from django_delayq.calls.connections import borrow, node_of
-from django_delayq.calls.errors import Demoted
+from django_delayq.calls.connections import borrow
+from django_delayq.calls.errors import LOST, Demoted, may_have_run
+from django_delayq.calls.running import aexecute, execute
 from django_delayq.exceptions import MaybeScheduled
 
 
@@ -36,6 +37,8 @@ def send_once(client: Redis, call: Call[Any] | Command[Any]) -> Any:
         MaybeScheduled: the call was sent, and no reply came.
         redis.exceptions.RedisError: the call was not sent, or the server refused it.
     """
+    if client.connection_pool is None:
+        return _send_to_cluster(client, call)
     try:
         return _send_once(client, call)
     except Demoted:
@@ -44,7 +47,7 @@ def send_once(client: Redis, call: Call[Any] | Command[Any]) -> Any:
 
 
 def _send_once(client: Redis, call: Call[Any] | Command[Any]) -> Any:
-    pool = node_of(client, call.keys[0]).connection_pool
+    pool = client.connection_pool
     connection = borrow(pool)
     try:
         try:
@@ -54,6 +57,20 @@ def _send_once(client: Redis, call: Call[Any] | Command[Any]) -> Any:
             return call.read(_ask(connection, call.full_command()))
     finally:
         pool.release(connection)
+
+
+def _send_to_cluster(client: Redis, call: Call[Any] | Command[Any]) -> Any:
+    # The cluster's client follows redirections: a node that redirects a call did not run it.
+    try:
+        try:
+            return call.read(execute(client, call.command()))
+        except NoScriptError:
+            assert isinstance(call, Call)
+            return call.read(execute(client, call.full_command()))
+    except LOST as error:
+        if not may_have_run(error):
+            raise
+        raise _maybe_scheduled(error) from error
 
 
 def _ask(connection: Any, command: tuple[Any, ...]) -> Any:
@@ -72,6 +89,8 @@ async def asend_once(client: aio.Redis, call: Call[Any] | Command[Any]) -> Any:
     # rounds the pool would lend a connection that died long ago, and a call that was never sent would count as a maybe.
     await asyncio.sleep(0)
     await asyncio.sleep(0)
+    if client.connection_pool is None:
+        return await _asend_to_cluster(client, call)
     try:
         return await _asend_once(client, call)
     except Demoted:
@@ -79,7 +98,7 @@ async def asend_once(client: aio.Redis, call: Call[Any] | Command[Any]) -> Any:
 
 
 async def _asend_once(client: aio.Redis, call: Call[Any] | Command[Any]) -> Any:
-    pool = node_of(client, call.keys[0]).connection_pool
+    pool = client.connection_pool
     connection = await borrow(pool)
     try:
         try:
@@ -89,6 +108,19 @@ async def _asend_once(client: aio.Redis, call: Call[Any] | Command[Any]) -> Any:
             return call.read(await _aask(connection, call.full_command()))
     finally:
         await pool.release(connection)
+
+
+async def _asend_to_cluster(client: aio.Redis, call: Call[Any] | Command[Any]) -> Any:
+    try:
+        try:
+            return call.read(await aexecute(client, call.command()))
+        except NoScriptError:
+            assert isinstance(call, Call)
+            return call.read(await aexecute(client, call.full_command()))
+    except LOST as error:
+        if not may_have_run(error):
+            raise
+        raise _maybe_scheduled(error) from error
 
 
 async def _aask(connection: Any, command: tuple[Any, ...]) -> Any:

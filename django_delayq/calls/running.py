@@ -62,9 +62,9 @@ def run(client: Redis, call: Call[T]) -> T:
 def _run(client: Redis, call: Call[T]) -> T:
     try:
         try:
-            reply = _execute(client, call.command())
+            reply = execute(client, call.command())
         except NoScriptError:
-            reply = _execute(client, call.full_command())
+            reply = execute(client, call.full_command())
     except ResponseError as error:
         raise_hidden(error)
         raise
@@ -73,7 +73,8 @@ def _run(client: Redis, call: Call[T]) -> T:
     return call.read(reply)
 
 
-def _execute(client: Redis, command: tuple[Argument, ...]) -> Any:
+def execute(client: Redis, command: tuple[Argument, ...]) -> Any:
+    """Send a command once, and return its reply. `may_have_run` tells what an error means."""
     connection = client.connection
     if connection is None:
         return _execute_pooled(client, command)
@@ -139,9 +140,9 @@ async def arun(client: AsyncRedis, call: Call[T]) -> T:
 async def _arun(client: AsyncRedis, call: Call[T]) -> T:
     try:
         try:
-            reply = await _aexecute(client, call.command())
+            reply = await aexecute(client, call.command())
         except NoScriptError:
-            reply = await _aexecute(client, call.full_command())
+            reply = await aexecute(client, call.full_command())
     except ResponseError as error:
         raise_hidden(error)
         raise
@@ -150,7 +151,8 @@ async def _arun(client: AsyncRedis, call: Call[T]) -> T:
     return call.read(reply)
 
 
-async def _aexecute(client: AsyncRedis, command: tuple[Argument, ...]) -> Any:
+async def aexecute(client: AsyncRedis, command: tuple[Argument, ...]) -> Any:
+    """`execute` on an asyncio client."""
     pool = getattr(client, "connection_pool", None)
     if pool is None or client.connection is not None:
         return await client.execute_command(*command)

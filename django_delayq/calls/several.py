@@ -6,11 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from redis.client import Redis
+from redis.exceptions import ClusterDownError, NoScriptError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, ResponseError
 
 from django_delayq.calls.call import Argument, Call
-from django_delayq.calls.errors import LOST, unhidden
+from django_delayq.calls.connections import node_of
+from django_delayq.calls.errors import ELSEWHERE, LOST, unhidden
+from django_delayq.calls.running import run
 
 T = TypeVar("T")
 
@@ -63,54 +65,86 @@ def run_stream(
 
     Where None comes in place of a call, all replies are yielded before the next call is prepared.
 
-    The client has a connection of its own. An error takes the place of its reply. A lost connection ends the stream.
+    The client has a connection of its own, or one to each node of a cluster. An error takes the place of its reply. A lost connection ends the stream.
     If the source of the calls forks, the connection stays the parent's, and for the child it is lost.
     """
-    connection = client.connection
-    assert connection is not None
-    pid = os.getpid()
-    under_way: deque[Call[T]] = deque()
-    failure: Exception | None = None
+    stream = _Stream(client)
     try:
         for call in calls:
             if call is not None:
-                try:
-                    _check_owner(pid)
-                    connection.send_command(*call.command())
-                except LOST as error:
-                    connection.disconnect()
-                    failure = error
-                under_way.append(call)
-            most = 0 if call is None or failure is not None else UNDER_WAY
-            while len(under_way) > most:
-                reply, failure = _read_one(
-                    connection, pid, under_way.popleft(), failure
-                )
-                yield reply
-            if failure is not None:
+                stream.send(call)
+            most = 0 if call is None or stream.failure is not None else UNDER_WAY
+            while len(stream.under_way) > most:
+                yield stream.read()
+            if stream.failure is not None:
                 break
-        while under_way:
-            reply, failure = _read_one(connection, pid, under_way.popleft(), failure)
-            yield reply
+        while stream.under_way:
+            yield stream.read()
     except BaseException:
         # The source of the calls failed, or the reader went away: replies are still to come.
-        connection.disconnect()
+        stream.disconnect()
         raise
 
 
-def _read_one(
-    connection: Any, pid: int, call: Call[Any], failure: Exception | None
-) -> tuple[Any, Exception | None]:
-    if failure is not None:
-        return failure, failure
-    try:
-        _check_owner(pid)
-        return call.read(connection.read_response()), None
-    except ResponseError as error:
-        return unhidden(error), None
-    except LOST as error:
-        connection.disconnect()
-        return error, error
+class _Stream:
+    """The calls of a `run_stream` that are under way, each with its connection."""
+
+    def __init__(self, client: Redis) -> None:
+        self._client = client
+        self._pid = os.getpid()
+        self.under_way: deque[tuple[Call[Any], Any]] = deque()
+        self._connections: set[Any] = set()
+        #: Why nothing more can be sent.
+        self.failure: Exception | None = None
+
+    def send(self, call: Call[Any]) -> None:
+        connection = None
+        try:
+            _check_owner(self._pid)
+            connection = node_of(self._client, next(iter(call.keys), None)).connection
+            self._connections.add(connection)
+            connection.send_command(*call.command())
+        except LOST as error:
+            self._fail(connection, error)
+        except ClusterDownError as error:
+            # No node serves the slot, so nothing was sent.
+            self.failure = error
+        self.under_way.append((call, connection))
+
+    def read(self) -> Any:
+        """Return the next reply, or the error in its place."""
+        call, connection = self.under_way.popleft()
+        if self.failure is not None:
+            return self.failure
+        try:
+            _check_owner(self._pid)
+            return call.read(connection.read_response())
+        except ResponseError as error:
+            if isinstance(error, ELSEWHERE) and hasattr(self._client, "pooled"):
+                return self._run(call)
+            return unhidden(error)
+        except LOST as error:
+            return self._fail(connection, error)
+
+    def _run(self, call: Call[Any]) -> Any:
+        """Make a call anew that a node did not run: it has not seen the script, or has the slot no more."""
+        try:
+            return run(self._client.pooled(), call)  # type: ignore[attr-defined]
+        except LOST as error:
+            return self._fail(None, error)
+        except RedisError as error:
+            return error
+
+    def _fail(self, connection: Any, error: Exception) -> Exception:
+        if connection is not None:
+            connection.disconnect()
+        self.failure = error
+        return error
+
+    def disconnect(self) -> None:
+        """Drop all connections, with the replies that are still to come."""
+        for connection in self._connections:
+            connection.disconnect()
 
 
 def _check_owner(pid: int) -> None:

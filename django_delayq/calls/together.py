@@ -27,7 +27,8 @@ class Exchange(msgspec.Struct, frozen=True):
     commands: Sequence[tuple[Argument, ...]]
 
     def do(self, client: Redis) -> list[Any]:
-        pool = client.connection_pool
+        if (pool := client.connection_pool) is None:
+            return client.exchange(self.commands)
         try:
             connection = borrow(pool)
         except LOST as error:
@@ -52,7 +53,8 @@ class Exchange(msgspec.Struct, frozen=True):
         return replies
 
     async def ado(self, client: aio.Redis) -> list[Any]:
-        pool = client.connection_pool
+        if (pool := client.connection_pool) is None:
+            return await client.exchange(self.commands)
         try:
             connection = await borrow(pool)
         except LOST as error:

@@ -14,17 +14,18 @@ from typing import Any, NamedTuple
 
 from redis import asyncio as aio
 from redis.client import Redis
-from redis.connection import ConnectionPool
+from redis.cluster import RedisCluster
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from django_delayq.clients.cluster import Cluster, server_at
 from django_delayq.clients.server import Server
 from django_delayq.clients.url import read_url
 from django_delayq.exceptions import InvalidSettings
 from django_delayq.redaction import show
 
 #: What ``connection=`` takes.
-Given = Redis | aio.Redis | str
+Given = Redis | aio.Redis | RedisCluster | str
 
 
 class Clients:
@@ -35,7 +36,7 @@ class Clients:
 
     def __init__(
         self,
-        find: Callable[[], Server],
+        find: Callable[[], Server | Cluster],
         *,
         given: Redis | aio.Redis | None = None,
         key: Hashable = None,
@@ -60,7 +61,7 @@ class Clients:
 
     @classmethod
     def of(cls, connection: Given | None) -> "Clients":
-        """Return the clients of a connection: a client, a URL, or None for the process's own.
+        """Return the clients of a connection: a client, also of a cluster, a URL, or None for the process's own.
 
         Raises:
             InvalidSettings: ``connection`` is something else.
@@ -69,12 +70,12 @@ class Clients:
             return own_clients
         if isinstance(connection, str):
             url = read_url(connection)
-            return cls(lambda: Server.at(url), key=url)
-        if not isinstance(connection, Redis | aio.Redis) and not hasattr(
-            connection, "get_node_from_key"
-        ):
+            return cls(lambda: server_at(url), key=url)
+        if isinstance(connection, RedisCluster):
+            return cls(lambda: Cluster.of(connection), key=id(connection))
+        if not isinstance(connection, Redis | aio.Redis):
             raise InvalidSettings(
-                "connection has to be a redis.Redis, a redis.asyncio.Redis or a URL;"
+                "connection has to be a redis.Redis, a redis.asyncio.Redis, a redis.RedisCluster or a URL;"
                 f" got {show(connection)}"
             )
         # A client that decodes would return text. A sync one with a single connection would mix up the replies of
@@ -82,8 +83,7 @@ class Clients:
         # hangs, and sometimes with one that was replaced.
         server = Server.of(connection)
         is_used = (
-            isinstance(connection, Redis | aio.Redis)
-            and not server.decodes
+            not server.decodes
             and not server.is_led
             and not (isinstance(connection, Redis) and connection.connection)
         )
@@ -129,7 +129,7 @@ class Clients:
             return self._given
         made = self._get()
         # It is freed with its thread, or with us. Its connection then returns to the pool.
-        client = Redis(connection_pool=made.pool, single_connection_client=True)
+        client = made.server.client(made.pool, is_single=True)
         made.of_threads.client = client
         return client
 
@@ -160,7 +160,8 @@ class Clients:
 
     def make(self, **overrides: Any) -> Redis:
         """Make a client with a pool of its own, for a caller that needs other time-outs. The caller closes it."""
-        client = Redis(connection_pool=self.find().pool(**overrides))
+        server = self.find()
+        client = server.client(server.pool(**overrides))
         client.auto_close_connection_pool = True
         return client
 
@@ -175,7 +176,8 @@ class Clients:
         place = asyncio.get_running_loop(), self._key
         kept, state = _of_loops.get(place), self.state()
         if kept is None or kept.state is not state:
-            client = aio.Redis(connection_pool=self.find().async_pool())
+            server = self.find()
+            client = server.async_client(server.async_pool())
             client.auto_close_connection_pool = True
             keeper = _close_with_loop(client, place)
             await anext(keeper)
@@ -210,17 +212,19 @@ class Clients:
             self.forget()
             self.on_change()
             kept, made = self._made, None
-        return made or kept.setdefault("made", _Made(self.find().pool(), state))
+        return made or kept.setdefault("made", _Made(self.find(), state))
 
 
 class _Made:
     """A pool, and the clients whose connections it lends."""
 
-    def __init__(self, pool: ConnectionPool, state: object) -> None:
-        self.pool = pool
+    def __init__(self, server: Server | Cluster, state: object) -> None:
+        self.server = server
+        # A pool, or those of the nodes of a cluster: each kind of server makes clients on its own.
+        self.pool: Any = server.pool()
         #: That of `Clients` when it was made.
         self.state = state
-        self.shared = Redis(connection_pool=pool)
+        self.shared = server.client(self.pool)
         self.of_threads = threading.local()
 
 
@@ -229,7 +233,7 @@ class _OfLoop(NamedTuple):
     #: Closes the client. It stays open as long as the loop.
     keeper: AsyncGenerator[None, None]
     #: Holds the object that the client was made from, so that no other object gets its id.
-    find: Callable[[], Server]
+    find: Callable[[], Server | Cluster]
     #: That of `Clients` when it was made.
     state: object
 

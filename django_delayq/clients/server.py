@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from redis.asyncio import Redis as AsyncRedis
 from redis.asyncio.connection import AbstractConnection as AsyncAbstractConnection
 from redis.asyncio.connection import Connection as AsyncConnection
 from redis.asyncio.connection import ConnectionPool as AsyncConnectionPool
@@ -14,6 +15,7 @@ from redis.asyncio.connection import SSLConnection as AsyncSSLConnection
 from redis.asyncio.connection import UnixDomainSocketConnection as AsyncUnixConnection
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
+from redis.client import Redis
 from redis.connection import (
     Connection,
     ConnectionPool,
@@ -23,7 +25,6 @@ from redis.connection import (
 from redis.retry import Retry
 
 from django_delayq.calls.call import CallPacker
-from django_delayq.calls.connections import node_of
 from django_delayq.clients.primary import (
     AsyncPrimaryConnection,
     AsyncPrimarySSLConnection,
@@ -98,8 +99,8 @@ class Server:
 
     @classmethod
     def of(cls, client: Any) -> "Server":
-        """Return the server of a client, sync or async. For a cluster's client it is one of the nodes."""
-        return cls.of_pool(node_of(client, None).connection_pool)
+        """Return the server of a client, sync or async."""
+        return cls.of_pool(client.connection_pool)
 
     @classmethod
     def of_pool(cls, pool: Any) -> "Server":
@@ -174,6 +175,22 @@ class Server:
             max_connections=self.max_connections,
             **arguments,
         )
+
+    def client(self, pool: Any, *, is_single: bool = False) -> Redis:
+        """Make a client on a pool; ``is_single``: for one thread, with a connection of its own.
+
+        Raises:
+            redis.exceptions.ConnectionError: ``is_single``, and the server cannot be reached.
+        """
+        return Redis(connection_pool=pool, single_connection_client=is_single)
+
+    def async_client(self, pool: Any) -> AsyncRedis:
+        """Make an asyncio client on a pool."""
+        return AsyncRedis(connection_pool=pool)
+
+    def concealed(self) -> dict[str, Any]:
+        """Return the arguments of a connection that is not asyncio's; no repr of them shows the password."""
+        return self._arguments(is_async=False)
 
     def _is_async(self) -> bool:
         return issubclass(self.connection_class, AsyncAbstractConnection)

@@ -1,4 +1,4 @@
-"""URLs of servers: whether redis-py reads one as it is meant, and those of Sentinels, which it does not know."""
+"""URLs of servers: whether one is read as it is meant, and those of clusters and Sentinels, which redis-py does not know."""
 
 import re
 from dataclasses import dataclass, field
@@ -11,6 +11,8 @@ from redis.exceptions import RedisError
 from django_delayq.exceptions import InvalidSettings
 from django_delayq.redaction import SecretUrl, redact_url
 
+#: The schemes of clusters, and those of their nodes. redis-py reads no URL with several hosts.
+_CLUSTERS = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
 #: The port of a Sentinel whose URL names none.
 SENTINEL_PORT = 26379
 #: Schemes of Sentinels, and those that redis-py knows for the same connections.
@@ -36,8 +38,33 @@ class SentinelUrl:
     max_connections: int | None = None
 
 
+def nodes_of(url: str) -> list[SecretUrl] | None:
+    """Return the URL of each node that the URL of a cluster names; None if it is not a cluster's.
+
+    ``redis+cluster://user:pass@h1:7000,h2:7001/?protocol=3`` names two.
+    """
+    scheme, _, rest = url.partition("://")
+    if scheme not in _CLUSTERS:
+        return None
+    place = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    account, at, hosts = place.rpartition("@")
+    end = rest[len(place) :]
+    return [
+        SecretUrl(f"{_CLUSTERS[scheme]}://{account}{at}{host}{end}")
+        for host in hosts.split(",")
+    ]
+
+
 def is_readable(url: str) -> bool:
     """Return whether a URL is read as it is meant. redis-py takes any database that is not a number for database 0."""
+    if (nodes := nodes_of(url)) is not None:
+        # A cluster has database 0 only.
+        return all(
+            urlparse(node).hostname
+            and is_readable(node)
+            and not ConnectionPool.from_url(node).connection_kwargs.get("db")
+            for node in nodes
+        )
     try:
         url.encode()
         if read_sentinel_url(url) is not None:
@@ -64,7 +91,8 @@ def read_url(url: str) -> SecretUrl:
         raise InvalidSettings(
             f"connection is {redact_url(url)!r}, which is not a URL that redis-py reads; give one such as"
             " 'redis://localhost:6379/0', its database a number, its parameters those of redis-py, special characters"
-            " of a password as %23; for Sentinels one such as 'redis+sentinel://host1:26379,host2:26379/mymaster/0'"
+            " of a password as %23; for Sentinels one such as 'redis+sentinel://host1:26379,host2:26379/mymaster/0'; for a"
+            " cluster, which has no other database than 0, one such as 'redis+cluster://host1:7000,host2:7001'"
         )
     return SecretUrl(url)
 

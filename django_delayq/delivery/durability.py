@@ -17,6 +17,7 @@ from redis.exceptions import NoScriptError, ReadOnlyError, ResponseError
 
 from django_delayq.calls.call import Argument, Call
 from django_delayq.calls.command import Command
+from django_delayq.calls.connections import arguments_of
 from django_delayq.calls.errors import LOST
 from django_delayq.calls.running import Repeats
 from django_delayq.calls.script import bind
@@ -261,9 +262,7 @@ class _InOneWrite(msgspec.Struct, frozen=True):
 
 def silence_of(client: Redis | aio.Redis) -> float | None:
     """Return after how many seconds without a byte a connection of this client counts as dead; None: never."""
-    silence_s: float | None = client.connection_pool.connection_kwargs.get(
-        "socket_timeout"
-    )
+    silence_s: float | None = arguments_of(client).get("socket_timeout")
     return silence_s
 
 

@@ -1,11 +1,14 @@
 """What a live server says about itself: version, role, memory, persistence."""
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from redis.client import Redis
 
+from django_delayq.calls.connections import nodes_of
+from django_delayq.calls.errors import LOST
 from django_delayq.clock import epoch_ms
 
 
@@ -54,6 +57,38 @@ def ask(client: Redis) -> Facts:
         # Anything between the question and the answer may be when it looked at its clock.
         facts.skew_ms = its_ms - min(max(its_ms, began_ms), ended_ms)
     return facts
+
+
+def ask_each(client: Redis) -> list[Facts]:
+    """Ask the server, or each node of a cluster that holds slots, about itself; leave out nodes that do not answer.
+
+    Raises:
+        redis.exceptions.RedisError: none answers.
+    """
+    found: list[Facts] = []
+    failure: Exception | None = None
+    for node in nodes_of(client):
+        try:
+            found.append(ask(node))
+        except LOST as error:
+            failure = error
+    if not found and failure is not None:
+        raise failure
+    return found
+
+
+def whole(each: Sequence[Facts]) -> Facts:
+    """Return what nodes say as if they were one server: their memory is added up."""
+    if len(each) == 1:
+        return each[0]
+    used = [facts.used_memory for facts in each]
+    limits = [facts.maxmemory for facts in each]
+    return replace(
+        each[0],
+        used_memory=None if None in used else sum(filter(None, used)),
+        # One node without a limit leaves the whole without.
+        maxmemory=sum(filter(None, limits)) if all(limits) else min(limits, key=bool),
+    )
 
 
 def _take_hello(facts: Facts, hello: Any) -> None:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from redis.client import Redis
 from redis.exceptions import ResponseError
 
+from django_delayq.calls.connections import arguments_of
 from django_delayq.calls.several import run_all
 from django_delayq.delivery import holding, looking, pausing, upgrading
 from django_delayq.delivery.durability import Durable, Told, refusal
@@ -23,7 +24,7 @@ from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.looking import Counts
 from django_delayq.delivery.pausing import Pause
 from django_delayq.delivery.upgrading import QueueFormat
-from django_delayq.health.facts import Facts, ask
+from django_delayq.health.facts import Facts, ask_each
 from django_delayq.health.rights import Rights, kinds_of
 from django_delayq.wire import signing
 from django_delayq.wording import gettext, ngettext, sentence
@@ -83,12 +84,17 @@ def find_server_problems(
         redis.exceptions.ConnectionError: the server does not answer, or does not let us in.
     """
     keys = [DeliveryKeys.of(name) for name in queues]
-    facts = ask(client)
-    problems = [
-        *find_in_facts(facts),
-        *_persistence(facts),
-        *_unknowns(facts),
-    ]
+    each = ask_each(client)
+    facts = each[0]
+    # The nodes of a cluster are likely to have the same ones.
+    problems = list(
+        dict.fromkeys(
+            problem
+            for one in each
+            for find in (find_in_facts, _persistence, _unknowns)
+            for problem in find(one)
+        )
+    )
     if keys:
         rights = Rights(client, keys, facts)
         rights.find()
@@ -675,8 +681,7 @@ def find_other_format(
 
 
 def _user_of(client: "Redis") -> str:
-    pool = getattr(client, "connection_pool", None)
-    arguments = pool.connection_kwargs if pool is not None else {}
+    arguments = arguments_of(client)
     provider = arguments.get("credential_provider")
     if provider is not None:
         credentials = provider.get_credentials()

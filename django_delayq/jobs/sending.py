@@ -15,6 +15,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from django_delayq import conf
 from django_delayq.calls.call import Call
 from django_delayq.calls.command import Command
+from django_delayq.calls.connections import has_nodes
 from django_delayq.calls.errors import mark_unsent, may_have_run
 from django_delayq.calls.running import arun, run
 from django_delayq.calls.several import run_stream
@@ -461,12 +462,15 @@ def schedule_many(jobs: Iterable[Job[R]]) -> list[Job[R]]:
             perform(own_clients.of_thread, sending.meeting())
         if sending.failure is None:
             with own_clients.lent() as client:
-                waits = sending.waits(silence_of(client))
-                whole: chain[Any] = chain(stream, waits)
+                whole: Iterator[Any] = stream
+                if not has_nodes(client):
+                    whole = chain(stream, sending.waits(silence_of(client)))
                 for reply in run_stream(client, whole):
                     sending.take(reply)
                     # The stream occupies this client.
                     perform(own_clients.of_thread, sending.meeting())
+            if has_nodes(client):
+                perform(client, sending.waiting_on_nodes())
     except RedisError as error:
         sending.fail(error)
     except BaseException as error:
@@ -553,6 +557,13 @@ class _Sending:
         yield Command(fence(waiting.keys).full_command())
         yield waiting.durable.command(silence_s)
 
+    def waiting_on_nodes(self) -> Steps[None]:
+        """Wait on the node of each queue, which `waits` does on a single server."""
+        if self.waiting is None or self._calls < 2 or self.failure is not None:
+            return
+        for queue in dict.fromkeys(job.queue for job in self._sent):
+            yield from durably(fence(DeliveryKeys.of(queue)), self._waiting_at(queue))
+
     def steps(self) -> Steps[None]:
         """Make one call after the other and read the replies; end at the first error."""
         batches = self._batches()
@@ -569,7 +580,7 @@ class _Sending:
                 return
             # Any other error of the call passes through, as in `schedule_many`: it is not the server's.
             try:
-                reply = yield from durably(call, self.waiting)
+                reply = yield from durably(call, self._waiting_at(queue))
             except RedisError as error:
                 self.take(error)
                 return
@@ -577,6 +588,12 @@ class _Sending:
             yield from self.meeting()
             if self._is_stopped:
                 return
+
+    def _waiting_at(self, queue: str) -> Wait | None:
+        """Return what a call to a queue waits for: the fence has to lie on the same node."""
+        if self.waiting is not None:
+            self.waiting.keys = DeliveryKeys.of(queue)
+        return self.waiting
 
     def _forget_last(self) -> None:
         """Let the jobs of the last batch be as they were: it is not sent."""
@@ -717,7 +734,7 @@ class _Sending:
             wanted = job.draft.extras.duplicates
             assert wanted is not None
             try:
-                yield from _meeting(job, wanted, self.waiting)
+                yield from _meeting(job, wanted, self._waiting_at(job.queue))
                 if job_scheduled.receivers and job.created:
                     yield Telling(job_scheduled, [job])
             except (RedisError, QueueFull, MaybeScheduled) as error:

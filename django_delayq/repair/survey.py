@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from redis.client import Redis
 
+from django_delayq.calls.connections import nodes_of
 from django_delayq.calls.running import run
 from django_delayq.codecs import CODEC_NAMES, default_codec
 from django_delayq.codecs.guess import probable_codecs
@@ -336,14 +337,18 @@ def similar_queues(
     keys = QueueKeys.of(name)
     prefix = keys.timeout_set.removesuffix(keys.tag)
     escaped = "".join(f"\\{char}" if char in "*?[]\\^" else char for char in name)
-    found, cursor, total, done = set(), 0, client.dbsize(), 0
-    while True:
-        cursor, part = client.scan(cursor, match=f"{prefix}*{escaped}*", count=1000)
-        found |= {_text(key).removeprefix(prefix) for key in part}
-        done += 1000
-        progress(gettext("looking for similar names"), min(done, total), total)
-        if cursor == 0:
-            return sorted(map(_untagged, found))
+    nodes = nodes_of(client)
+    found, total, done = set[str](), sum(node.dbsize() for node in nodes), 0
+    for node in nodes:
+        cursor = None
+        while cursor != 0:
+            cursor, part = node.scan(
+                cursor or 0, match=f"{prefix}*{escaped}*", count=1000
+            )
+            found |= {_text(key).removeprefix(prefix) for key in part}
+            done += 1000
+            progress(gettext("looking for similar names"), min(done, total), total)
+    return sorted(map(_untagged, found))
 
 
 def _text(key: bytes | str) -> str:

@@ -11,6 +11,7 @@ from redis.exceptions import RedisError
 
 from django_delayq import __version__, conf
 from django_delayq.calls.call import Call
+from django_delayq.calls.errors import is_of_node
 from django_delayq.calls.several import run_all
 from django_delayq.clients.clients import own_clients
 from django_delayq.clock import monotonic_ms
@@ -24,7 +25,7 @@ from django_delayq.delivery.upgrading import QueueFormat
 from django_delayq.exceptions import DelayqError
 from django_delayq.faults import describe_fault, is_forbidden
 from django_delayq.health import problems
-from django_delayq.health.facts import Facts, ask
+from django_delayq.health.facts import Facts, ask_each, whole
 from django_delayq.health.problems import Level, ServerProblem
 from django_delayq.jobs.statistics import Series, series_of
 from django_delayq.jobs.workers import Worker, WorkerState, workers
@@ -135,7 +136,7 @@ def look(
     """
     # First what is asked once: other calls are repeated, and a server that hangs would cost two time-outs.
     began = monotonic_ms()
-    facts = ask(own_clients.of_thread())
+    each_facts = ask_each(own_clients.of_thread())
     took_ms = monotonic_ms() - began
     serving = _living()
     found = look_at_queues(
@@ -152,14 +153,14 @@ def look(
         *problems.find_other_versions(
             {each.name: each.version for each in shown or ()}, __version__
         ),
-        *problems.find_in_facts(facts),
+        *(problem for facts in each_facts for problem in problems.find_in_facts(facts)),
         *of_server,
     ]
     order = list(Level)
     url = conf.connection_url()
     return Overview(
         redact_url(url) if url else None,
-        facts,
+        whole(each_facts),
         took_ms,
         max((counts.now_ms for counts in counted), default=0),
         found,
@@ -178,11 +179,11 @@ def _key_ids() -> list[str] | None:
 
 
 def _living() -> list[Worker] | None:
-    """Return the workers that live; None: the account has no right to their registry, which jobs do not need."""
+    """Return the workers that live; None: their registry, which jobs do not need, is forbidden or on a node that is down."""
     try:
         return workers()
     except RedisError as error:
-        if is_forbidden(error):
+        if is_forbidden(error) or is_of_node(error):
             return None
         raise
 

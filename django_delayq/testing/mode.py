@@ -13,6 +13,7 @@ from django.conf import settings as django_settings
 
 from django_delayq import conf
 from django_delayq.clients.clients import own_clients
+from django_delayq.clients.cluster import Cluster
 from django_delayq.clients.server import Server
 from django_delayq.jobs import formats
 from django_delayq.later import import_later
@@ -29,7 +30,7 @@ _later: Callable[[str], Callable[[], Server]] = import_later(
 )
 
 
-def find_server() -> Server:
+def find_server() -> Server | Cluster:
     """Return the server to connect to, as `Clients` asks for it whenever it makes a pool.
 
     Raises:

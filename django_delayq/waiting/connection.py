@@ -19,6 +19,7 @@ from redis.retry import Retry
 
 from django_delayq.calls.call import Call
 from django_delayq.calls.connections import node_of
+from django_delayq.calls.errors import LOST, REDIRECTIONS
 from django_delayq.clients.server import POOL_ARGUMENTS
 
 T = TypeVar("T")
@@ -37,7 +38,15 @@ class DedicatedConnection:
         self, client: "Redis", *, deadline_s: float, key: str | None = None
     ) -> None:
         """Prepare a connection to the server of a client, or to the node of a cluster that holds ``key``."""
-        pool = node_of(client, key).connection_pool
+        self._client = client
+        self._key = key
+        self._deadline_s = deadline_s
+        # Made by `connect`: to find a node of a cluster may fail.
+        self._connection: Any = None
+
+    def _new(self) -> Any:
+        pool = node_of(self._client, self._key).connection_pool
+        deadline_s = self._deadline_s
         arguments = {
             name: value
             for name, value in pool.connection_kwargs.items()
@@ -60,19 +69,22 @@ class DedicatedConnection:
             arguments["username"] = "default"
         # The connections of redis-py's Sentinel pool hold it by a weak reference only.
         self._pool = pool
-        self._arguments = arguments
-        self._connection = self._new()
-
-    def _new(self) -> Any:
-        return self._pool.connection_class(**self._arguments)
+        return pool.connection_class(**arguments)
 
     def connect(self) -> bool:
         """Connect unless connected. Return whether this made a new connection."""
-        if self._connection.pid != os.getpid():
+        connection = self._connection
+        if connection is None or connection.pid != os.getpid():
             self._connection = self._new()  # the socket is the parent's
-        elif self._connection._sock is not None:
+        elif connection._sock is not None:
             return False
-        self._connection.connect()
+        elif hasattr(self._client, "of_key"):
+            self._connection = self._new()  # another node may hold the key now
+        try:
+            self._connection.connect()
+        except LOST:
+            self._doubt()
+            raise
         return True
 
     def send(self, *command: bytes | str | int | float) -> None:
@@ -81,7 +93,16 @@ class DedicatedConnection:
 
     def read(self) -> Any:
         """Read one reply or message. Raise an error reply."""
-        return self._connection.read_response()
+        try:
+            return self._connection.read_response()
+        except REDIRECTIONS:
+            self._doubt()
+            raise
+
+    def _doubt(self) -> None:
+        """Have a cluster's client ask again where its slots are, before the next connection is made."""
+        if hasattr(self._client, "doubt"):
+            self._client.doubt()
 
     def command(self, *command: bytes | str | int | float) -> Any:
         """Send one command and return its reply. Never repeat it."""
@@ -118,14 +139,15 @@ class DedicatedConnection:
             redis.exceptions.ConnectionError: the connection is closed.
         """
         # redis-py has no public way to wait for two sockets at once.
-        sock: socket.socket | None = self._connection._sock
+        sock: socket.socket | None = getattr(self._connection, "_sock", None)
         if sock is None:
             raise RedisConnectionError("the connection is closed")
         return sock.fileno()
 
     def close(self) -> None:
         """Close the socket. `connect` opens another one."""
-        self._connection.disconnect()
+        if self._connection is not None:
+            self._connection.disconnect()
 
 
 class Waker:
@@ -170,7 +192,7 @@ def address_of(client: Redis) -> object:
 
     Sentinels take the place of an address that they know. A cluster has no single address, so its client identifies it.
     """
-    pool = getattr(client, "connection_pool", None)
+    pool = client.connection_pool
     if pool is None:
         return id(client)
     arguments = pool.connection_kwargs

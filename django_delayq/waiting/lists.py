@@ -16,7 +16,7 @@ from redis import asyncio as aio
 from redis.client import Redis
 from redis.exceptions import RedisError
 
-from django_delayq.calls.connections import node_of
+from django_delayq.calls.connections import arguments_of
 from django_delayq.clients.primary import pause_ms
 from django_delayq.clock import monotonic_ms
 from django_delayq.waiting.connection import wait_readable
@@ -140,6 +140,5 @@ def _end(wait: asyncio.Future[Any]) -> None:
 
 def _patience_ms(client: aio.Redis) -> float:
     """Return how long a wait may be before the client gives up its connection."""
-    arguments = node_of(client, None).connection_pool.connection_kwargs
-    timeout_s = arguments.get("socket_timeout")
+    timeout_s = arguments_of(client).get("socket_timeout")
     return float("inf") if timeout_s is None else timeout_s * 1000 / 2

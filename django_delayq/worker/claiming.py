@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from redis.exceptions import RedisError
 
+from django_delayq.calls.errors import is_of_node
 from django_delayq.calls.line import Line
 from django_delayq.clock import boottime_ms, monotonic_ms
 from django_delayq.conf import WorkerSettings
@@ -36,6 +37,8 @@ NOTICEABLE = 0.1
 HELD_PATIENCE_MS = 1_000.0
 #: For so long the loop lets threads go first before it moves schedules on.
 BEGIN_FIRST_S = 0.0003
+#: A queue whose node is away is asked again after this, then after pauses that double up to the alarm's cap.
+AWAY_FIRST_MS = 50.0
 #: When to look at schedules again after the server was away.
 AWAY_MS = 1_000.0
 
@@ -152,8 +155,15 @@ class Claiming:
             )
         queue.problem = str(error)
         queue.expect_nothing()
-        queue.open_request = None
-        self._alarm.ring_in(queue.settings.name, -1)
+        if is_of_node(error):
+            # The node, or the replica that takes its place, may have heard the request, and may soon be back.
+            queue.away_ms = min(
+                max(AWAY_FIRST_MS, 2 * queue.away_ms), self._alarm.cap_ms
+            )
+            self._alarm.ring_in(queue.settings.name, 1000 * queue.away_ms)
+        else:
+            queue.open_request = None
+            self._alarm.ring_in(queue.settings.name, -1)
 
     def take_under_way(self) -> None:
         """Read the replies to claims that were sent ahead: we hold their leases, and only we can give them back."""
@@ -199,6 +209,7 @@ class Claiming:
         if queue.problem:
             logger.warning("queue %s is served again", queue.settings.name)
             queue.problem = ""
+            queue.away_ms = 0.0
         if self._is_newer(queue, reply.newer_format):
             return
         was_held = queue.is_held_back or queue.pauses.is_paused

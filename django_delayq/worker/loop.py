@@ -11,7 +11,8 @@ from redis.client import Redis
 from redis.exceptions import RedisError
 
 from django_delayq.calls.command import Command
-from django_delayq.calls.line import Line
+from django_delayq.calls.errors import is_of_node
+from django_delayq.calls.line import Line, line_of
 from django_delayq.clients.primary import pause_ms
 from django_delayq.clock import monotonic_ms
 from django_delayq.conf import QueueSettings, WorkerSettings
@@ -80,7 +81,7 @@ class ClaimLoop:
         look_ms = worker.lease_ms / LOOKS_A_LEASE
         self.alarm: Alarm[str] = Alarm(cap_ms=min(CAP_MS, look_ms))
         # For the commands that the loop sends all the time. The rare ones use the client's other connections.
-        self._line = Line(client)
+        self._line = line_of(client)
         self._threads = threads
         self.crew = Crew(
             threads,
@@ -246,13 +247,27 @@ class ClaimLoop:
         asking = [queue for queue in self.queues.values() if queue.is_asking]
         if not asking:
             return
-        sent_ms = monotonic_ms()
-        now_us = self._line.ask(TIME).finish()
-        now_ms = monotonic_ms()
+        by_line: dict[Line, list[QueueState]] = {}
         for queue in asking:
-            queue.is_asking = False
-            wait_us = max(0.0, queue.next_us - now_us)
-            self.alarm.ring_in(queue.settings.name, wait_us, (sent_ms + now_ms) / 2)
+            line = self._line.of(queue.settings.name)
+            by_line.setdefault(line, []).append(queue)
+        for line, queues in by_line.items():
+            sent_ms = monotonic_ms()
+            try:
+                now_us = line.ask(TIME).finish()
+            except RedisError as error:
+                if not is_of_node(error):
+                    raise
+                for queue in queues:
+                    queue.is_asking = False
+                    # Its claim meets the error, and sets it aside.
+                    queue.expect_anything()
+                continue
+            now_ms = monotonic_ms()
+            for queue in queues:
+                queue.is_asking = False
+                wait_us = max(0.0, queue.next_us - now_us)
+                self.alarm.ring_in(queue.settings.name, wait_us, (sent_ms + now_ms) / 2)
 
     def _look_again(self) -> bool:
         """Look at every queue once more when nothing is left in burst mode, then stop.

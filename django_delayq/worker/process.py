@@ -15,7 +15,9 @@ from redis.client import Redis
 from redis.exceptions import RedisError
 
 from django_delayq import conf
+from django_delayq.calls.connections import arguments_of
 from django_delayq.clients.clients import own_clients
+from django_delayq.clients.cluster import ClusterClient
 from django_delayq.conf import QueueSettings, WorkerSettings
 from django_delayq.jobs import outbox
 from django_delayq.jobs.stopping import Stop
@@ -132,8 +134,13 @@ class WorkerProcess:
             if conf.get_settings().connection is None
             else None,
         )
+        renewing = own_clients.make(**_renewal_deadlines(client, worker.lease_ms))
+        for each in (client, renewing):
+            if isinstance(each, ClusterClient):
+                # A slot that is being moved holds up its own queues only: they are asked again later.
+                each.patience_s = 0.0
         self._watchdog = Watchdog(
-            own_clients.make(**_renewal_deadlines(client, worker.lease_ms)),
+            renewing,
             lease_ms=worker.lease_ms,
             executors=(self._threads, self._coroutines),
             running=self.loop.crew.snapshot,
@@ -314,7 +321,7 @@ class WorkerProcess:
 
 def _renewal_deadlines(client: Redis, lease_ms: int) -> dict[str, float]:
     """Return the time-outs of the watchdog's client: those of the settings, or shorter ones."""
-    told = client.connection_pool.connection_kwargs
+    told = arguments_of(client)
     return {
         name: min(told.get(name) or math.inf, part * lease_ms / 1000)
         for name, part in RENEWAL_DEADLINES.items()

@@ -89,6 +89,8 @@ class QueueState:
         self.newer_format = 0
         #: The server's last error that concerns this queue alone.
         self.problem = ""
+        #: How long the next try waits while the node of the queue is away, ms.
+        self.away_ms = 0.0
         #: Whether the last reply had sync jobs, and async jobs; and when it came.
         self.had_sync = self.had_async = False
         self.had_ms = 0.0

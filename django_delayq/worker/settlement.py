@@ -13,6 +13,7 @@ from redis.exceptions import ReadOnlyError, ResponseError
 
 from django_delayq import faults
 from django_delayq.calls.call import Call
+from django_delayq.calls.errors import LOST, is_of_node
 from django_delayq.calls.line import Line, UnderWay
 from django_delayq.calls.several import run_all
 from django_delayq.clock import boottime_ms, monotonic_ms
@@ -39,9 +40,9 @@ BATCH_BYTES = 1 << 20
 
 
 def is_queues_own(error: Exception) -> bool:
-    """Return whether an error concerns the keys of one queue only, so that other queues can go on."""
+    """Return whether an error concerns the keys of one queue, or one node of a cluster, so that others can go on."""
     # A replica refuses everything, and so does a server without our database: such errors concern all queues.
-    return (
+    return is_of_node(error) or (
         isinstance(error, ResponseError)
         and not isinstance(error, ReadOnlyError)
         and not faults.is_misconfigured(error)
@@ -153,7 +154,9 @@ class Settlement:
         for _, under_way in told:
             try:
                 replies.append(under_way.finish())
-            except ResponseError as error:
+            except (ResponseError, *LOST) as error:
+                if isinstance(error, LOST) and not is_of_node(error):
+                    raise
                 replies.append(error)
         settled = [attempt for attempt in self._unsure if attempt.is_lost]
         self._unsure = []

@@ -17,6 +17,7 @@ from django.db import connections
 from redis.client import Redis
 from redis.exceptions import RedisError
 
+from django_delayq.calls.errors import is_of_node
 from django_delayq.calls.running import run
 from django_delayq.clients.clients import own_clients
 from django_delayq.clock import monotonic_ms
@@ -280,7 +281,6 @@ class Supervisor:
                     self._orphans.pop(0)
             finally:
                 client.close()
-                client.connection_pool.disconnect()
         except Exception as error:
             # Every exception is caught, because an embedded server may refuse to start, and nobody else replaces dead
             # processes.
@@ -293,7 +293,7 @@ class Supervisor:
                 self._orphans.clear()
 
     def _recover_owner(self, client: Redis, owner: bytes) -> int:
-        count = 0
+        count, failure = 0, None
         for settings, _ in self._options.queues:
             rank = 0
             try:
@@ -305,6 +305,10 @@ class Supervisor:
                     count += recovered.ended
                     rank = recovered.next_rank
             except RedisError as error:
+                if is_of_node(error):
+                    # The next try asks the node that holds the queue then.
+                    failure = error
+                    continue
                 if not is_queues_own(error):
                     raise
                 logger.error(
@@ -312,6 +316,8 @@ class Supervisor:
                     settings.name,
                     error,
                 )
+        if failure is not None:
+            raise failure
         return count
 
     def _kill_silent(self) -> None:

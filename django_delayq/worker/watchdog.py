@@ -104,7 +104,6 @@ class Watchdog:
             self._cannot_work(f"the watchdog has ended: {class_name(error)}")
         finally:
             self._client.close()
-            self._client.connection_pool.disconnect()
 
     def _next_s(self) -> float:
         wait_ms = min(TICK_MS, self._renew_ms - boottime_ms())

@@ -748,7 +748,7 @@ class TestCancellation:
         """As redis-py does on Python 3.11, whose wait_for returns a result that comes with the cancellation."""
         client.rpush(queue_name, 1)
         queue = blocking(lease=60)
-        original = running._aexecute
+        original = running.aexecute
 
         async def swallow(*args: Any) -> Any:
             current = asyncio.current_task()
@@ -760,7 +760,7 @@ class TestCancellation:
                 monkeypatch.undo()
             return await original(*args)
 
-        monkeypatch.setattr(running, "_aexecute", swallow)
+        monkeypatch.setattr(running, "aexecute", swallow)
         with pytest.raises(asyncio.CancelledError):
             await asyncio.create_task(queue.atake())
 

@@ -303,7 +303,6 @@ class Command(CommandWithExamples):
                 )
         finally:
             client.close()
-            client.connection_pool.disconnect()
         try:
             # While everything starts, the others may just not be there yet.
             for problem in look_around(names):

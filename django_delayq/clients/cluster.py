@@ -1,0 +1,753 @@
+"""A Redis or Valkey Cluster: which node holds a key, and clients that send each command to that node.
+
+redis-py's engine finds the nodes and their slots. A queue's keys share a slot, so each call has one node, and goes there
+on a connection like that to a single server. Only this module follows the redirections of nodes.
+"""
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from redis import asyncio as aio
+from redis.asyncio.connection import ConnectionPool as AsyncConnectionPool
+from redis.client import Redis
+from redis.cluster import ClusterNode, NodesManager, cleanup_kwargs
+from redis.connection import ConnectionPool, SSLConnection
+from redis.crc import key_slot
+from redis.exceptions import (
+    AskError,
+    ClusterDownError,
+    MovedError,
+    NoPermissionError,
+    RedisClusterException,
+    ResponseError,
+)
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from django_delayq.calls.call import Argument
+from django_delayq.calls.errors import (
+    LOST,
+    REDIRECTIONS,
+    TURNED_AWAY,
+    mark_of_node,
+    mark_unsent,
+)
+from django_delayq.calls.running import aexecute, execute
+from django_delayq.calls.together import Exchange
+from django_delayq.clients.server import Server
+from django_delayq.clients.url import nodes_of
+from django_delayq.clock import monotonic_ms
+from django_delayq.exceptions import InvalidSettings
+
+P = TypeVar("P")
+
+#: For so long a call waits for a slot that is being moved, or that no node serves.
+PATIENCE_S = 5.0
+#: The pauses meanwhile double, from the first of these to the second, s.
+PAUSES_S = (0.01, 0.2)
+#: Nodes that contradict each other could send a call to and fro for ever.
+MOST_REDIRECTIONS = 16
+#: The table of slots is read again so often at most.
+REFRESH_EVERY_MS = 200.0
+#: Commands whose second word is not a key.
+_WITHOUT_KEY = frozenset(
+    [
+        "ACL",
+        "CLIENT",
+        "CLUSTER",
+        "COMMAND",
+        "CONFIG",
+        "HELLO",
+        "INFO",
+        "PING",
+        "PUBLISH",
+        "PUBSUB",
+        "ROLE",
+        "SCAN",
+        "SCRIPT",
+        "TIME",
+        "WAIT",
+        "WAITAOF",
+    ]
+)
+#: Commands that wait for what their connection wrote before.
+_WAITS = frozenset({"WAIT", "WAITAOF"})
+
+
+class Address(NamedTuple):
+    """Where a node listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+def key_of(command: Sequence[Any]) -> str | bytes | None:
+    """Return the first key of a command; None if any node can run it."""
+    name = str(command[0]).partition(" ")[0].upper()
+    if name in ("EVALSHA", "EVAL"):
+        key = command[3] if int(command[2]) else None
+    elif name in _WITHOUT_KEY or len(command) < 2:
+        key = None
+    else:
+        key = command[1]
+    return key if key is None or isinstance(key, bytes) else str(key)
+
+
+class Slots:
+    """Which node holds which slot. Any thread may ask."""
+
+    def __init__(self, find: Callable[[], NodesManager]) -> None:
+        """``find`` makes redis-py's engine, which asks the cluster at once."""
+        self._find = find
+        self._engine: NodesManager | None = None
+        self._lock = threading.Lock()
+        #: Nodes that did not answer when they were asked last.
+        self._silent: set[Address] = set()
+        #: What redirections have said since the table was read.
+        self._moved: dict[int, Address] = {}
+        self._is_doubtful = False
+        self._read_ms = 0.0
+
+    def holder(self, key: str | bytes | None) -> Address:
+        """Return the primary that holds a key. Without a key, return any primary.
+
+        Raises:
+            redis.exceptions.ClusterDownError: no node serves the slot.
+            redis.exceptions.ConnectionError: the table was never read, and no node can be reached.
+        """
+        if self._is_doubtful or self._engine is None:
+            self.refresh()
+        if key is None:
+            return self._any()
+        slot = key_slot(key if isinstance(key, bytes) else key.encode())
+        if (moved := self._moved.get(slot)) is not None:
+            return moved
+        assert self._engine is not None
+        nodes = self._engine.slots_cache.get(slot)
+        if not nodes:
+            self._is_doubtful = True
+            raise ClusterDownError(f"CLUSTERDOWN Hash slot {slot} is served by no node")
+        return Address(nodes[0].host, int(nodes[0].port))
+
+    def primaries(self) -> list[Address]:
+        """Return the nodes that hold slots."""
+        if self._engine is None:
+            self.refresh()
+        assert self._engine is not None
+        nodes = self._engine.get_nodes_by_server_type("primary")
+        return [Address(node.host, int(node.port)) for node in nodes]
+
+    def _any(self) -> Address:
+        primaries = self.primaries()
+        if not primaries:
+            raise ClusterDownError("CLUSTERDOWN no node holds a slot")
+        awake = [each for each in primaries if each not in self._silent]
+        return random.choice(awake or primaries)
+
+    def note_silent(self, address: Address) -> None:
+        """Note that a node did not answer: another may soon hold its slots."""
+        self._silent.add(address)
+        self._is_doubtful = True
+
+    def doubt(self) -> None:
+        """Have the table read again before it is used the next time."""
+        self._is_doubtful = True
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether the next `holder` asks the cluster."""
+        return self._is_doubtful or self._engine is None
+
+    def note_moved(self, error: MovedError, asked: Address) -> Address:
+        """Note what a node said about a slot, and return the node that holds it."""
+        # Without a host it is that of the node that said so.
+        moved = Address(error.host or asked.host, error.port)
+        self._moved[error.slot_id] = moved
+        self._is_doubtful = True
+        return moved
+
+    def refresh(self) -> None:
+        """Read the table again, unless that was done just now, or another thread does it.
+
+        Raises:
+            InvalidSettings: the server has no cluster mode.
+            redis.exceptions.NoPermissionError: the account may not ask for it.
+            redis.exceptions.ConnectionError: the table was never read, and no node can be reached.
+        """
+        if not self._lock.acquire(blocking=self._engine is None):
+            return
+        try:
+            if self._engine is None:
+                self._engine = self._asked(self._find)
+            elif monotonic_ms() >= self._read_ms + REFRESH_EVERY_MS:
+                # What comes in meanwhile is newer than what is read.
+                before = dict(self._moved)
+                self._is_doubtful = False
+                try:
+                    self._asked(self._engine.initialize)
+                except LOST:
+                    # The old table still names the nodes that are up.
+                    self._is_doubtful = True
+                else:
+                    self._silent.clear()
+                    for slot, address in before.items():
+                        if self._moved.get(slot) == address:
+                            self._moved.pop(slot, None)
+            else:
+                return
+            self._read_ms = monotonic_ms()
+        finally:
+            self._lock.release()
+
+    def _asked(self, ask: Callable[[], Any]) -> Any:
+        try:
+            return ask()
+        except RedisClusterException as error:
+            told = error.__cause__ or error
+            if isinstance(told, TURNED_AWAY):
+                raise told from None
+            if isinstance(told.__context__, NoPermissionError):
+                # redis-py takes any refusal of CLUSTER SLOTS for that of a single server.
+                raise told.__context__ from None
+            if "not enabled" in str(told):
+                raise InvalidSettings(
+                    "the server has no cluster mode (cluster-enabled no); name it by redis://, or name a cluster"
+                ) from None
+            lost = RedisConnectionError(f"no node of the cluster can be asked: {told}")
+            mark_unsent(lost)
+            raise lost from error
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A cluster, and how to connect to its nodes: what `Server` is to a single server."""
+
+    #: How to connect to a node; its address is that of the first node that was named.
+    server: Server
+    nodes: Sequence[Address]
+    #: redis-py's engine of a client that was given.
+    engine: NodesManager | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, client: Any) -> "Cluster":
+        """Return the cluster of redis-py's cluster client."""
+        node = client.get_default_node()
+        server = Server.of_pool(client.get_redis_connection(node).connection_pool)
+        return cls(server, [Address(node.host, node.port)], client.nodes_manager)
+
+    @property
+    def decodes(self) -> bool:
+        """Whether replies come as text and not as bytes."""
+        return self.server.decodes
+
+    def slots(self) -> Slots:
+        """Make a table of slots. Nothing connects yet."""
+        return Slots(self._find_engine)
+
+    def pool(self, **overrides: Any) -> "Pools[ConnectionPool]":
+        """Make pools, one a node. Nothing connects yet."""
+        return Pools(
+            self.slots(),
+            lambda address: self._at(address).pool(**overrides),
+            self.server.concealed() | overrides,
+        )
+
+    def async_pool(self) -> "Pools[AsyncConnectionPool]":
+        """Make asyncio pools, one a node. They belong to the event loop that uses them first."""
+        return Pools(
+            self.slots(),
+            lambda address: self._at(address).async_pool(),
+            self.server.concealed(),
+        )
+
+    def client(self, pool: Any, *, is_single: bool = False) -> "ClusterClient":
+        """Make a client on pools; ``is_single``: for one thread, with one connection a node."""
+        return ClusterClient(pool, is_single=is_single)
+
+    def async_client(self, pool: Any) -> "AsyncClusterClient":
+        """Make an asyncio client on pools."""
+        return AsyncClusterClient(pool)
+
+    def _at(self, address: Address) -> Server:
+        arguments = {**self.server.arguments, "host": address.host}
+        arguments["port"] = address.port
+        return Server(self.server.connection_class, arguments)
+
+    def _find_engine(self) -> NodesManager:
+        if self.engine is not None:
+            return self.engine
+        arguments = cleanup_kwargs(**self.server.concealed())
+        for name in ("host", "port", "db", "max_connections", "retry"):
+            arguments.pop(name, None)
+        if issubclass(self.server.connection_class, SSLConnection):
+            arguments["ssl"] = True
+        return NodesManager(
+            startup_nodes=[ClusterNode(*address) for address in self.nodes],
+            require_full_coverage=False,
+            **arguments,
+        )
+
+
+def server_at(url: str) -> Server | Cluster:
+    """Return the server or the cluster at a URL."""
+    if (nodes := nodes_of(url)) is None:
+        return Server.at(url)
+    servers = [Server.at(node) for node in nodes]
+    return Cluster(
+        servers[0],
+        [
+            Address(
+                server.arguments.get("host", "localhost"),
+                server.arguments.get("port", 6379),
+            )
+            for server in servers
+        ],
+    )
+
+
+class Pools(Generic[P]):
+    """The pools of one client or of several, a node each, with the table of slots that the clients share."""
+
+    def __init__(
+        self,
+        slots: Slots,
+        make: Callable[[Address], P],
+        arguments: Mapping[str, Any],
+    ) -> None:
+        self.slots = slots
+        #: Those of the connections to all nodes.
+        self.arguments = {
+            name: value
+            for name, value in arguments.items()
+            if name not in ("host", "port")
+        }
+        self._make = make
+        self._pools: dict[Address, P] = {}
+
+    def at(self, address: Address) -> P:
+        """Return the pool of a node."""
+        try:
+            return self._pools[address]
+        except KeyError:
+            return self._pools.setdefault(address, self._make(address))
+
+    def all(self) -> list[P]:
+        """Return the pools that were made."""
+        return list(self._pools.values())
+
+    def disconnect(self) -> None:
+        """Close the connections of pools that are not asyncio's."""
+        for pool in self.all():
+            pool.disconnect()  # type: ignore[attr-defined]
+
+
+class _Way:
+    """The way of one command to the node that runs it: where it goes next, and after what pause."""
+
+    def __init__(self, slots: Slots, until_ms: float) -> None:
+        self._slots = slots
+        self._until_ms = until_ms
+        self._pause_s = PAUSES_S[0]
+        self._redirections = 0
+        self._named: Address | None = None
+        #: Whether the node takes the command only after ASKING, because the slot is not its own yet.
+        self.is_asking = False
+
+    def next(self, key: str | bytes | None) -> Address:
+        return self._named or self._slots.holder(key)
+
+    def has_another(self) -> bool:
+        """Whether a command that any node can run may be sent once more, as one node does not answer."""
+        self._redirections += 1
+        return self._redirections < len(self._slots.primaries())
+
+    def turn(self, error: ResponseError, asked: Address | None) -> float:
+        """Take in why a node did not run the command, and return how long to wait, s.
+
+        Raises the error if the command has been sent to and fro, or has waited, for too long.
+        """
+        self._named, self.is_asking = None, False
+        if isinstance(error, AskError):
+            assert asked is not None
+            self._redirections += 1
+            if self._redirections > MOST_REDIRECTIONS:
+                raise error
+            if isinstance(error, MovedError):
+                self._named = self._slots.note_moved(error, asked)
+            else:
+                self._named = Address(error.host or asked.host, error.port)
+                self.is_asking = True
+            return 0.0
+        self._slots.doubt()
+        pause_s = self._pause_s
+        if monotonic_ms() + 1000 * pause_s > self._until_ms:
+            raise error
+        self._pause_s = min(2 * pause_s, PAUSES_S[1])
+        return pause_s
+
+
+class ClusterClient(Redis):
+    """A client of all nodes. It has no connection and no pool of its own: those are its nodes'.
+
+    Commands without a key go to any node.
+    """
+
+    def __init__(
+        self, pools: Pools[ConnectionPool], *, is_single: bool = False
+    ) -> None:
+        # Not that of `Redis`, which would make a pool.
+        self.connection = None
+        self.connection_pool = None  # type: ignore[assignment]
+        self.auto_close_connection_pool = False
+        #: For so long a command waits for a slot that is being moved.
+        self.patience_s = PATIENCE_S
+        self.arguments = pools.arguments
+        self._pools = pools
+        self._is_single = is_single
+        self._nodes: dict[Address, Redis] = {}
+
+    def __repr__(self) -> str:
+        return f"<ClusterClient of {len(self._nodes)} nodes>"
+
+    def of_key(self, key: str | bytes | None) -> Redis:
+        """Return the client of the node that holds a key; without a key, of any node.
+
+        Raises:
+            redis.exceptions.RedisError: no node serves the key's slot; or the cluster, or that node, cannot be reached.
+        """
+        return self._at(self._pools.slots.holder(key))
+
+    def of_nodes(self) -> list[Redis]:
+        """Return the clients of all nodes that hold slots. Nothing connects yet."""
+        return [
+            Redis(connection_pool=self._pools.at(address))
+            for address in self._pools.slots.primaries()
+        ]
+
+    def pooled(self) -> "ClusterClient":
+        """Return another client of the same nodes, for calls while the connections of this one are occupied."""
+        return ClusterClient(self._pools)
+
+    def doubt(self) -> None:
+        """Have the cluster asked where its slots are before the next command."""
+        self._pools.slots.doubt()
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Run a command on the node that holds its key.
+
+        Raises:
+            redis.exceptions.TryAgainError: the slot is still being moved after `patience_s`.
+            redis.exceptions.ClusterDownError: no node serves the slot after `patience_s`.
+        """
+        reply = self._run(args, self._way())
+        return self.called_back(args, options, reply)
+
+    def called_back(
+        self, args: Sequence[Any], options: Mapping[str, Any], reply: Any
+    ) -> Any:
+        """Read a reply as redis-py's clients do."""
+        return _called_back(self._nodes, args, options, reply)
+
+    def exchange(self, commands: Sequence[tuple[Argument, ...]]) -> list[Any]:
+        """Send commands, in one write a node, and return the replies in their order.
+
+        An error takes the place of a reply. The nodes are asked one after the other.
+        """
+        replies: list[Any] = [None] * len(commands)
+        way = self._way()
+        groups = _by_node(self._pools.slots, commands, replies)
+        for address, places in groups.items():
+            try:
+                node = self._at(address)
+            except LOST as error:
+                made: list[Any] = [error] * len(places)
+            else:
+                made = Exchange([commands[i] for i in places]).do(node)
+            for i, reply in zip(places, made, strict=True):
+                if isinstance(reply, REDIRECTIONS):
+                    reply = self._follow(commands[i], reply, address, way)
+                elif isinstance(reply, LOST):
+                    self._lose(reply, address)
+                    if key_of(commands[i]) is None:
+                        reply = self._again(commands[i], way)
+                replies[i] = reply
+            if any(isinstance(reply, REDIRECTIONS) for reply in made):
+                _void_waits(commands, places, replies)
+        return replies
+
+    def pipeline(self, transaction: Any = True, shard_hint: Any = None) -> Any:
+        """Collect commands for `exchange`. They are not atomic together."""
+        return _Pipeline(self)
+
+    def pubsub_numsub(self, *args: Any, **kwargs: Any) -> Any:
+        """Add up the subscribers of channels at all nodes."""
+        told = [dict(node.pubsub_numsub(*args)) for node in self.of_nodes()]
+        return [(name, sum(each[name] for each in told)) for name in told[0]]
+
+    def close(self) -> None:
+        nodes, self._nodes = self._nodes, {}
+        for node in nodes.values():
+            node.close()
+        if self.auto_close_connection_pool:
+            self._pools.disconnect()
+
+    def _way(self) -> _Way:
+        return _Way(self._pools.slots, monotonic_ms() + 1000 * self.patience_s)
+
+    def _lose(self, error: Exception, address: Address) -> None:
+        mark_of_node(error)
+        self._pools.slots.note_silent(address)
+
+    def _at(self, address: Address) -> Redis:
+        node = self._nodes.get(address)
+        if node is None:
+            pool = self._pools.at(address)
+            try:
+                node = Redis(
+                    connection_pool=pool, single_connection_client=self._is_single
+                )
+            except LOST as error:
+                self._lose(error, address)
+                mark_unsent(error)
+                raise
+            node = self._nodes.setdefault(address, node)
+        return node
+
+    def _follow(
+        self, command: tuple[Any, ...], error: ResponseError, asked: Address, way: _Way
+    ) -> Any:
+        """Return the reply to a command that a node did not run, or the error."""
+        try:
+            time.sleep(way.turn(error, asked))
+        except ResponseError as last:
+            return last
+        return self._again(command, way)
+
+    def _again(self, command: tuple[Any, ...], way: _Way) -> Any:
+        try:
+            return self._run(command, way)
+        except (ResponseError, *LOST) as last:
+            return last
+
+    def _run(self, command: tuple[Any, ...], way: _Way) -> Any:
+        key = key_of(command)
+        while True:
+            address = None
+            try:
+                address = way.next(key)
+                node = self._at(address)
+                if not way.is_asking:
+                    return execute(node, command)
+                _, reply = Exchange([("ASKING",), command]).do(node)
+                if not isinstance(reply, Exception):
+                    return reply
+                raise reply
+            except REDIRECTIONS as error:
+                pause_s = way.turn(error, address)
+            except LOST as error:
+                if address is None:
+                    raise
+                self._lose(error, address)
+                if key is not None or not way.has_another():
+                    raise
+                pause_s = 0.0
+            time.sleep(pause_s)
+
+
+class _Pipeline(Redis):
+    """Commands for one `ClusterClient.exchange`."""
+
+    def __init__(self, client: ClusterClient) -> None:
+        # Not that of `Redis`, which would make a pool.
+        self.connection = None
+        self.auto_close_connection_pool = False
+        self._client = client
+        self._commands: list[tuple[tuple[Any, ...], Mapping[str, Any]]] = []
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        self._commands.append((args, options))
+        return self
+
+    def execute(self, raise_on_error: bool = True) -> list[Any]:
+        """Return the replies. An error takes the place of its reply, unless no node answers, or it is to be raised."""
+        commands, self._commands = self._commands, []
+        replies = self._client.exchange([args for args, _ in commands])
+        errors = [reply for reply in replies if isinstance(reply, Exception)]
+        are_all_lost = len(errors) == len(replies) and all(
+            isinstance(error, LOST) for error in errors
+        )
+        if errors and (raise_on_error or are_all_lost):
+            raise errors[0]
+        return [
+            reply
+            if isinstance(reply, Exception)
+            else self._client.called_back(args, options, reply)
+            for (args, options), reply in zip(commands, replies, strict=True)
+        ]
+
+
+class AsyncClusterClient(aio.Redis):
+    """`ClusterClient` on an event loop. The cluster is asked about its slots in a thread."""
+
+    def __init__(self, pools: Pools[AsyncConnectionPool]) -> None:
+        self.connection = None
+        self.connection_pool = None  # type: ignore[assignment]
+        self.auto_close_connection_pool = False
+        self.patience_s = PATIENCE_S
+        self.arguments = pools.arguments
+        self._pools = pools
+        self._nodes: dict[Address, aio.Redis] = {}
+
+    def __repr__(self) -> str:
+        return f"<AsyncClusterClient of {len(self._nodes)} nodes>"
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Run a command on the node that holds its key; see `ClusterClient.execute_command`."""
+        reply = await self._run(args, self._way())
+        return _called_back(self._nodes, args, options, reply)
+
+    async def exchange(self, commands: Sequence[tuple[Argument, ...]]) -> list[Any]:
+        """Send commands, in one write a node, to all nodes at once; see `ClusterClient.exchange`."""
+        replies: list[Any] = [None] * len(commands)
+        await self._read_slots()
+        groups = _by_node(self._pools.slots, commands, replies)
+        made = await asyncio.gather(
+            *(
+                Exchange([commands[i] for i in places]).ado(self._at(address))
+                for address, places in groups.items()
+            )
+        )
+        way = self._way()
+        for (address, places), told in zip(groups.items(), made, strict=True):
+            for i, reply in zip(places, told, strict=True):
+                if isinstance(reply, REDIRECTIONS):
+                    reply = await self._follow(commands[i], reply, address, way)
+                elif isinstance(reply, LOST):
+                    mark_of_node(reply)
+                    self._pools.slots.note_silent(address)
+                replies[i] = reply
+            if any(isinstance(reply, REDIRECTIONS) for reply in told):
+                _void_waits(commands, places, replies)
+        return replies
+
+    async def aclose(self, close_connection_pool: bool | None = None) -> None:
+        self._nodes = {}
+        if close_connection_pool or (
+            close_connection_pool is None and self.auto_close_connection_pool
+        ):
+            for pool in self._pools.all():
+                await pool.disconnect()
+
+    def _way(self) -> _Way:
+        return _Way(self._pools.slots, monotonic_ms() + 1000 * self.patience_s)
+
+    async def _read_slots(self) -> None:
+        slots = self._pools.slots
+        if slots.is_doubtful:
+            await asyncio.to_thread(slots.refresh)
+
+    def _at(self, address: Address) -> aio.Redis:
+        node = self._nodes.get(address)
+        if node is None:
+            node = aio.Redis(connection_pool=self._pools.at(address))
+            self._nodes[address] = node
+        return node
+
+    async def _follow(
+        self, command: tuple[Any, ...], error: ResponseError, asked: Address, way: _Way
+    ) -> Any:
+        try:
+            await asyncio.sleep(way.turn(error, asked))
+            return await self._run(command, way)
+        except (ResponseError, *LOST) as last:
+            return last
+
+    async def _run(self, command: tuple[Any, ...], way: _Way) -> Any:
+        key = key_of(command)
+        while True:
+            address = None
+            try:
+                await self._read_slots()
+                address = way.next(key)
+                node = self._at(address)
+                if not way.is_asking:
+                    return await aexecute(node, command)
+                _, reply = await Exchange([("ASKING",), command]).ado(node)
+                if not isinstance(reply, Exception):
+                    return reply
+                raise reply
+            except REDIRECTIONS as error:
+                pause_s = way.turn(error, address)
+            except LOST as error:
+                if address is not None:
+                    mark_of_node(error)
+                    self._pools.slots.note_silent(address)
+                raise
+            await asyncio.sleep(pause_s)
+
+
+def _by_node(
+    slots: Slots, commands: Sequence[tuple[Argument, ...]], replies: list[Any]
+) -> dict[Address, list[int]]:
+    """Return the places of the commands of each node; an error takes the place of a reply where no node serves."""
+    groups: dict[Address, list[int]] = {}
+    anywhere: Address | None = None
+    address: Address | None = None
+    for i, command in enumerate(commands):
+        key = key_of(command)
+        if command[0] in _WAITS and address is not None:
+            # It waits for what its connection wrote before.
+            groups[address].append(i)
+            continue
+        try:
+            if key is None:
+                # What is asked together is asked of one node.
+                address = anywhere = anywhere or slots.holder(None)
+            else:
+                address = slots.holder(key)
+        except ClusterDownError as error:
+            replies[i] = error
+            address = None
+        else:
+            groups.setdefault(address, []).append(i)
+    return groups
+
+
+def _void_waits(
+    commands: Sequence[tuple[Argument, ...]],
+    places: Sequence[int],
+    replies: list[Any],
+) -> None:
+    """Put an error in the place of what a node said that had waited for nothing: a command before went elsewhere."""
+    error = RedisConnectionError(
+        "the slot moved between a call and WAIT, so nothing has waited"
+    )
+    mark_of_node(error)
+    for i in places:
+        if commands[i][0] in _WAITS:
+            replies[i] = error
+
+
+#: Options that redis-py's clients keep from the functions that read replies.
+_OF_CLIENTS = frozenset({"NEVER_DECODE", "EMPTY_RESPONSE", "keys"})
+
+
+def _called_back(
+    nodes: Mapping[Address, Any],
+    args: Sequence[Any],
+    options: Mapping[str, Any],
+    reply: Any,
+) -> Any:
+    """Read a reply as redis-py's clients of these nodes do."""
+    read = next(iter(nodes.values())).response_callbacks.get(args[0])
+    if read is None:
+        return reply
+    told = {name: value for name, value in options.items() if name not in _OF_CLIENTS}
+    return read(reply, **told)

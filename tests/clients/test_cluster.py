@@ -1,0 +1,669 @@
+"""Calls to a cluster: each goes to the node of its queue, also while slots move and nodes fail."""
+
+import asyncio
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+from redis.crc import key_slot
+from redis.exceptions import (
+    AskError,
+    AuthenticationError,
+    ClusterDownError,
+    MovedError,
+    NoPermissionError,
+    RedisError,
+    TryAgainError,
+)
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from django_delayq import (
+    BlockingQueue,
+    DelayedQueue,
+    Durable,
+    InvalidSettings,
+    MaybeScheduled,
+    NotDurable,
+    aschedule,
+    aschedule_many,
+    find_jobs,
+    get_job,
+    schedule,
+    schedule_many,
+)
+from django_delayq.calls.call import Call
+from django_delayq.calls.errors import is_of_node, may_have_run
+from django_delayq.calls.script import load_script
+from django_delayq.clients import cluster as clusters
+from django_delayq.clients.clients import Clients, own_clients
+from django_delayq.clients.cluster import key_of
+from django_delayq.conf import get_settings
+from django_delayq.faults import describe_fault
+from django_delayq.jobs import formats
+from django_delayq.showing.overview import look
+from django_delayq.waiting.channel import ChannelListener
+from django_delayq.waiting.lists import Peeks, wait_for_any
+from tests.clusters import TestCluster
+from tests.jobs.samples import add, fetch
+from tests.polling import wait_until
+from tests.servers import Server
+
+LATER = 3600
+
+
+@pytest.fixture
+def names(cluster: TestCluster, settings: Any) -> Iterator[list[str]]:
+    """Queues that the settings know: one on each node."""
+    names = [name for (name,) in cluster.names_on_each()]
+    _configure(settings, cluster, names)
+    yield names
+    cluster.clear(names)
+
+
+def _configure(settings: Any, cluster: TestCluster, names: list[str]) -> None:
+    settings.DELAYQ = {
+        "CONNECTION": cluster.url,
+        "QUEUES": {"default": {}, **{name: {} for name in names}},
+    }
+    formats.forget()
+
+
+@pytest.fixture
+def moving(
+    cluster: TestCluster, names: list[str]
+) -> Iterator[tuple[str, Server, Server]]:
+    """A queue whose slot is on its way, from one node to another; afterwards it is back."""
+    name = names[0]
+    source, target = cluster.nodes[0], cluster.nodes[1]
+    schedule(add.using(queue=name), LATER, 1)
+    cluster.begin_move(key_slot(name.encode()), source, target)
+    yield name, source, target
+    slot = key_slot(name.encode())
+    while cluster.move_keys(slot, source, target):
+        pass
+    cluster.end_move(slot, target)
+    cluster.move(slot, target, source)
+
+
+def _calls_of(node: Server) -> int:
+    told = node.client().info("commandstats")
+    return sum(
+        told.get(f"cmdstat_{name}", {"calls": 0})["calls"]
+        for name in ("evalsha", "eval")
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "key"),
+    [
+        (("EVALSHA", "sha", 2, "{q}:1", "{q}:2", "x"), "{q}:1"),
+        (("EVAL", "return 1", 0, "x"), None),
+        (("HGET", "h", "f"), "h"),
+        (("BLMOVE", "q", "q", "LEFT", "LEFT", "1"), "q"),
+        (("TIME",), None),
+        (("CONFIG GET", "maxmemory"), None),
+        (("PUBSUB NUMSUB", "channel"), None),
+        (("LLEN", b"\xff"), b"\xff"),
+    ],
+)
+def test_a_command_goes_where_its_first_key_is(command: Any, key: Any) -> None:
+    assert key_of(command) == key
+
+
+def test_each_job_lies_on_the_node_of_its_queue(
+    cluster: TestCluster, names: list[str]
+) -> None:
+    jobs = [schedule(add.using(queue=name), LATER, 1) for name in names]
+
+    for i, name in enumerate(names):
+        node = cluster.nodes[i].client()
+        assert node.zcard(f"redisson_delay_queue_timeout:{{{name}}}") == 1
+    assert [get_job(job.id).state for job in jobs] == ["scheduled"] * 3
+    assert all(job.cancel() for job in jobs)
+
+
+def test_many_jobs_of_all_nodes_go_in_one_stream_and_come_back_in_order(
+    names: list[str],
+) -> None:
+    made = [add.using(queue=names[i % 3]).prepare(LATER, i) for i in range(300)]
+
+    jobs = schedule_many(made)
+
+    assert jobs == made
+    assert [find_jobs(queue=name).count() for name in names] == [100] * 3
+    assert find_jobs().count() == 300
+
+
+def test_scripts_that_a_node_has_never_seen_reach_it_in_the_stream(
+    cluster: TestCluster, names: list[str]
+) -> None:
+    for node in cluster.nodes[: cluster.primaries]:
+        node.client().script_flush()
+
+    jobs = schedule_many(
+        add.using(queue=name).prepare(LATER, i) for name in names for i in range(3)
+    )
+
+    assert len(jobs) == 9
+
+
+def test_the_event_loop_reaches_all_nodes(names: list[str]) -> None:
+    async def main() -> list[int]:
+        await aschedule(fetch.using(queue=names[0]), LATER, "x")
+        jobs = await aschedule_many(
+            fetch.using(queue=name).prepare(LATER, "y") for name in names
+        )
+        await asyncio.gather(*(job.acancel() for job in jobs[1:]))
+        return [await find_jobs(queue=name).acount() for name in names]
+
+    assert asyncio.run(main()) == [2, 0, 0]
+
+
+def test_the_overview_asks_each_node_once(
+    cluster: TestCluster, names: list[str]
+) -> None:
+    schedule_many(add.using(queue=name).prepare(LATER, 1) for name in names)
+
+    seen = look([get_settings().queue(name) for name in names])
+
+    assert [queue.counts.waiting for queue in seen.queues] == [1, 1, 1]  # type: ignore[union-attr]
+
+
+def test_queue_objects_take_a_cluster_s_url_and_redis_py_s_own_client(
+    cluster: TestCluster, names: list[str]
+) -> None:
+    theirs = cluster.theirs()
+    try:
+        for connection in (cluster.url, theirs):
+            for name in names:
+                with (
+                    DelayedQueue(name, connection=connection) as delayed,
+                    BlockingQueue(name, connection=connection) as blocking,
+                ):
+                    delayed.offer("x", 0.01)
+                    assert blocking.poll(20) == "x"
+                    blocking.offer("y")
+                    assert blocking.take() == "y"
+    finally:
+        theirs.close()
+
+
+def test_an_alias_may_make_redis_py_s_cluster_client(
+    cluster: TestCluster,
+    names: list[str],
+    settings: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    theirs = cluster.theirs()
+    monkeypatch.setattr("django_delayq.conf.get_redis_connection", lambda alias: theirs)
+    settings.CACHES = {
+        "default": {
+            "BACKEND": "django_redis.cache.RedisCache",
+            "LOCATION": "redis://127.0.0.1:1",
+        }
+    }
+    settings.DELAYQ = {**settings.DELAYQ, "CONNECTION": "default"}
+    try:
+        assert schedule(add.using(queue=names[2]), LATER, 1).cancel()
+    finally:
+        own_clients.forget()
+        theirs.close()
+
+
+def test_after_a_slot_has_moved_the_table_is_read_again_and_calls_go_to_the_new_node(
+    cluster: TestCluster, names: list[str]
+) -> None:
+    name, (source, target, *_) = names[0], cluster.nodes
+    slot = key_slot(name.encode())
+    job = schedule(add.using(queue=name), LATER, 1)
+    cluster.move(slot, source, target)
+    try:
+        before = _calls_of(source)
+
+        assert get_job(job.id).state == "scheduled"
+        assert schedule(add.using(queue=name), LATER, 2).cancel()
+        assert [
+            len(
+                schedule_many(add.using(queue=name).prepare(LATER, 3) for _ in range(3))
+            )
+            for _ in range(3)
+        ] == [3, 3, 3]
+
+        # What a node redirects it does not count as run.
+        assert _calls_of(source) == before
+    finally:
+        cluster.move(slot, target, source)
+
+
+def test_a_single_key_that_has_moved_ahead_of_its_slot_is_asked_for_there(
+    moving: tuple[str, Server, Server],
+) -> None:
+    name, source, _ = moving
+    with pytest.raises(AskError):
+        source.client().execute_command("GET", f"{{{name}}}:absent")
+
+    client = own_clients.of_thread()
+    client.set(f"{{{name}}}:absent", "here")
+
+    assert client.get(f"{{{name}}}:absent") == b"here"
+    assert client.pipeline(transaction=False).get(f"{{{name}}}:absent").execute() == [
+        b"here"
+    ]
+
+    async def main() -> Any:
+        client = await own_clients.of_loop()
+        return await client.get(f"{{{name}}}:absent")
+
+    assert asyncio.run(main()) == b"here"
+    client.delete(f"{{{name}}}:absent")
+
+
+def test_a_call_waits_until_its_slot_has_moved(
+    cluster: TestCluster, moving: tuple[str, Server, Server]
+) -> None:
+    name, source, target = moving
+    slot = key_slot(name.encode())
+    stored: list[Any] = []
+    thread = threading.Thread(
+        target=lambda: stored.append(schedule(add.using(queue=name), LATER, 2))
+    )
+    refusals = _refusals(source)
+    thread.start()
+    wait_until(lambda: _refusals(source) > refusals, description="it was refused")
+
+    while cluster.move_keys(slot, source, target):
+        pass
+    cluster.end_move(slot, target)
+
+    thread.join()
+    (job,) = stored
+    assert job.created
+    assert find_jobs(queue=name).count() == 2
+
+
+def _refusals(node: Server) -> int:
+    told = node.client().info("errorstats")
+    return int(told.get("errorstat_TRYAGAIN", {"count": 0})["count"])
+
+
+@pytest.mark.parametrize("how", ["one", "many", "async", "count"])
+def test_a_slot_that_moves_for_too_long_is_told(
+    how: str, moving: tuple[str, Server, Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = moving[0]
+    monkeypatch.setattr(clusters, "PATIENCE_S", 0.3)
+    own_clients.forget()
+    task = add.using(queue=name)
+    calls: dict[str, Callable[[], Any]] = {
+        "one": lambda: schedule(task, LATER, 1),
+        "many": lambda: schedule_many([task.prepare(LATER, 1)]),
+        "async": lambda: asyncio.run(aschedule(task, LATER, 1)),
+        "count": lambda: find_jobs(queue=name).count(),
+    }
+    began = time.monotonic()
+
+    with pytest.raises((RedisError, MaybeScheduled)) as caught:
+        calls[how]()
+
+    error: BaseException | None = caught.value
+    if isinstance(error, MaybeScheduled):
+        assert error.unsent
+        assert not error.unknown
+        error = error.__cause__
+    assert isinstance(error, TryAgainError)
+    assert not may_have_run(error)
+    assert "being moved" in describe_fault(error).what
+    assert time.monotonic() - began >= 0.1
+    if how in ("one", "async"):
+        assert "not stored" in error.__notes__[0]
+
+
+def test_a_call_that_must_not_be_repeated_follows_a_slot(
+    cluster: TestCluster, names: list[str]
+) -> None:
+    name, (source, target, *_) = names[0], cluster.nodes
+    slot = key_slot(name.encode())
+    with BlockingQueue(name, connection=cluster.url) as queue:
+        queue.offer("a")
+        cluster.move(slot, source, target)
+        try:
+            queue.offer("b")
+            assert [queue.take(), queue.take()] == ["a", "b"]
+        finally:
+            cluster.move(slot, target, source)
+
+
+#: Longer than a replica needs on any machine.
+PATIENT = Durable(replicas=1, timeout=30)
+
+
+def test_calls_wait_for_the_replicas_of_their_own_node(
+    cluster: TestCluster, names: list[str], settings: Any
+) -> None:
+    settings.DELAYQ = {
+        **settings.DELAYQ,
+        "CONNECTION": f"{cluster.url}/?socket_timeout=60",
+    }
+    tasks = [add.using(queue=name, durable=PATIENT) for name in names]
+    waits = [_waits_of(node) for node in cluster.nodes[:3]]
+
+    jobs = [schedule(task, LATER, 1) for task in tasks]
+    jobs += schedule_many(task.prepare(LATER, i) for task in tasks for i in range(3))
+    jobs += asyncio.run(
+        aschedule_many(task.prepare(LATER, i) for task in tasks for i in range(3))
+    )
+    assert jobs[0].cancel(durable=PATIENT)
+
+    assert len(jobs) == 21
+    assert all(
+        _waits_of(node) > before
+        for node, before in zip(cluster.nodes, waits, strict=False)
+    )
+
+
+def _waits_of(node: Server) -> int:
+    told = node.client().info("commandstats")
+    return int(told.get("cmdstat_wait", {"calls": 0})["calls"])
+
+
+@pytest.mark.parametrize("how", ["one", "many", "async"])
+def test_a_silent_replica_of_one_node_is_told(
+    how: str, cluster: TestCluster, names: list[str]
+) -> None:
+    replica = cluster.nodes[cluster.primaries + 1]
+    hasty = Durable(replicas=1, timeout=0.05)
+    first, last = (
+        add.using(queue=name, durable=hasty if name == names[1] else None)
+        for name in names[:2]
+    )
+    calls: dict[str, Callable[[], Any]] = {
+        "one": lambda: schedule(last, LATER, 1),
+        "many": lambda: schedule_many(
+            [first.prepare(LATER, 1), last.prepare(LATER, 2)]
+        ),
+        "async": lambda: asyncio.run(aschedule(last, LATER, 1)),
+    }
+    replica.suspend()
+    try:
+        with pytest.raises(NotDurable) as caught:
+            calls[how]()
+    finally:
+        replica.resume()
+    assert caught.value.acknowledged == 0
+    assert find_jobs(queue=names[1]).count() == 1
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_call_that_waits_follows_its_slot_and_waits_there(
+    is_async: bool, cluster: TestCluster, names: list[str], settings: Any
+) -> None:
+    settings.DELAYQ = {
+        **settings.DELAYQ,
+        "CONNECTION": f"{cluster.url}/?socket_timeout=60",
+    }
+    name, (source, target, *_) = names[0], cluster.nodes
+    slot = key_slot(name.encode())
+    task = add.using(queue=name, durable=PATIENT)
+    schedule(task, LATER, 1)
+    cluster.move(slot, source, target)
+    try:
+        before = _waits_of(target)
+
+        job = (
+            asyncio.run(aschedule(task, LATER, 2))
+            if is_async
+            else schedule(task, LATER, 2)
+        )
+
+        assert job.created
+        assert find_jobs(queue=name).count() == 2
+        assert _waits_of(target) > before
+    finally:
+        cluster.move(slot, target, source)
+
+
+def test_a_message_published_at_any_node_is_heard(
+    cluster: TestCluster, names: list[str]
+) -> None:
+    heard: list[bytes | None] = []
+    listener = ChannelListener(Clients.of(cluster.url).shared())
+    try:
+        listener.subscribe("cluster-test", heard.append)
+        wait_until(lambda: heard == [None], description="it is subscribed")
+        for i, node in enumerate(cluster.nodes[: cluster.primaries]):
+            node.client().publish("cluster-test", str(i))
+
+        wait_until(
+            lambda: sorted(filter(None, heard)) == [b"0", b"1", b"2"],
+            description="all were heard",
+        )
+    finally:
+        listener.stop()
+
+
+def test_subscribers_of_all_nodes_are_counted(
+    cluster: TestCluster, names: list[str]
+) -> None:
+    opened = [
+        node.client().pubsub(ignore_subscribe_messages=True)
+        for node in cluster.nodes[: cluster.primaries]
+    ]
+    for each in opened:
+        each.subscribe("cluster-count")
+        each.get_message(timeout=5)
+    try:
+        assert own_clients.of_thread().pubsub_numsub("cluster-count") == [
+            (b"cluster-count", 3)
+        ]
+    finally:
+        for each in opened:
+            each.close()
+
+
+def test_a_wait_for_a_list_follows_its_slot(
+    cluster: TestCluster, names: list[str]
+) -> None:
+    name, (source, target, *_) = names[0], cluster.nodes
+    slot = key_slot(name.encode())
+    client = Clients.of(cluster.url).shared()
+    peeks = Peeks()
+    wait_for_any(client, peeks, [name], 20)
+    cluster.move(slot, source, target)
+    try:
+        # Its connection leads to the old node, which says so.
+        wait_for_any(client, peeks, [name], 20)
+        target.client().rpush(name, "x")
+        began = time.monotonic()
+        wait_for_any(client, peeks, [name], 10_000)
+        assert time.monotonic() - began < 1.5
+    finally:
+        peeks.close()
+        target.client().delete(name)
+        cluster.move(slot, target, source)
+
+
+class TestFailures:
+    """Clusters of these tests' own, with nodes that fail."""
+
+    def test_with_a_third_of_the_cluster_down_the_rest_is_served(
+        self, private_cluster: Callable[..., TestCluster], settings: Any
+    ) -> None:
+        cluster = private_cluster(replicas=0)
+        names = [name for (name,) in cluster.names_on_each()]
+        _configure(settings, cluster, names)
+        schedule_many(add.using(queue=name).prepare(LATER, 1) for name in names)
+
+        cluster.nodes[0].kill(signal.SIGKILL)
+
+        for name in names[1:]:
+            assert schedule(add.using(queue=name), LATER, 2).created
+        with pytest.raises(RedisConnectionError) as caught:
+            schedule(add.using(queue=names[0]), LATER, 2)
+        assert is_of_node(caught.value)
+        assert f":{cluster.nodes[0].port}" in str(caught.value)
+        own_clients.forget()
+        # Somebody who comes new finds the cluster through the nodes that are up.
+        assert schedule(add.using(queue=names[1]), LATER, 2).created
+        seen = look([get_settings().queue(name) for name in names])
+        assert isinstance(seen.queues[0].counts, RedisConnectionError)
+        assert [queue.counts.waiting for queue in seen.queues[1:]] == [3, 2]  # type: ignore[union-attr]
+
+    def test_a_cluster_that_wants_all_its_slots_is_told_to_be_down(
+        self,
+        private_cluster: Callable[..., TestCluster],
+        settings: Any,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        cluster = private_cluster(
+            replicas=0, options={"cluster_require_full_coverage": "yes"}
+        )
+        names = [name for (name,) in cluster.names_on_each()]
+        _configure(settings, cluster, names)
+        monkeypatch.setattr(clusters, "PATIENCE_S", 0.1)
+        assert schedule(add.using(queue=names[1]), LATER, 1).created
+
+        cluster.nodes[0].kill(signal.SIGKILL)
+        wait_until(
+            lambda: cluster.state_of(cluster.nodes[1]) == "fail",
+            description="the others have noticed",
+        )
+
+        with pytest.raises(ClusterDownError) as caught:
+            schedule(add.using(queue=names[1]), LATER, 2)
+        assert not may_have_run(caught.value)
+        assert "cluster-require-full-coverage" in describe_fault(caught.value).hint
+
+    def test_after_a_failover_calls_go_to_the_replica(
+        self, private_cluster: Callable[..., TestCluster], settings: Any
+    ) -> None:
+        cluster = private_cluster()
+        names = [name for (name,) in cluster.names_on_each()]
+        _configure(settings, cluster, names)
+        jobs = schedule_many(add.using(queue=name).prepare(LATER, 1) for name in names)
+        cluster.wait_for_replicas()
+
+        cluster.nodes[0].kill(signal.SIGKILL)
+
+        def again() -> bool:
+            try:
+                return schedule(add.using(queue=names[0]), LATER, 2).created
+            except RedisError:
+                return False
+
+        wait_until(again, description="the replica has taken over")
+        assert cluster.holder_of(names[0]) in cluster.nodes[cluster.primaries :]
+        assert [get_job(job.id).state for job in jobs] == ["scheduled"] * 3
+
+        async def main() -> int:
+            return await find_jobs(queue=names[0]).acount()
+
+        assert asyncio.run(main()) == 2
+
+    def test_wrong_credentials_are_told_as_such(
+        self, private_cluster: Callable[..., TestCluster], settings: Any
+    ) -> None:
+        cluster = private_cluster(primaries=1, replicas=0)
+        for node in cluster.nodes:
+            node.client().execute_command(
+                "ACL", "SETUSER", "someone", "on", ">secret", "~*", "&*", "+@all"
+            )
+        url = cluster.url.replace("://", "://someone:wrong@")
+
+        with pytest.raises(AuthenticationError):
+            Clients.of(url).of_thread().get("x")
+        right = Clients.of(cluster.url.replace("://", "://someone:secret@"))
+        assert right.of_thread().get("x") is None
+        assert "secret" not in repr(right.of_thread().arguments)  # type: ignore[attr-defined]
+
+    def test_an_account_that_may_not_ask_for_slots_is_told_as_such(
+        self, private_cluster: Callable[..., TestCluster]
+    ) -> None:
+        cluster = private_cluster(primaries=1, replicas=0)
+        cluster.nodes[0].client().execute_command(
+            "ACL",
+            "SETUSER",
+            "someone",
+            "on",
+            ">secret",
+            "~*",
+            "&*",
+            "+@all",
+            "-cluster",
+        )
+        url = cluster.url.replace("://", "://someone:secret@")
+
+        with pytest.raises(NoPermissionError, match="cluster"):
+            Clients.of(url).of_thread().get("x")
+
+    def test_a_node_that_announces_an_address_out_of_reach_is_named(
+        self, private_cluster: Callable[..., TestCluster]
+    ) -> None:
+        cluster = private_cluster(primaries=1, replicas=0)
+        client = cluster.nodes[0].client()
+        # Nobody listens there.
+        client.config_set("cluster-announce-ip", "127.0.0.2")
+        client.config_set("cluster-announce-port", "1")
+        wait_until(
+            lambda: client.execute_command("CLUSTER", "SLOTS")[0][2][1] == 1,
+            description="it announces that",
+        )
+
+        with pytest.raises(RedisConnectionError, match=r"127\.0\.0\.2:1\b"):
+            Clients.of(cluster.url).of_thread().get("x")
+
+
+def test_a_server_without_cluster_mode_is_told_as_such(
+    private_server: Callable[..., Server],
+) -> None:
+    server = private_server()
+    url = server.url.replace("redis://", "redis+cluster://").removesuffix("/0")
+
+    with pytest.raises(InvalidSettings, match="no cluster mode"):
+        Clients.of(url).of_thread().get("x")
+
+
+def test_a_plain_url_of_a_cluster_s_node_is_explained(
+    cluster: TestCluster, names: list[str]
+) -> None:
+    client = cluster.nodes[0].client()
+    with pytest.raises(MovedError) as caught:
+        client.get(names[1])
+
+    assert "redis+cluster://" in describe_fault(caught.value).hint
+
+
+def test_nobody_can_be_reached() -> None:
+    client = Clients.of("redis+cluster://127.0.0.1:1,127.0.0.1:2").of_thread()
+
+    with pytest.raises(RedisConnectionError) as caught:
+        client.get("x")
+
+    assert not may_have_run(caught.value)
+
+
+def test_an_asyncio_cluster_client_is_refused_with_what_to_give_instead() -> None:
+    theirs = redis.asyncio.RedisCluster(host="127.0.0.1", port=1)
+
+    with pytest.raises(InvalidSettings, match=r"redis\.RedisCluster"):
+        Clients.of(theirs)  # type: ignore[arg-type]
+
+
+def test_nodes_that_send_a_call_to_and_fro_end_it(
+    cluster: TestCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = Clients.of(cluster.url).of_thread()
+    script = load_script(("django_delayq.wire",), "offer")
+    call: Call[Any] = Call(script, ["q"])
+    port = cluster.nodes[0].port
+
+    def redirect(client: Any, command: Any) -> Any:
+        raise MovedError(f"1 127.0.0.1:{port}")
+
+    monkeypatch.setattr(clusters, "execute", redirect)
+
+    with pytest.raises(MovedError):
+        client.execute_command(*call.command())

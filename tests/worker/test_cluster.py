@@ -1,0 +1,222 @@
+"""Workers of a cluster: one line to each node, and a node in trouble that holds up its own queues only."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from redis.crc import key_slot
+from redis.exceptions import RedisError
+
+from django_delayq import schedule, schedule_many
+from django_delayq.calls.line import Lines
+from django_delayq.clients.clients import own_clients
+from django_delayq.jobs import formats
+from tests.clusters import TestCluster
+from tests.polling import wait_until
+from tests.worker.project import tasks
+from tests.worker.workers import NEVER_MS, counts
+
+
+@pytest.fixture
+def on(
+    configure: Any, settings: Any, queue_name: str
+) -> Iterator[Callable[[TestCluster], list[str]]]:
+    """Point the settings at a cluster, and return the names of three queues, one on each node."""
+    used: list[tuple[TestCluster, list[str]]] = []
+
+    def on(cluster: TestCluster) -> list[str]:
+        names = [name for (name,) in cluster.names_on_each(prefix=f"{queue_name}-")]
+        settings.DELAYQ = {
+            "CONNECTION": cluster.url,
+            "QUEUES": {"default": {}, **{name: {} for name in names}},
+            "WORKER": {"LEASE": 30},
+        }
+        formats.forget()
+        used.append((cluster, names))
+        return names
+
+    yield on
+    for cluster, names in used:
+        if all(node.is_running for node in cluster.nodes):
+            cluster.clear(names)
+
+
+def test_a_worker_serves_the_queues_of_all_nodes_on_a_line_to_each(
+    cluster, on, work, records
+):
+    names = on(cluster)
+    jobs = schedule_many(
+        tasks.note.using(queue=name).prepare(0.05 * i, name)
+        for name in names
+        for i in range(4)
+    )
+
+    worker = work(names, cap_ms=NEVER_MS)
+
+    wait_until(lambda: records.count("run") == 12, description="all have run")
+    assert sorted(records.jobs("run")) == sorted(job.id for job in jobs)
+    lines = worker.loop._line
+    assert isinstance(lines, Lines)
+    assert len(lines._lines) == 3
+    for name in names:
+        wait_until(
+            lambda name=name: counts(name).counters.get("succeeded", 0) == 4,
+            description="the ends are told",
+        )
+
+
+def test_an_idle_worker_hears_at_once_of_jobs_on_every_node(cluster, on, work, records):
+    names = on(cluster)
+    worker = work(names, cap_ms=NEVER_MS)
+    wait_until(
+        lambda: all(queue.is_watched for queue in worker.loop.queues.values()),
+        description="it waits",
+    )
+    for count, name in enumerate(names, 1):
+        schedule(tasks.note.using(queue=name), 0, name)
+        # Nothing but the message can have woken it.
+        wait_until(lambda n=count: records.count("run") == n, description="it has run")
+
+
+def test_jobs_that_are_pushed_to_a_list_wake_a_worker_on_every_node(
+    cluster, on, work, records
+):
+    names = on(cluster)
+    worker = work(names, cap_ms=NEVER_MS)
+    wait_until(
+        lambda: all(queue.is_watched for queue in worker.loop.queues.values()),
+        description="it waits",
+    )
+
+    for name in names:
+        own_clients.of_thread().rpush(name, b"no payload of ours")
+
+    for name in names:
+        wait_until(
+            lambda name=name: counts(name).held == 1,
+            description="it was looked at",
+        )
+
+
+def test_slots_that_move_under_load_neither_lose_nor_double_a_job(
+    cluster, on, work, records
+):
+    names = on(cluster)
+    source, target = cluster.nodes[:2]
+    slot = key_slot(names[0].encode())
+    stored: list[str] = []
+
+    def add() -> None:
+        for i in range(150):
+            for name in names:
+                stored.append(schedule(tasks.note.using(queue=name), 0.01, i).id)
+
+    adding = threading.Thread(target=add)
+    work(names, threads=4)
+    adding.start()
+    moves = 0
+    while adding.is_alive() or moves < 2:
+        cluster.move(slot, source, target)
+        cluster.move(slot, target, source)
+        moves += 1
+    adding.join()
+
+    assert len(stored) == 450
+    wait_until(
+        lambda: set(records.jobs("run")) >= set(stored), description="all have run"
+    )
+    wait_until(
+        lambda: sum(counts(name).counters.get("succeeded", 0) for name in names) == 450,
+        description="the ends are told",
+    )
+    assert sorted(records.jobs("run")) == sorted(stored)
+
+
+def test_while_a_node_is_down_the_queues_of_the_others_are_served(
+    private_cluster, on, work, records, caplog
+):
+    cluster = private_cluster(replicas=0)
+    names = on(cluster)
+    worker = work(names)
+    for name in names:
+        schedule(tasks.note.using(queue=name), 0)
+    wait_until(lambda: records.count("run") == 3, description="it works")
+
+    cluster.nodes[0].kill(signal.SIGKILL)
+    wait_until(
+        lambda: f"queue {names[0]} cannot be served" in caplog.text,
+        description="it says so",
+    )
+    later = [
+        schedule(tasks.note.using(queue=name), 0.05 * i).id
+        for i in range(10)
+        for name in names[1:]
+    ]
+
+    wait_until(
+        lambda: set(records.jobs("run")) >= set(later), description="the others go on"
+    )
+    assert worker.is_running
+    assert not any(worker.loop.queues[name].problem for name in names[1:])
+
+
+def test_after_a_failover_a_worker_goes_on_with_the_replica(
+    private_cluster, on, work, records, caplog
+):
+    cluster = private_cluster()
+    names = on(cluster)
+    work(names)
+    stored = [
+        job.id
+        for job in schedule_many(
+            tasks.note.using(queue=name).prepare(0.5 + 0.02 * i)
+            for name in names
+            for i in range(50)
+        )
+    ]
+    cluster.wait_for_replicas()
+
+    cluster.nodes[0].kill(signal.SIGKILL)
+
+    def again() -> bool:
+        try:
+            stored.append(schedule(tasks.note.using(queue=names[0]), 0).id)
+        except RedisError:
+            return False
+        return True
+
+    wait_until(again, description="the replica has taken over")
+    # What ran just before the failure, and was not known to the replica yet, runs once more.
+    wait_until(
+        lambda: set(records.jobs("run")) >= set(stored), description="all have run"
+    )
+    wait_until(
+        lambda: f"queue {names[0]} is served again" in caplog.text,
+        description="it says so",
+    )
+
+
+def test_the_leases_of_a_dead_process_are_given_back_on_every_node(
+    cluster, on, program, records
+):
+    names = on(cluster)
+    for name in names:
+        schedule(tasks.hold.using(queue=name), 0)
+    queues = [each for name in names for each in ("--queue", name)]
+    worker = program(*queues, "--processes", "1", "--threads", "3")
+    wait_until(lambda: records.count("start") == 3, description="all run")
+
+    (child,) = worker.children()
+    os.kill(child, signal.SIGKILL)
+
+    wait_until(lambda: records.count("start") == 6, description="all run again")
+    worker.wait_for_log("3 leases of a dead process are given back")
+    records.let_go()
+    for name in names:
+        wait_until(
+            lambda name=name: counts(name).counters.get("succeeded", 0) == 1,
+            description="the ends are told",
+        )
