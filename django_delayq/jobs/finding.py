@@ -609,13 +609,14 @@ afind_jobs = find_jobs
 def _check_queues(queue: Any) -> tuple[str, ...]:
     settings = conf.get_settings()
     if queue is None:
-        return tuple(settings.queues)
+        return tuple(each.name for each in settings.queues_of())
     names = [queue] if isinstance(queue, str) else _items(queue, "queue", "a name")
     for name in names:
         if not isinstance(name, str):
             raise InvalidSearch(f"a queue has a name, a string; got {show(name)}")
-        settings.queue(name)
-    return tuple(dict.fromkeys(names))
+    # Nothing is found where nothing is looked for.
+    parts = settings.queues_of(*names) if names else []
+    return tuple(each.name for each in parts)
 
 
 def _check_states(state: Any) -> frozenset[State]:

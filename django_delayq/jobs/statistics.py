@@ -157,10 +157,16 @@ async def astatistics_totals(
     return await aperform(own_clients.of_loop, _totals(queues))
 
 
-def _settings_of(queues: Iterable[str] | None) -> list[QueueSettings]:
+def _parts_of(queues: Iterable[str] | None) -> tuple[list[str], list[QueueSettings]]:
+    """Return all that hold the jobs of queues; and of each the name of the queue under which its numbers count."""
     settings = conf.get_settings()
-    names: Iterable[str] = settings.queues if queues is None else dict.fromkeys(queues)
-    return [settings.queue(name) for name in names]
+    names: list[str] = []
+    parts: list[QueueSettings] = []
+    for name in settings.names if queues is None else dict.fromkeys(queues):
+        found = settings.queues_of(name)
+        parts += found
+        names += [name] * len(found)
+    return names, parts
 
 
 def _range(minutes: int | None, hours: int | None) -> tuple[Unit, int]:
@@ -198,14 +204,26 @@ def _of_queues(
     queues: Iterable[str] | None, minutes: int | None, hours: int | None
 ) -> Steps[dict[str, Series]]:
     unit, count = _range(minutes, hours)
-    settings = _settings_of(queues)
+    names, parts = _parts_of(queues)
     found = yield from _ask(
-        [statistics.read_figures(each.keys, unit, count=count) for each in settings]
+        [statistics.read_figures(each.keys, unit, count=count) for each in parts]
     )
-    series = {}
-    for each, read in zip(settings, found, strict=True):
-        series[each.name] = series_of(unit, count, read)
-    return series
+    series: dict[str, list[Series]] = {}
+    for name, read in zip(names, found, strict=True):
+        series.setdefault(name, []).append(series_of(unit, count, read))
+    return {name: together_of(several) for name, several in series.items()}
+
+
+def together_of(several: Sequence[Series]) -> Series:
+    """Return what was measured of several queues, or shards, as that of one."""
+    if len(several) == 1:
+        return several[0]
+    # Shards may lie on several servers, of which one is in the next minute already.
+    found: dict[datetime, list[Figures]] = {}
+    for span in (span for series in several for span in series.spans):
+        found.setdefault(span.since, []).append(span.figures)
+    spans = [Span(since, total(found[since])) for since in sorted(found)]
+    return Series(several[0].unit, spans[-len(several[0].spans) :])
 
 
 def series_of(unit: Unit, count: int, read: Read) -> Series:
@@ -220,14 +238,15 @@ def _of_task(
     queue: str, task: str, minutes: int | None, hours: int | None
 ) -> Steps[Series]:
     unit, count = _range(minutes, hours)
-    (settings,) = _settings_of([queue])
+    _, parts = _parts_of([queue])
     found: dict[int, Figures] = {}
     now = None
-    for read in (yield from _read_tasks([settings], unit, count))[0]:
-        now = read.now if now is None else now
-        for moment, name, text in tasks_in(read):
-            if name == task:
-                _merge(found, moment, decode_figures(text))
+    for reads in (yield from _read_tasks(parts, unit, count)):
+        for read in reads:
+            now = read.now if now is None else now
+            for moment, name, text in tasks_in(read):
+                if name == task:
+                    _merge(found, moment, decode_figures(text))
     assert now is not None
     return _series(unit, now, count, found)
 
@@ -236,11 +255,11 @@ def _of_tasks(
     queues: Iterable[str] | None, minutes: int | None, hours: int | None
 ) -> Steps[dict[str, dict[str, Figures]]]:
     unit, count = _range(minutes, hours)
-    settings = _settings_of(queues)
-    all_read = yield from _read_tasks(settings, unit, count)
+    names, parts = _parts_of(queues)
+    all_read = yield from _read_tasks(parts, unit, count)
     found: dict[str, dict[str, Figures]] = {}
-    for each, reads in zip(settings, all_read, strict=True):
-        tasks = found[each.name] = {}
+    for queue, reads in zip(names, all_read, strict=True):
+        tasks = found.setdefault(queue, {})
         for read in reads:
             for _, name, text in tasks_in(read):
                 _merge(tasks, name, decode_figures(text))
@@ -288,12 +307,21 @@ def _series(unit: Unit, now: int, count: int, stored: dict[int, Figures]) -> Ser
 
 
 def _totals(queues: Iterable[str] | None) -> Steps[dict[str, Totals]]:
-    settings = _settings_of(queues)
-    replies = yield from _ask([statistics.read_totals(each.keys) for each in settings])
-    return {
-        each.name: totals_of(tasks)
-        for each, tasks in zip(settings, replies, strict=True)
-    }
+    names, parts = _parts_of(queues)
+    replies = yield from _ask([statistics.read_totals(each.keys) for each in parts])
+    return totals_by_queue(zip(names, replies, strict=True))
+
+
+def totals_by_queue(
+    read: Iterable[tuple[str, dict[str, Figures]]],
+) -> dict[str, Totals]:
+    """Return what was read of queues, or of their shards, under the names of the queues."""
+    found: dict[str, dict[str, Figures]] = {}
+    for queue, tasks in read:
+        known = found.setdefault(queue, {})
+        for name, figures in tasks.items():
+            _merge(known, name, figures)
+    return {queue: totals_of(tasks) for queue, tasks in found.items()}
 
 
 def totals_of(tasks: dict[str, Figures]) -> Totals:

@@ -142,8 +142,8 @@ async def astop_worker(worker_id: str) -> bool:
 
 
 def _reading(queue: str | None) -> Steps[list[Worker]]:
-    settings = conf.get_settings()
-    wanted = set(settings.queues) if queue is None else {settings.queue(queue).name}
+    queues = conf.get_settings().queues_of(queue)
+    wanted = {each.name for each in queues}
     seen: dict[str, SeenWorker] = {}
     first, total = 0, 1
     while first < total:

@@ -63,6 +63,10 @@ class Claiming:
         self._queues = queues
         self._lease_ms = worker.lease_ms
         self._is_weighted = is_weighted
+        settings = [queue.settings for queue in queues.values()]
+        self._has_shards = any(each.shard_of is not None for each in settings)
+        names = dict.fromkeys(each.whole for each in settings)
+        self._ranks = {name: rank for rank, name in enumerate(names)}
         self._alarm = alarm
         self._watch = watch
         self._crew = crew
@@ -129,6 +133,10 @@ class Claiming:
             ready.sort(
                 key=lambda queue: random.random() ** (1 / queue.weight), reverse=True
             )
+        elif self._has_shards:
+            # The order of the queues holds, and the shards of each take turns.
+            random.shuffle(ready)
+            ready.sort(key=lambda queue: self._ranks[queue.settings.whole])
         if self._suspects.were_put_off():
             # While a claim sent ahead may bring a suspect, no other claim may bring one. The suspects of an earlier queue
             # would be put off for as long as a later one has jobs.

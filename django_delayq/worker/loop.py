@@ -48,7 +48,7 @@ class ClaimLoop:
     def __init__(
         self,
         client: Redis,
-        queues: Sequence[tuple[QueueSettings, int]],
+        queues: Sequence[tuple[QueueSettings, float]],
         worker: WorkerSettings,
         *,
         owner: bytes,

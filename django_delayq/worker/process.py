@@ -60,7 +60,7 @@ class WorkerOptions:
     """What a worker, with all its processes, is to do."""
 
     #: Queues and their weights, in order of priority.
-    queues: Sequence[tuple[QueueSettings, int]]
+    queues: Sequence[tuple[QueueSettings, float]]
     #: Claim by weight instead of by order.
     is_weighted: bool
     worker: WorkerSettings

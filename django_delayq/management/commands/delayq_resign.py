@@ -84,10 +84,8 @@ class Command(CommandWithExamples):
             raise CommandError("--force needs --format N.")
         try:
             settings, keyring = conf.get_settings(), conf.get_keyring()
-            queues = [
-                settings.queue(name)
-                for name in dict.fromkeys(options["queues"]) or sorted(settings.queues)
-            ]
+            names = options["queues"] or sorted(settings.names)
+            queues = settings.queues_of(*names)
             self._check_format(options["format"], keyring)
             client = own_clients.make()
         except DelayqError as error:
