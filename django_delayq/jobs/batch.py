@@ -210,7 +210,7 @@ class Batch(Generic[R]):
         callback, draft = self.callback, self._draft
         if self._is_begun or draft is None:
             return
-        settings = conf.get_settings().queues[callback.queue]
+        settings = conf.get_settings().queue(callback.queue)
         known = yield from formats.finding(callback.queue)
         (new,), _, _ = written([draft], settings, known)
         # From now on only the server can say where it is.

@@ -12,13 +12,13 @@ from typing import Any
 from django_delayq import conf
 from django_delayq.delivery import storing
 from django_delayq.delivery.storing import NewJob
-from django_delayq.exceptions import EncodeError, InvalidArguments
+from django_delayq.exceptions import EncodeError, InvalidArguments, InvalidTask
 from django_delayq.jobs import contexts, formats
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.duplicates import on_holder
 from django_delayq.jobs.job import Draft, Extras, Job, is_unicode
-from django_delayq.jobs.options import Seconds, check_priority, seconds
+from django_delayq.jobs.options import Seconds, TaskOptions, check_priority, seconds
 from django_delayq.redaction import show
 from django_delayq.wire.delay import (
     MAX_DELAY_MS,

@@ -128,7 +128,7 @@ def _meeting(job: Job[Any], wanted: OnHolder, is_promised: bool = False) -> Step
 
 def _changing_holder(job: Job[Any], wanted: OnHolder) -> Steps[bool]:
     """Change the job that holds the unique key, unless it runs or has gone; return whether that is done."""
-    draft, settings = job.draft, conf.get_settings().queues[job.queue]
+    draft, settings = job.draft, conf.get_settings().queue(job.queue)
     known = yield from formats.finding(job.queue)
     payload = b""
     if wanted.replaces:
@@ -199,7 +199,7 @@ def explain(error: RedisError, jobs: Sequence[Job[Any]]) -> None:
 def _store(
     queue: str, draft: Draft, known: formats.Known, is_promised: bool = False
 ) -> Call[list[Scheduled]]:
-    settings = conf.get_settings().queues[queue]
+    settings = conf.get_settings().queue(queue)
     if draft.format == known.format and draft.extras is NO_EXTRAS:
         # Almost every job.
         new, is_ranked, has_batches = draft.new, known.is_ranked, False
@@ -223,7 +223,7 @@ def _store(
 def _call(
     queue: str, drafts: Sequence[Draft], known: formats.Known
 ) -> Call[list[Scheduled]]:
-    settings = conf.get_settings().queues[queue]
+    settings = conf.get_settings().queue(queue)
     new, is_ranked, has_batches = written(drafts, settings, known)
     call = storing.schedule(
         settings.keys,

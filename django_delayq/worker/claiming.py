@@ -25,6 +25,7 @@ from django_delayq.worker.plan import NOTHING, Plan
 from django_delayq.worker.planning import AHEAD_MS, Planner
 from django_delayq.worker.queue_state import QueueState
 from django_delayq.worker.settlement import is_queues_own
+from django_delayq.worker.shards import OtherShards
 from django_delayq.worker.suspects import Suspects
 from django_delayq.worker.upkeep import ROUND_MS
 
@@ -58,14 +59,14 @@ class Claiming:
         outage: Outage,
         suspects: Suspects,
         ending: Ending,
+        shards: OtherShards,
     ) -> None:
         self._line = line
+        self._shards = shards
         self._queues = queues
         self._lease_ms = worker.lease_ms
         self._is_weighted = is_weighted
-        settings = [queue.settings for queue in queues.values()]
-        self._has_shards = any(each.shard_of is not None for each in settings)
-        names = dict.fromkeys(each.whole for each in settings)
+        names = dict.fromkeys(queue.settings.whole for queue in queues.values())
         self._ranks = {name: rank for rank, name in enumerate(names)}
         self._alarm = alarm
         self._watch = watch
@@ -133,7 +134,7 @@ class Claiming:
             ready.sort(
                 key=lambda queue: random.random() ** (1 / queue.weight), reverse=True
             )
-        elif self._has_shards:
+        elif len(self._queues) > len(self._ranks):
             # The order of the queues holds, and the shards of each take turns.
             random.shuffle(ready)
             ready.sort(key=lambda queue: self._ranks[queue.settings.whole])
@@ -182,6 +183,7 @@ class Claiming:
     def _claim(self, queue: QueueState, plan: Plan) -> None:
         if not queue.has_begun:
             self._line.rest()
+            self._shards.begin(queue.settings)
             queue.upkeep.begin()
             queue.has_begun = True
         is_ahead = queue.under_way is not None
@@ -353,9 +355,16 @@ class Claiming:
                 queue.upkeep.note(error)
         if is_kept_up:
             queue.upkeep.turn(now_ms)
+            self._look_for_shards(queue)
         is_due = now_us >= queue.periods.due_us or now_ms >= queue.periods.next_ms
         if is_due and self._may_move_on(queue):
             self._move_on(queue, now_ms, now_us)
+
+    def _look_for_shards(self, queue: QueueState) -> None:
+        try:
+            self._shards.look(queue.settings)
+        except RedisError as error:
+            queue.upkeep.note(error)
 
     def _may_move_on(self, queue: QueueState) -> bool:
         # After the first upkeep, which raises the queue's format: only then jobs have priorities and limits. What comes

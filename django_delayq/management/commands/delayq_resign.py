@@ -100,7 +100,8 @@ class Command(CommandWithExamples):
         finally:
             client.close()
         left = sorted(
-            settings.queues.keys() - {queue.name for queue in queues}, key=str
+            {each.name for each in settings.queues_of()}
+            - {each.name for each in queues}
         )
         if not self._conclude(tallies, left, keyring, options["format"]):
             raise SystemExit(1)
