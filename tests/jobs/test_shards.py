@@ -380,6 +380,30 @@ def test_queue_is_found_whole_by_its_name_and_in_part_by_that_of_a_shard(
 
 
 @pytest.mark.redis
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_jobs_of_all_shards_are_listed_by_their_start_times(
+    shards: Shards, is_async: bool
+) -> None:
+    name = shards(3)
+    delays = [LATER + 7 * n % 500 for n in range(500)]
+    schedule_many(samples.add.using(queue=name).prepare(d, d) for d in delays)
+    looked: list[int] = []
+
+    async def listed(jobs: Any) -> list[Any]:
+        return [job.args[0] async for job in jobs]
+
+    def of(jobs: Any) -> list[Any]:
+        return asyncio.run(listed(jobs)) if is_async else [job.args[0] for job in jobs]
+
+    assert of(find_jobs(queue=name)) == sorted(delays)
+    assert of(find_jobs(limit=10)) == sorted(delays)[:10]
+    assert of(find_jobs(queue=[name, f"{name}-2"], limit=0)) == []
+    assert of(find_jobs(queue=name).watched(looked.append))
+    assert looked[-1] == 500
+    assert looked == sorted(looked)
+
+
+@pytest.mark.redis
 def test_ended_jobs_and_statistics_are_of_the_whole_queue(shards: Shards) -> None:
     name = shards(2)
     jobs = [schedule(samples.add.using(queue=name), LATER, n) for n in range(8)]
