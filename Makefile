@@ -16,7 +16,7 @@ VERSION := import sys; print(sys.version_info[:2])
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: help demo test test-all test-servers test-java versions interop pictures fuzz lint bench
+.PHONY: help demo test test-all test-servers test-java versions interop pictures fuzz chaos lint bench
 # Two of them would install into one venv at once.
 .NOTPARALLEL:
 
@@ -60,6 +60,9 @@ FUZZED := Kryo5Codec MarshallingCodec SmileJacksonCodec CborJacksonCodec MsgPack
 
 fuzz: $(FOR_TEST) ## 1,000,000 spoilt payloads for each binary codec
 	@for codec in $(FUZZED); do $(BIN)/python -m tests.fuzz --codec $$codec --runs 1000000 || exit; done
+
+chaos: $(FOR_TEST) ## Faults on servers and workers under load; ARGS='kill-server --times 10'
+	$(BIN)/python -m tests.chaos $(ARGS)
 
 lint: $(FOR_LINT) ## ruff, mypy, codespell
 	$(BIN)/ruff check .

@@ -145,6 +145,7 @@ class Server:
         ):  # where DEBUG needs no permission and the option is unknown
             self.options["enable_debug_command"] = "yes"
         self.options.update(options or {})
+        self._wrapper: list[str] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._reaper: subprocess.Popen[bytes] | None = None
 
@@ -176,6 +177,10 @@ class Server:
     def client(self, **kwargs: Any) -> redis.Redis:
         """Return a new client on the Unix socket; replies are bytes. Closed when the test ends."""
         return _opened(redis.Redis.from_url(self.socket_url, **kwargs))
+
+    def wrap(self, command: str) -> None:
+        """Start the server by a shell's command from now on, which runs ``"$0" "$@"``."""
+        self._wrapper = ["/bin/sh", "-c", command]
 
     def start(self) -> "Server":
         """Start the server and return once it answers."""
@@ -255,7 +260,7 @@ class Server:
         )
         with self.log_path.open("wb") as log:
             self._process = subprocess.Popen(
-                [self.binary, config],
+                [*self._wrapper, self.binary, config],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

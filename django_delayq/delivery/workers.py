@@ -101,6 +101,10 @@ class Registered(NamedTuple):
     now_ms: int
     #: The order that waits for this process, sealed; empty: none.
     order: bytes
+    #: When the process said so before, by the server's clock, epoch ms; -1: the registry did not have it.
+    before_ms: int = -1
+    #: Whether the registry has it now. A full one takes no more.
+    is_kept: int = 1
 
 
 def register(

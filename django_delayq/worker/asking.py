@@ -8,7 +8,6 @@ from django_delayq.clock import boottime_ms, monotonic_ms
 from django_delayq.conf import WorkerSettings
 from django_delayq.delivery import claiming
 from django_delayq.delivery.claiming import Leased, Mode
-from django_delayq.signals import job_dead
 from django_delayq.worker.crew import Crew
 from django_delayq.worker.ending import Ending
 from django_delayq.worker.plan import Asked, Plan
@@ -80,9 +79,9 @@ class Asking:
             lease_ms=self._lease_ms,
             mode=queue.mode,
             transfer_limit=queue.transfer_sizer.size,
-            # Whoever wants to hear of a death buries the job itself: a claim could only say so once, and a reply can be lost.
-            # But a receiver that kills its process is not called for ever.
-            max_kills=self._max_kills + (MOST_TOLD if job_dead.receivers else 0),
+            # A worker buries the job, so that it is logged, counted and told: a claim could only say so once, and a reply
+            # can be lost. But who kills its process even then is not called for ever.
+            max_kills=self._max_kills + MOST_TOLD,
             safe_kills=suspects.safe_kills,
             takes_suspect=suspects.may_come_from(queue, self._queues.values()),
             put_off_ms=put_off_ms,

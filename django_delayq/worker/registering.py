@@ -11,6 +11,7 @@ from redis.exceptions import RedisError, ResponseError
 from django_delayq.calls.line import Line, UnderWay
 from django_delayq.clock import boottime_ms, monotonic_ms
 from django_delayq.delivery.workers import (
+    KEPT_MS,
     MOST_JOBS,
     REGISTRY,
     Registered,
@@ -66,6 +67,8 @@ class Registering:
         # The last order that was read, whether it was obeyed or not.
         self._order = b""
         self._problem = ""
+        # When the server last took this, by its clock, epoch ms; None: it has not.
+        self._kept_ms: int | None = None
 
     @property
     def has_told(self) -> bool:
@@ -127,9 +130,26 @@ class Registering:
         except (RedisError, OSError):
             return
         self._problem = ""
+        self._notice_loss(reply)
         if reply.order and reply.order != self._order:
             self._order = reply.order
             self._obey(reply)
+
+    def _notice_loss(self, reply: Registered) -> None:
+        """Say so if the server has forgotten that it took this."""
+        kept_ms = self._kept_ms
+        self._kept_ms = reply.now_ms if reply.is_kept else None
+        if kept_ms is None or reply.before_ms >= kept_ms:
+            return
+        # Who was silent for longer, or seems to have been after a step of the clock, is rightly forgotten.
+        if abs(reply.now_ms - kept_ms) <= KEPT_MS:
+            logger.error(
+                "the server has forgotten what it took %.1f s ago: FLUSHALL or FLUSHDB was run there, or it came back"
+                " without its data or with those of an earlier moment, as after a restart without appendonly, or a"
+                " failover to a replica that was behind. Jobs that waited there may be lost, and jobs that had ended"
+                " may run again",
+                (reply.now_ms - kept_ms) / 1000,
+            )
 
     def _obey(self, reply: Registered) -> None:
         try:

@@ -1073,9 +1073,11 @@ def registry(rig: Rig) -> RegistryKeys:
     return RegistryKeys.of(rig.keys.queue.name)
 
 
-def register(rig: Rig, name: str) -> object:
+def register(rig: Rig, name: str) -> workers.Registered:
     info = WorkerInfo("host", 7, queues=[rig.keys.queue.name])
-    return rig.run(workers.register(registry(rig), name, info, now_us=rig.now_us))
+    call = workers.register(registry(rig), name, info, now_us=rig.now_us)
+    registered: workers.Registered = rig.run(call)
+    return registered
 
 
 @stop("register", drains=True)

@@ -5,6 +5,7 @@ import shutil
 import socket
 import tempfile
 import threading
+import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +41,9 @@ class Proxy:
         self._sockets: set[socket.socket] = set()
         self._frozen: set[socket.socket] = set()
         self.is_refusing = False
+        #: Every piece that passes is held up by so many seconds; and how many were.
+        self.delay_s = 0.0
+        self.delayed = 0
         self._is_closed = False
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()
@@ -126,6 +130,9 @@ class Proxy:
                         _shut(client)
                         loss.struck.set()
                         return
+                    if self.delay_s:
+                        time.sleep(self.delay_s)
+                        self.delayed += 1
                     other[sock].sendall(data)
         except OSError:
             pass

@@ -14,7 +14,7 @@ from django_delayq import InvalidSearch, QueueNotFound, schedule
 from django_delayq.calls.running import run
 from django_delayq.clients.clients import own_clients
 from django_delayq.conf import get_keyring
-from django_delayq.delivery.workers import REGISTRY, give_order
+from django_delayq.delivery.workers import REGISTRY, RegistryKeys, give_order
 from django_delayq.jobs.workers import (
     Worker,
     WorkerState,
@@ -251,6 +251,33 @@ def test_server_that_refuses_the_registry_keeps_no_job_from_running(
         wait_until(lambda: records.count("run") == 1, description="it works")
 
     assert caplog.text.count("nobody can stop it from afar") == 1
+
+
+@pytest.mark.parametrize("loses_all", [True, False])
+def test_server_that_has_forgotten_is_noticed_once(
+    work, queue_name, caplog, client, monkeypatch, loses_all
+) -> None:
+    # No other worker of this server is to be disturbed.
+    registry = RegistryKeys.of(queue_name)
+    monkeypatch.setattr(registering, "REGISTRY", registry)
+    work()
+
+    def last_seen():
+        return client.zrange(registry.workers_seen, 0, -1, withscores=True)
+
+    ((worker, first_ms),) = wait_until(last_seen, description="it has registered")
+    wait_until(lambda: last_seen()[0][1] > first_ms, description="it has done so again")
+    assert "has forgotten" not in caplog.text
+
+    if loses_all:
+        client.delete(*registry)
+    else:
+        client.zadd(registry.workers_seen, {worker: first_ms - 1000})
+
+    wait_until(lambda: "has forgotten" in caplog.text, description="it is logged")
+    (told,) = last_seen()
+    wait_until(lambda: last_seen()[0][1] > told[1], description="it has gone on")
+    assert caplog.text.count("the server has forgotten what it took") == 1
 
 
 def test_stopped_process_is_not_replaced_and_a_killed_one_is(

@@ -7,7 +7,8 @@
 -- ARGV[3]  what it says of itself
 -- ARGV[4]  how long a silent process is kept (ms)
 -- ARGV[5]  processes that the registry takes
--- Returns  now, epoch ms; the order that waits for this process, empty if none does
+-- Returns  now, epoch ms; the order that waits for this process, empty if none does; when it last said that it lives,
+--          epoch ms, -1 if the registry does not have it; whether the registry has it now
 
 local now_ms, id, kept_ms = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2], tonumber(ARGV[4])
 
@@ -18,7 +19,8 @@ for _, other in ipairs(redis.call('ZRANGEBYSCORE', keys.workers_seen, '(' .. dec
 end
 redis.call('HLEN', keys.workers)
 local order = redis.call('HGET', keys.orders, id)
-local is_full = redis.call('ZCARD', keys.workers_seen) >= tonumber(ARGV[5]) and not redis.call('ZSCORE', keys.workers_seen, id)
+local before = redis.call('ZSCORE', keys.workers_seen, id)
+local is_full = redis.call('ZCARD', keys.workers_seen) >= tonumber(ARGV[5]) and not before
 
 -- First a command that a full server does not refuse.
 redis.call('ZREM', keys.workers_seen, '', unpack(silent))
@@ -26,8 +28,9 @@ if #silent > 0 then
   redis.call('HDEL', keys.workers, unpack(silent))
   redis.call('HDEL', keys.orders, unpack(silent))
 end
-if not is_full or #silent > 0 then
+local has_room = not is_full or #silent > 0
+if has_room then
   redis.call('ZADD', keys.workers_seen, decimal(now_ms), id)
   redis.call('HSET', keys.workers, id, ARGV[3])
 end
-return { now_ms, order or '' }
+return { now_ms, order or '', before and tonumber(before) or -1, has_room and 1 or 0 }
