@@ -34,6 +34,7 @@ from django_delayq import (
     set_limit,
     store_schedule,
 )
+from django_delayq.delivery import limiting
 from django_delayq.delivery.sharding import (
     MOST_SHARDS,
     parse_shard,
@@ -326,6 +327,22 @@ def test_queue_that_had_no_shards_keeps_keys_under_its_bare_name(
     assert again == held
     assert [get_job(job.id).args for job in held] == [[0], [1], [2], [3]]
     assert find_jobs(queue=name).count() == 4
+
+
+@pytest.mark.redis
+def test_jobs_with_a_limit_that_wait_keep_all_keys_under_the_bare_name(
+    shards: Shards, client: Any, hand: Any
+) -> None:
+    name = shards(None)
+    hand.run(
+        limiting.declare(hand.keys, [("of-account", {"concurrency": 1})], is_new=True)
+    )
+    schedule(samples.add.using(queue=name), LATER, 1)
+
+    name = shards(3)
+
+    with pytest.raises(InvalidSettings, match=r"\['KEY_SHARDS'\] to 0"):
+        schedule(charge.using(queue=name), LATER, 1)
 
 
 @pytest.mark.redis
