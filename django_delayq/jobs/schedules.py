@@ -745,6 +745,8 @@ def _storing(
     queue = settings.queue(definitions.home_of(chosen.queue, name, limit))
     definitions.check_size(queue, name, definition)
     text = definitions.sealed(queue.name, "stored", name, definition)
+    if queue.shard_of is not None:
+        yield from _checking_others(name, queue)
     for _ in range(TRIES):
         known = yield from loading(queue)
         entry = known.entries.get(name) or Entry()
@@ -768,6 +770,19 @@ def _storing(
             logger.info("schedule %s is stored on queue %s: %s", name, queue.name, when)
             return (yield from _getting(name, queue.name))
     raise _too_busy(name)
+
+
+def _checking_others(name: str, queue: QueueSettings) -> Steps[None]:
+    """Make sure that no other shard has a schedule of this name: its task's limit may have led it there."""
+    for part in conf.get_settings().queues_of(queue.shard_of):
+        if part.name == queue.name:
+            continue
+        known = yield from loading(part)
+        if name in known.entries:
+            raise InvalidSchedule(
+                f"a schedule named {name!r} is in shard {part.name!r}, and by the limit of its task this one belongs to"
+                f" {queue.name!r}; delete that one first, or choose another name"
+            )
 
 
 def _count_stored(known: Known) -> int:

@@ -199,7 +199,9 @@ def explain(error: RedisError, jobs: Sequence[Job[Any]]) -> None:
 def _store(
     queue: str, draft: Draft, known: formats.Known, is_promised: bool = False
 ) -> Call[list[Scheduled]]:
-    settings = conf.get_settings().queue(queue)
+    configured = conf.get_settings()
+    # Almost every queue is found at once. Each job that is scheduled pays for what is here.
+    settings = configured.queues.get(queue) or configured.queue(queue)
     if draft.format == known.format and draft.extras is NO_EXTRAS:
         # Almost every job.
         new, is_ranked, has_batches = draft.new, known.is_ranked, False
@@ -360,11 +362,12 @@ def _again(job: Job[Any]) -> str:
 
 
 def _queue_full(queue: str, count: int, refused: list[Job[Any]]) -> QueueFull:
-    settings = conf.get_settings().find(queue)
-    limit = (settings.max_jobs if settings else None) or 0
-    name = settings.whole if settings else queue
-    share = "" if name == queue else f", of which a shard has {limit:,}"
-    total = (conf.get_settings().sharded[name].max_jobs or 0) if share else limit
+    settings = conf.get_settings()
+    found, name = settings.find(queue), settings.whole(queue)
+    limit = (found.max_jobs if found else None) or 0
+    whole = settings.sharded.get(name)
+    share = "" if whole is None else f", of which a shard has {limit:,}"
+    total = limit if whole is None else whole.max_jobs or 0
     more = "another job" if len(refused) == 1 else f"{len(refused):,} more jobs"
     return QueueFull(
         f"queue {queue!r} has no room for {more}: it holds {count:,} that wait or run, and"

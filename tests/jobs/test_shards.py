@@ -11,6 +11,7 @@ import pytest
 from django_delayq import (
     Batch,
     InvalidArguments,
+    InvalidSchedule,
     InvalidSettings,
     InvalidTask,
     Job,
@@ -512,3 +513,26 @@ def test_schedule_lives_in_one_shard(shards: Shards) -> None:
     job: Job[Any] = stored[0].fire()
     assert job.queue == stored[0].queue
     assert all(each.delete() for each in stored)
+
+
+@pytest.mark.redis
+def test_schedule_of_another_shard_keeps_its_name(shards: Shards) -> None:
+    name = shards(4)
+    task = charge.using(unique=False, queue=name)
+    by_shard = {task.prepare(0, n).queue: n for n in range(32)}
+    first, second = list(by_shard.values())[:2]
+    options: Any = {"queue": name, "unique": False}
+    moments = every(timedelta(hours=1))
+    stored = store_schedule("charged", charge, moments, args=[first], **options)
+
+    with pytest.raises(InvalidSchedule, match=f"is in shard '{stored.queue}'"):
+        store_schedule(
+            "charged", charge, moments, args=[second], replace=True, **options
+        )
+    assert (
+        store_schedule(
+            "charged", charge, moments, args=[first], replace=True, **options
+        ).queue
+        == stored.queue
+    )
+    assert stored.delete()
