@@ -51,9 +51,9 @@ interop: $(FOR_TEST) ## Ten versions of Redisson beside us, and the pages of doc
 	DELAYQ_TEST_REQUIRE_JAVA=1 DELAYQ_COMPATIBILITY_PAGE=docs/compatibility.md \
 		$(BIN)/python -m pytest --all $(INTEROP) $(ARGS)
 
-pictures: $(FOR_ALL) ## docs/pictures, light and dark; needs chromium and chromedriver
-	DELAYQ_TEST_REQUIRE_BROWSER=1 DELAYQ_TEST_SERVERS=valkey DELAYQ_PICTURES=docs/pictures \
-		$(BIN)/python -m pytest --all tests/admin/test_browser.py -k pictures $(ARGS)
+pictures: $(FOR_ALL) ## Every page into build/pictures, and those of the docs into docs/pictures; needs chromium and chromedriver
+	DELAYQ_TEST_REQUIRE_BROWSER=1 DELAYQ_TEST_SERVERS=valkey DELAYQ_PICTURES=build/pictures DELAYQ_DOCS_PICTURES=docs/pictures \
+		$(BIN)/python -m pytest --all tests/admin/test_pictures.py $(ARGS)
 
 # What we decode by hand, and others may have written.
 FUZZED := Kryo5Codec MarshallingCodec SmileJacksonCodec CborJacksonCodec MsgPackJacksonCodec

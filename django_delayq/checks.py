@@ -16,7 +16,7 @@ from django.db import connections
 from django.db.models import Model
 from django.utils.module_loading import import_string
 from django_redis.cache import RedisCache
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from django_delayq import conf
 from django_delayq.clients.clients import own_clients
@@ -49,7 +49,7 @@ def register_all() -> None:
 def check_server(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
     """Ask the server whether it can serve the queues."""
     try:
-        problems = server_problems()
+        problems = _problems_now()
     except (DelayqError, RedisError, OSError) as error:
         fault = describe_fault(error)
         return [
@@ -67,6 +67,28 @@ def check_server(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMes
             id=_LEVELS[problem.level.name][1],
         )
         for problem in problems
+    ]
+
+
+def _problems_now() -> "list[ServerProblem]":
+    """Return what `server_problems` finds, and what the overview warns of besides."""
+    # Other checks need not import them.
+    from django_delayq.health.problems import Level
+    from django_delayq.showing.overview import look
+
+    found = server_problems()
+    try:
+        seen = look(conf.get_settings().queues_of(), found)
+    except ResponseError:
+        # What the server refuses is among them.
+        return found
+    # While a new version is brought out, workers are stopped: that is no reason to stop there.
+    passing = {problem for queue in seen.queues for problem in queue.problems}
+    return [
+        problem._replace(level=Level.WARNING)
+        if problem in passing and problem.level is Level.ERROR
+        else problem
+        for problem in seen.problems
     ]
 
 

@@ -532,7 +532,7 @@ _TOP: dict[str, tuple[str, _Check, str]] = {
         _optional(_is_connection),
         "the alias of a django-redis cache, or a URL that redis-py reads, such as"
         " 'redis://localhost:6379/0': port and database are numbers, parameters those of redis-py, special characters of a password are encoded,"
-        " # as %23",
+        " # as %23; or a URL of Sentinels, such as 'redis+sentinel://host1:26379,host2:26379/mymaster/0'",
     ),
     "KEYS": (
         "keys",

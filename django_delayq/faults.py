@@ -14,6 +14,11 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from django_delayq.clients.sentinels import (
+    PrimaryNotFound,
+    PrimaryUnknown,
+    SentinelsRefuse,
+)
 from django_delayq.exceptions import EmbeddedServerError, InvalidSettings
 from django_delayq.redaction import redact
 from django_delayq.wording import gettext
@@ -40,7 +45,8 @@ def describe_fault(error: Exception) -> Fault:
 def is_misconfigured(error: Exception) -> bool:
     """Return whether only another ``DELAYQ['CONNECTION']``, or another account on the server, helps."""
     return isinstance(
-        error, AuthenticationError | AuthorizationError | InvalidResponse
+        error,
+        AuthenticationError | AuthorizationError | InvalidResponse | PrimaryUnknown,
     ) or _is_database_wrong(error)
 
 
@@ -71,6 +77,28 @@ def _meaning(error: Exception, message: str) -> tuple[str, str]:
         return (
             gettext("The embedded server does not run."),
             gettext("Install what it needs, or name a server in DELAYQ['CONNECTION']."),
+        )
+    if isinstance(error, SentinelsRefuse):
+        return (
+            gettext("The Sentinels do not accept the account."),
+            gettext(
+                "Check sentinel_username and sentinel_password in DELAYQ['CONNECTION'], or SENTINEL_KWARGS of its cache."
+                " The Sentinels have an account of their own."
+            ),
+        )
+    if isinstance(error, PrimaryUnknown):
+        return (
+            gettext("The Sentinels know no primary of this name."),
+            gettext(
+                "Correct the name in DELAYQ['CONNECTION']: it is the one that the Sentinels monitor."
+            ),
+        )
+    if isinstance(error, PrimaryNotFound):
+        return (
+            gettext("No Sentinel answers."),
+            gettext(
+                "Are the Sentinels of DELAYQ['CONNECTION'] up, and can they be reached from here?"
+            ),
         )
     if isinstance(error, AuthenticationError | AuthorizationError):
         return (

@@ -39,13 +39,13 @@ HIDDEN = Hidden()
 _SECRET = re.compile(r"pass|pwd|secret|token|auth|credential|api.?key", re.IGNORECASE)
 #: Parameters of a URL whose values are shown.
 _HARMLESS = re.compile(
-    r"db|protocol|username|client_name|timeout|max_connections|health_check_interval|decode_responses"
+    r"db|protocol|(sentinel_)?username|client_name|timeout|max_connections|health_check_interval|decode_responses"
     r"|(socket|retry|encoding|ssl)_(?!password)\w+"
 )
 _PLACE = re.compile(r"\A([^/#]*)(.*)\Z", re.DOTALL)
 _URL = re.compile(r"\b[a-z][a-z0-9+.-]*://\S+", re.IGNORECASE)
 #: A URL whose slashes were forgotten.
-_NEAR_URL = re.compile(r"(rediss?|valkeys?|unix):", re.IGNORECASE)
+_NEAR_URL = re.compile(r"((rediss?|valkeys?)(\+\w+)?|unix):", re.IGNORECASE)
 _HOST = re.compile(r"(\[[^\]@]*\]|[^:@\[\]]*)(:\d*)?")
 #: An old server repeats the arguments of an unknown command; those of HELLO and AUTH contain a password.
 _REPEATED = re.compile(r"(with args beginning with:).*")
@@ -74,7 +74,7 @@ def redact_url(url: str) -> str:
     if at:
         user, colon, _ = account.partition(":")
         place = f"{user}:{MASK}@{host}" if colon else f"{MASK}@{host}"
-    elif not _HOST.fullmatch(host):
+    elif not all(map(_HOST.fullmatch, _hosts(scheme, host))):
         # The port is not a number, or a password stands without a server. A path is shown only if it can be a database.
         name, _, _ = host.partition(":")
         if question or not re.fullmatch(r"(/\d*)?", path):
@@ -83,6 +83,11 @@ def redact_url(url: str) -> str:
     return f"{scheme}://{place}{path}{question}" + "&".join(
         map(_redact_parameter, parameters)
     )
+
+
+def _hosts(scheme: str, place: str) -> list[str]:
+    # Sentinels, and the nodes of a cluster, are several: redis+sentinel://host1:26379,host2:26379/name/0
+    return place.split(",") if "+" in scheme else [place]
 
 
 def _redact_parameter(parameter: str) -> str:
@@ -106,10 +111,16 @@ def _redact_match(match: re.Match[str]) -> str:
     return redact_url(url) + match[0][len(url) :]
 
 
+#: What may stand before each line of a text that is quoted, as a traceback does inside of an exception group.
+_MARGIN = r"[ \t|]*"
+
+
 def mask(text: str, secrets: Iterable[str]) -> str:
-    """Return a text without some others, the longest of which come first."""
+    """Return a text without some others, the longest of which come first; their lines may be indented in it."""
     for secret in secrets:
-        text = text.replace(secret, MASK)
+        # textwrap.indent() finds lines in the same way.
+        lines = secret.splitlines(keepends=True)
+        text = re.sub(_MARGIN.join(map(re.escape, lines)), MASK, text)
     return text
 
 

@@ -13,6 +13,7 @@ from django.utils.translation import gettext, ngettext, pgettext_lazy
 
 from django_delayq.faults import Fault
 from django_delayq.health.problems import ServerProblem
+from django_delayq.jobs.moments import When
 from django_delayq.wording import Value, Wording
 
 #: A state as pages name it; a few say more than `State` does.
@@ -95,9 +96,14 @@ def list_text(items: Iterable[str]) -> str:
     return gettext("{others} and {last}").format(others=told, last=last)
 
 
-def is_english() -> bool:
-    """Return whether the current language is English, or none is active."""
-    return (translation.get_language() or "en").startswith("en")
+def when_text(when: When) -> str:
+    """Say when a schedule comes."""
+    words = when.words
+    if isinstance(words, Wording):
+        return say(words)
+    # What puts a cron expression into words speaks English only.
+    is_english = (translation.get_language() or "en").startswith("en")
+    return words if is_english else when.short
 
 
 def _find(singular: str, plural: tuple[str, int] | None) -> str:

@@ -33,6 +33,7 @@ from django_delayq.jobs import outbox
 from tests.databases import Postgres, PostgresUnavailable, is_required
 from tests.isolation import Registrations, restored
 from tests.polling import FakeClock
+from tests.sentinels import Watched
 from tests.servers import (
     KINDS,
     ExternalServer,
@@ -235,6 +236,17 @@ def private_server(server_kind: str) -> Iterator[Callable[..., Server]]:
     yield start
     for server in started:
         server.stop()
+
+
+@pytest.fixture(scope="session")
+def watched(server_kind: str) -> Iterator[Watched]:
+    """A primary, two replicas and three Sentinels that tests share: leave them whole, see `Watched.heal`."""
+    if server_kind == ExternalServer.kind:
+        pytest.skip("DELAYQ_TEST_URL is one server, without Sentinels")
+    if server_kind == "redis6":
+        pytest.skip("its Sentinels cannot be told to hurry")
+    with Watched(server_kind) as watched:
+        yield watched
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from django_delayq.jobs import registry
+from django_delayq.jobs import outbox, registry
 from django_delayq.queues import reading
 from django_delayq.worker import attempt
 
@@ -101,7 +101,11 @@ def restored() -> Iterator[None]:
     ]
     path = [*sys.path]
     interval_s = sys.getswitchinterval()
+    # A test that changes INSTALLED_APPS has Django call ready() of each app again, which installs the outbox. Workers
+    # of later tests would then look for rows in the databases in memory, whose connections close() leaves open.
+    installed = outbox.installed()
     yield
+    outbox.install(installed)
     for known, before in told:
         known.clear()
         known.update(before)

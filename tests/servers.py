@@ -121,7 +121,7 @@ class Server:
 
     ``options`` are lines of its configuration file, with ``_`` for ``-``. By default nothing is
     written to disk. Files and addresses stay the same from one `start` to the next.
-    ``environment`` is added to ours for the server alone.
+    ``environment`` is added to ours for the server alone; ``arguments`` follow its configuration file.
     """
 
     def __init__(
@@ -130,8 +130,10 @@ class Server:
         options: Mapping[str, str] | None = None,
         *,
         environment: Mapping[str, str] | None = None,
+        arguments: tuple[str, ...] = (),
     ) -> None:
         self.kind = kind
+        self.arguments = arguments
         self.environment = dict(environment or {})
         self.binary = binary_of(kind)
         self.directory = Path(_short_directory())
@@ -260,7 +262,7 @@ class Server:
         )
         with self.log_path.open("wb") as log:
             self._process = subprocess.Popen(
-                [*self._wrapper, self.binary, config],
+                [*self._wrapper, self.binary, config, *self.arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

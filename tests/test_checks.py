@@ -16,11 +16,22 @@ from django.db import connections
 from django.test import override_settings
 from django_redis.cache import RedisCache
 
+from django_delayq import schedule
+from django_delayq.calls.running import run
 from django_delayq.checks import check_settings
 from django_delayq.database_checks import check_room
+from django_delayq.delivery.workers import (
+    REGISTRY,
+    WorkerInfo,
+    register,
+    unregister,
+)
 from django_delayq.jobs.decorator import delayed_task, queue_handler
 from django_delayq.jobs.limit import Limit
+from django_delayq.wire.frame import FrameFormat, pack
+from django_delayq.wire.keys import QueueKeys
 from tests.databases import added
+from tests.sentinels import Watched
 
 LOCMEM = "django.core.cache.backends.locmem.LocMemCache"
 URL = "redis://localhost:6379/0"
@@ -268,6 +279,42 @@ class TestServer:
         assert ids_of(found) == ["django_delayq.E009"]
         assert "Check user and password" in str(found[0].hint)
 
+    @pytest.mark.parametrize(
+        ("change", "message", "hint"),
+        [
+            (("mymaster", "nobody"), "no primary named 'nobody'", "Correct the name"),
+            (("127.0.0.1", "127.0.0.2"), "no Sentinel of 'mymaster' answers", "Are"),
+        ],
+    )
+    def test_deploy_says_what_is_wrong_with_sentinels(
+        self,
+        settings: Any,
+        watched: Watched,
+        change: tuple[str, str],
+        message: str,
+        hint: str,
+    ) -> None:
+        url = watched.url.replace(*change).replace("://", "://app:hunter2@")
+        settings.DELAYQ = {"CONNECTION": url}
+
+        found = checks.run_checks(tags=["delayq"], include_deployment_checks=True)
+
+        assert ids_of(found) == ["django_delayq.E009"]
+        assert message in found[0].msg
+        assert str(found[0].hint).startswith(hint)
+        assert "hunter2" not in str(found[0])
+
+    def test_deploy_asks_the_primary_of_sentinels(
+        self, settings: Any, watched: Watched
+    ) -> None:
+        settings.DELAYQ = {"CONNECTION": watched.url}
+
+        found = checks.run_checks(tags=["delayq"], include_deployment_checks=True)
+
+        # It has no append-only file, which only its own configuration says.
+        assert ids_of(found) == ["django_delayq.W001"]
+        assert "append-only" in found[0].msg
+
     def test_deploy_blames_the_secrets_and_not_the_server(
         self, settings: Any, private_server: Any
     ) -> None:
@@ -291,6 +338,47 @@ class TestServer:
 
         assert "django_delayq.E010" in ids_of(found)
         assert any("allkeys-lru" in item.msg for item in found)
+
+    @pytest.mark.redis
+    def test_deploy_warns_of_what_the_overview_warns_of(
+        self, settings: Any, client: Any, server: Any, queue_name: str
+    ) -> None:
+        @delayed_task(name="tests.checks.late", queue=queue_name)
+        def late() -> None: ...
+
+        shared = f"{queue_name}-java"
+        settings.DELAYQ = {
+            "CONNECTION": server.socket_url,
+            "QUEUES": {
+                queue_name: {},
+                shared: {"REDISSON": "3.16.6", "CODEC": "StringCodec"},
+            },
+        }
+        schedule(late, 0)
+        timeout_set = QueueKeys.of(queue_name).timeout_set
+        client.zadd(timeout_set, dict.fromkeys(client.zrange(timeout_set, 0, -1), 1e12))
+        frame = pack(b"java1234", b"x", FrameFormat.BC0LC0)
+        client.zadd(QueueKeys.of(shared).timeout_set, {frame: 1e15})
+        info = WorkerInfo("web1", 4711, "0.0.1", queues=[shared])
+        run(client, register(REGISTRY, queue_name, info))
+
+        found = checks.run_checks(tags=["delayq"], include_deployment_checks=True)
+
+        run(client, unregister(REGISTRY, queue_name))
+        told = {item.msg: item.id for item in found if queue_name in item.msg}
+        assert [
+            id
+            for message, id in told.items()
+            if message.endswith("and no worker serves it.")
+        ] == ["django_delayq.W001"]
+        assert [
+            id
+            for message, id in told.items()
+            if f"queue {shared!r}, 1 has a format" in message
+        ] == ["django_delayq.E010"]
+        assert ("django_delayq.W001", "Worker web1:4711 runs django-delayq 0.0.1") in {
+            (item.id, item.msg.partition(",")[0]) for item in found
+        }
 
 
 def ids_of(found: list[Any]) -> list[str]:

@@ -22,6 +22,7 @@ from django.views.debug import ExceptionReporter
 from django_delayq import conf
 from django_delayq.calls.call import CallPacker
 from django_delayq.clients.clients import own_clients
+from django_delayq.clients.primary import PrimaryConnection
 from django_delayq.clients.server import CONNECT_TIMEOUT_S, SOCKET_TIMEOUT_S
 from django_delayq.codecs import get_codec
 from django_delayq.conf import (
@@ -41,6 +42,7 @@ from django_delayq.queues.blocking import BlockingQueue
 from django_delayq.redaction import hide
 from django_delayq.wire.frame import FrameFormat
 from tests.polling import await_until, wait_until
+from tests.sentinels import NAME, Watched
 from tests.servers import ExternalServer, Server
 
 URL = "redis://localhost:6379/0"
@@ -818,6 +820,45 @@ async def test_alias_of_django_redis_serves_the_event_loop_too(
     ours = await own_clients.of_loop()
 
     assert await ours.get(queue_name) == b"x"
+
+
+@pytest.fixture
+def sentinel_cache(settings: Any, watched: Watched) -> dict[str, Any]:
+    """A cache of django-redis that Sentinels lead; ``DELAYQ`` names it."""
+    cache: dict[str, Any] = {
+        "BACKEND": "django_redis.cache.RedisCache",
+        "LOCATION": f"redis://{NAME}/0",
+        "OPTIONS": {
+            "CONNECTION_FACTORY": "django_redis.pool.SentinelConnectionFactory",
+            "SENTINELS": [("127.0.0.1", port) for port in watched.sentinel_ports],
+            "SENTINEL_KWARGS": {"socket_timeout": 2.5},
+        },
+    }
+    settings.CACHES = {"default": cache}
+    settings.DELAYQ = {"CONNECTION": "default"}
+    return cache
+
+
+async def test_alias_with_sentinels_leads_to_their_primary(
+    watched: Watched, sentinel_cache: dict[str, Any], queue_name: str
+) -> None:
+    watched.client(watched.primary).set(queue_name, "x")
+
+    assert own_clients.of_thread().get(queue_name) == b"x"
+    assert await (await own_clients.of_loop()).get(queue_name) == b"x"
+    # The class of redis-py stays with a server that hangs.
+    connection = own_clients.of_thread().connection
+    assert isinstance(connection, PrimaryConnection)
+
+
+def test_alias_that_leads_to_replicas_is_told(
+    settings: Any, sentinel_cache: dict[str, Any]
+) -> None:
+    sentinel_cache["LOCATION"] += "?is_master=0"
+    settings.CACHES = {"default": sentinel_cache}
+
+    with pytest.raises(InvalidSettings, match="replicas of 'mymaster'"):
+        own_clients.of_thread()
 
 
 @pytest.mark.parametrize(

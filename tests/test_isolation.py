@@ -3,9 +3,11 @@
 import logging
 import signal
 from importlib import import_module
+from typing import Any
 
 import pytest
 
+from django_delayq.jobs import outbox
 from django_delayq.jobs.decorator import delayed_task, queue_handler
 from django_delayq.jobs.registry import all_tasks, handled_queues
 from django_delayq.queues import reading
@@ -47,6 +49,17 @@ def test_handlers_of_logs_and_signals_end_with_the_test(run: str) -> None:
 
     logger.setLevel(logging.ERROR)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+
+
+@twice
+def test_an_app_that_is_made_ready_again_installs_no_outbox_for_the_next_test(
+    run: str, settings: Any
+) -> None:
+    assert outbox.installed() is None
+
+    settings.INSTALLED_APPS = [*settings.INSTALLED_APPS]
+
+    assert outbox.installed() is not None
 
 
 def test_tasks_of_modules_that_this_one_does_not_import_are_hidden() -> None:

@@ -42,6 +42,14 @@ WELL_FORMED = [
         "rediss://h?ssl_keyfile=/k&ssl_password=hunter2",
         "rediss://h?ssl_keyfile=/k&ssl_password=***",
     ),
+    (
+        "redis+sentinel://a:1,b,[::1]:2/m/0?sentinel_username=u&sentinel_password=hunter2",
+        "redis+sentinel://a:1,b,[::1]:2/m/0?sentinel_username=u&sentinel_password=***",
+    ),
+    (
+        "rediss+sentinel://app:hunter2@a:1,b:2/m",
+        "rediss+sentinel://app:***@a:1,b:2/m",
+    ),
     ("unix:///s?db=0&password=hunter2", "unix:///s?db=0&password=***"),
     ("unix://app:hunter2@/s?db=0", "unix://app:***@/s?db=0"),
 ]
@@ -55,6 +63,9 @@ GARBAGE = [
     ("redis://:hun?hunter2@h/0", "redis://***"),
     ("redis://h?db=0&hunter2@x", "redis://***"),
     ("redis:/:hunter2@h", "***@h"),
+    ("redis+sentinel:hunter2", "redis+sentinel:***"),
+    ("redis+sentinel://a:1,:hunter2/m", "redis+sentinel://***"),
+    ("redis+sentinel://:hun/hunter2@a,b/m", "redis+sentinel://***"),
     ("redis:hunter2", "redis:***"),
     (":hunter2@h:6379", "***@h:6379"),
     ("://:hunter2@h", "://:***@h"),

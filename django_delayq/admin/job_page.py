@@ -114,7 +114,12 @@ def context_of(
             f"{settings.name}:{token}", seen, state, content, settings, batch_left
         ),
         "events": timeline.events_of(
-            seen, state, display.read_attempts(seen), content.enqueued_ms, worker
+            seen,
+            state,
+            display.read_attempts(seen),
+            content.enqueued_ms,
+            worker,
+            fields.note_of(state, content, settings),
         ),
         "content": content,
         "raw": None if content.is_sensitive else display.read_raw(seen.payload),

@@ -10,7 +10,13 @@ from django_delayq.admin.forms import LimitForm
 from django_delayq.admin.visit import Visit, queue_of
 from django_delayq.conf import QueueSettings
 from django_delayq.exceptions import DelayqError
-from django_delayq.jobs.limiting import LimitInForce, clear_limit, limits, set_limit
+from django_delayq.jobs.limiting import (
+    LimitInForce,
+    clear_limit,
+    concerning,
+    limits,
+    set_limit,
+)
 from django_delayq.translating import say
 
 
@@ -31,7 +37,7 @@ def show_limits(visit: Visit, queue: str) -> HttpResponse:
             refused[name] = form
         if not refused:
             return HttpResponseRedirect(visit.reverse("limits", settings.name))
-    found = limits(settings.name)
+    found = list(concerning(settings, limits(settings.name)))
     if not any(each.limit is None for each in found):
         found.insert(0, LimitInForce(settings.name, None, None, None, ""))
     context: dict[str, Any] = {

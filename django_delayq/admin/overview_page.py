@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from django.http import HttpResponse, JsonResponse
+from django.http import HttpResponse
 from django.utils.functional import Promise
 from django.utils.translation import gettext, gettext_lazy, ngettext
 
@@ -30,6 +30,7 @@ from django_delayq.showing.overview import (
     look,
     overview_data,
 )
+from django_delayq.showing.plain_json import json_response
 from django_delayq.translating import number_text, say_fault, say_problems
 
 _MINUTE_MS, _HOUR_MS, _DAY_MS = 60_000, 3_600_000, 86_400_000
@@ -119,7 +120,7 @@ def show_queues(
 def give_data(visit: Visit) -> HttpResponse:
     """Give the overview as JSON, to people and programs that are logged in."""
     visit.check_may_view()
-    return JsonResponse(overview_data(), json_dumps_params={"ensure_ascii": False})
+    return json_response(overview_data())
 
 
 def _row(visit: Visit, queue: QueueStatus) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from django_delayq.delivery.looking import Counts
 from django_delayq.delivery.states import GRAVES, State
 from django_delayq.health import problems
 from django_delayq.jobs import registry
-from django_delayq.jobs.limiting import in_force
+from django_delayq.jobs.limiting import concerning, in_force
 from django_delayq.showing import display
 from django_delayq.translating import (
     counter_label,
@@ -105,7 +105,10 @@ def show_queue(visit: Visit, queue: str) -> HttpResponse:
         "search_url": visit.search_url(),
         "search_states": tab.states,
         **action_context(visit, tab.states),
-        "limits": [say(each.words) for each in in_force(settings, limits)],
+        "limits": [
+            say(each.words)
+            for each in concerning(settings, in_force(settings, limits), held.counts)
+        ],
         "may_change": visit.may_change,
         "pause_url": visit.reverse("pause", settings.name),
         "resume_url": visit.reverse("resume", settings.name),

@@ -17,7 +17,7 @@ from django_delayq.jobs.moments import cron
 from django_delayq.jobs.pausing import MAX_REASON
 from django_delayq.jobs.schedules import Schedule, get_schedule, get_schedules
 from django_delayq.showing.display import clean
-from django_delayq.translating import is_english, moment_text
+from django_delayq.translating import moment_text, when_text
 
 #: How many moments of each schedule are shown.
 SHOWN = 5
@@ -33,8 +33,9 @@ class Row:
     #: The next moments, in the zone of the schedule.
     moments: list[str]
     last: str
-    #: What is out of the ordinary.
+    #: What else is to be known of it, and why it does not come.
     notes: list[str]
+    faults: list[str]
     is_paused: bool
     is_overridden: bool
     is_deletable: bool
@@ -44,7 +45,7 @@ class Row:
 
 def row_of(schedule: Schedule) -> Row:
     """Describe a schedule."""
-    notes = []
+    notes, faults = [], []
     if schedule.is_stored:
         notes.append(gettext("stored"))
     if schedule.is_overridden:
@@ -56,7 +57,7 @@ def row_of(schedule: Schedule) -> Row:
             gettext("not enrolled yet: the first worker that starts does that")
         )
     if schedule.is_orphan:
-        notes.append(
+        faults.append(
             gettext("orphan: this process knows no such task")
             if schedule.is_stored
             else gettext("orphan: the code of this process has no such schedule")
@@ -67,7 +68,7 @@ def row_of(schedule: Schedule) -> Row:
             if schedule.paused_reason
             else gettext("paused since {since}, by {by}")
         )
-        notes.append(
+        faults.append(
             template.format(
                 since=moment_text(timezone.localtime(schedule.paused_since)),
                 by=schedule.paused_by,
@@ -82,11 +83,11 @@ def row_of(schedule: Schedule) -> Row:
     return Row(
         clean(schedule.name),
         clean(schedule.task),
-        # What puts a cron expression into words speaks English only.
-        clean(schedule.words if is_english() else schedule.when),
+        clean(when_text(schedule.when)),
         moments,
         moment_text(timezone.localtime(last)) if last is not None else "",
         [clean(note) for note in notes],
+        [clean(fault) for fault in faults],
         schedule.is_paused,
         schedule.is_overridden,
         schedule.is_stored or schedule.is_orphan,
@@ -126,9 +127,7 @@ def _change(schedule: Schedule, posted: Mapping[str, str], by: str) -> str:
     when = cron(posted.get("cron", ""), tz=posted.get("tz", "").strip() or None)
     schedule.override(when)
     template = gettext("Schedule {name} has other moments: {moments}.")
-    return template.format(
-        name=schedule.name, moments=when.words if is_english() else when
-    )
+    return template.format(name=schedule.name, moments=when_text(when))
 
 
 def _take_back(schedule: Schedule, posted: Mapping[str, str], by: str) -> str:

@@ -20,11 +20,12 @@ from django_delayq.showing.display import Moment, clean, short_time_text
 
 #: Tasks that are shown, those that ran most; a queue may have more.
 MOST_TASKS = 1_000
-#: How far back, and what `tasks_statistics` is asked for. Two hours are read quicker than sixty minutes.
+#: How far back, and what `tasks_statistics` is asked for: two hours are read quicker than sixty minutes, and two days
+#: quicker than 24 hours.
 SPANS: dict[str, tuple[str | Promise, dict[str, int]]] = {
     "hour": (gettext_lazy("this hour and the last"), {"hours": 2}),
-    "day": (gettext_lazy("the last day"), {"hours": 24}),
-    "week": (gettext_lazy("the last week"), {"hours": 168}),
+    "day": (gettext_lazy("today and yesterday, UTC"), {"days": 2}),
+    "week": (gettext_lazy("today and the week before, UTC"), {"days": 8}),
 }
 
 

@@ -1,4 +1,4 @@
-"""The page of workers: which process runs what, and the two orders that it can be given. One round trip for a hundred."""
+"""The page of workers: which process runs what, and the two orders that it can be given. Two round trips at most."""
 
 from typing import Any, NamedTuple
 
@@ -11,11 +11,13 @@ from django.utils.translation import gettext, gettext_lazy
 from redis.exceptions import RedisError
 
 from django_delayq import __version__, conf
+from django_delayq.admin import pages
 from django_delayq.admin.visit import Visit
 from django_delayq.faults import is_forbidden
 from django_delayq.jobs.workers import (
     Worker,
     WorkerState,
+    first_workers,
     quiet_worker,
     stop_worker,
     workers,
@@ -23,6 +25,8 @@ from django_delayq.jobs.workers import (
 from django_delayq.models import Job
 from django_delayq.showing.display import clean, span_text
 
+#: Processes of the server that are read; there may be more.
+MOST_WORKERS = 1_000
 #: What stands before the name of a process in the admin's log. No queue has an empty name.
 _WORKER = ":worker"
 
@@ -80,7 +84,7 @@ def show_workers(visit: Visit) -> HttpResponse:
     if visit.request.method == "POST":
         return _give_order(visit)
     try:
-        found = workers()
+        found, unread = first_workers(MOST_WORKERS)
     except RedisError as error:
         if not is_forbidden(error):
             raise
@@ -88,11 +92,30 @@ def show_workers(visit: Visit) -> HttpResponse:
             "workers",
             {"title": gettext("Workers"), "places": visit.places("workers")},
         )
+    number = pages.read_number(visit.request.GET.get("page", "1"), least=1)
+    pager = pages.Pager.of(number, len(found), visit.per_page)
+
+    def url_of(number: int) -> str:
+        address = visit.reverse("workers")
+        return f"{address}?page={number}" if number > 1 else address
+
+    if pager.is_beyond:
+        return HttpResponseRedirect(url_of(pager.last))
+    first = (number - 1) * visit.per_page
     context = {
         "title": gettext("Workers"),
         "places": visit.places("workers"),
         "is_known": True,
-        "rows": [_row(visit, each) for each in found],
+        "rows": [_row(visit, each) for each in found[first : first + visit.per_page]],
+        "unread": unread,
+        "pager": pager,
+        "links": [
+            (label, target and url_of(target))
+            for label, target in (
+                (gettext("‹ previous"), pager.previous),
+                (gettext("next ›"), pager.next),
+            )
+        ],
         "may_change": visit.may_change,
     }
     return visit.render_live("workers", context)

@@ -22,6 +22,7 @@ from django_delayq.backend.definition import (
     Plan,
     check_path,
     definition_of,
+    sensitive,
     set_plan,
 )
 from django_delayq.backend.problems import check_params, find_problems, is_good
@@ -52,7 +53,7 @@ from django_delayq.jobs.sending import send as send_job
 from django_delayq.redaction import show
 from django_delayq.wire.delay import Delay, parse_delay
 
-__all__ = ["DelayqBackend", "DelayqTask"]
+__all__ = ["DelayqBackend", "DelayqTask", "sensitive"]
 
 #: How long the results of tasks are kept, unless OPTIONS say otherwise: a day.
 RESULT_TTL_S = 86_400

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from operator import attrgetter
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, TypeVar, Unpack
 
 from django.utils import timezone
 
@@ -28,7 +28,10 @@ from django_delayq.exceptions import InvalidTask as NoTask
 from django_delayq.jobs import registry
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.options import OnDuplicate, Seconds, SharedOptions, TaskOptions
+from django_delayq.redaction import show
 from django_delayq.wire.delay import Delay
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 #: The options of `delayed_task` that a Task may have, beside Django's own. None, or what the decorator has by default, leaves an option to the backend's OPTIONS and the queue.
 OPTIONS = tuple(SharedOptions.__annotations__)
@@ -37,6 +40,32 @@ OPTIONS = tuple(SharedOptions.__annotations__)
 _options_of = attrgetter("queue_name", "priority", *OPTIONS)
 #: Of a function, so many combinations of options are remembered.
 MOST_VARIANTS = 64
+#: What `sensitive` sets on a function.
+_SENSITIVE = "_delayq_sensitive"
+
+
+def sensitive(*names: str) -> Callable[[F], F]:
+    """Mark parameters of a function whose values no page, log or error shows. It stands below ``@task``.
+
+    Raises:
+        InvalidTask: of Django: no names are given, or it stands above ``@task``. ``@task`` itself raises it for a name that is
+            no parameter of the function.
+    """
+    if not names or not all(isinstance(name, str) and name for name in names):
+        told = ", ".join(map(show, names))
+        raise InvalidTask(
+            f"@sensitive({told}): give the names of parameters, such as @sensitive('token')"
+        )
+
+    def mark(function: F) -> F:
+        if isinstance(function, Task):
+            raise InvalidTask(
+                f"@sensitive stands above @task of {function.module_path!r}, which does not see it: put it below"
+            )
+        setattr(function, _SENSITIVE, names)
+        return function
+
+    return mark
 
 
 class Plan:
@@ -151,7 +180,11 @@ class DelayqTask(_Planned):
             if (value := getattr(self, name)) is not None and value is not False
         }
         return replace(
-            defaults, queue=self.queue_name, priority=int(self.priority), **given
+            defaults,
+            queue=self.queue_name,
+            priority=int(self.priority),
+            sensitive=getattr(self.func, _SENSITIVE, ()),
+            **given,
         )
 
 

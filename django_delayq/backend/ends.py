@@ -22,7 +22,9 @@ from django_delayq.backend.results import (
 from django_delayq.backend.running import (
     finishing,
     is_only_logged,
+    secrets_of,
     send,
+    send_failure,
     was_told,
 )
 from django_delayq.backend.upstream import TaskResultStatus, task_finished
@@ -91,8 +93,9 @@ def _finish(
     )
     cls = ERRORS.get(job.state, JobFailed)
     error = error_of(class_path(cls), f"{cls.__name__}: {reason}\n")
+    secrets = secrets_of(job)
     if exception is not None:
-        error = error_of(class_path_of(exception), traceback_of(exception))
+        error = error_of(class_path_of(exception), traceback_of(exception, secrets))
     change(
         result,
         status=TaskResultStatus.FAILED,
@@ -106,5 +109,4 @@ def _finish(
     try:
         raise exception
     except BaseException:
-        # Django's own receiver logs the exception that is being handled.
-        send(task_finished, sender.sender, result)
+        send_failure(sender.sender, result, secrets)

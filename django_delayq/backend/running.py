@@ -8,7 +8,7 @@ import asyncio
 import functools
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -42,6 +42,8 @@ from django_delayq.backend.upstream import (
 from django_delayq.conf import get_settings
 from django_delayq.exceptions import InvalidResult, JobCancelled, JobNotFound
 from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs import registry
+from django_delayq.jobs.arguments import sensitive_texts
 from django_delayq.jobs.context import current_job
 from django_delayq.jobs.decisions import Cancel
 from django_delayq.jobs.job import Job, aget_job, get_job
@@ -77,8 +79,9 @@ def wrapped(task: DelayqTask, sender: type) -> Callable[..., Any]:
                 # The worker ends, or the time limit has struck: only the worker knows which.
                 raise
             except BaseException as error:
-                if _fail(job, result, error):
-                    await asend(task_finished, sender, result)
+                secrets = secrets_of(job)
+                if _fail(job, result, error, secrets):
+                    await _asend_failure(sender, result, secrets)
                 raise
             await asend(task_finished, sender, result)
             return value
@@ -96,9 +99,9 @@ def wrapped(task: DelayqTask, sender: type) -> Callable[..., Any]:
                 value = _kept(task, func(*_before(task, result), *args, **kwargs))
                 _succeed(result, value)
             except BaseException as error:
-                if _fail(job, result, error):
-                    # Django's own receiver logs the exception that is being handled.
-                    send(task_finished, sender, result)
+                secrets = secrets_of(job)
+                if _fail(job, result, error, secrets):
+                    send_failure(sender, result, secrets)
                 raise
             send(task_finished, sender, result)
             return value
@@ -110,6 +113,14 @@ def wrapped(task: DelayqTask, sender: type) -> Callable[..., Any]:
         parameters = list(signature.parameters.values())[1:]
         run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return run
+
+
+def secrets_of(job: Job[Any]) -> list[str]:
+    """Return how the values read that the task of a job has marked as sensitive."""
+    task = registry.find_task(job.task or "")
+    if task is None or not task.base.sensitive:
+        return []
+    return sensitive_texts(task, job.args, job.kwargs)
 
 
 def send(signal: Signal, sender: type, result: AnyResult) -> None:
@@ -124,6 +135,42 @@ async def asend(signal: Signal, sender: type, result: AnyResult) -> None:
         signal.send_robust(sender, task_result=result)
     else:
         await signal.asend_robust(sender, task_result=result)
+
+
+class Masked(Exception):
+    """Stands, where receivers look, for an exception that may have what its task has marked as sensitive."""
+
+
+def send_failure(sender: type, result: AnyResult, secrets: Sequence[str]) -> None:
+    """Send `task_finished` while an exception is handled: Django's own receiver logs that."""
+    try:
+        _stand_in(result, secrets)
+    except Masked:
+        send(task_finished, sender, result)
+    else:
+        send(task_finished, sender, result)
+
+
+async def _asend_failure(
+    sender: type, result: AnyResult, secrets: Sequence[str]
+) -> None:
+    try:
+        _stand_in(result, secrets)
+    except Masked:
+        await asend(task_finished, sender, result)
+    else:
+        await asend(task_finished, sender, result)
+
+
+def _stand_in(result: AnyResult, secrets: Sequence[str]) -> None:
+    """Raise `Masked` in place of the exception that is handled, if that may have secrets."""
+    if secrets:
+        error = Masked(result.errors[-1].traceback.rstrip())
+        try:
+            raise error
+        finally:
+            # A log would show both.
+            error.__context__ = None
 
 
 def hears_enqueued() -> bool:
@@ -274,7 +321,9 @@ def was_told(error: BaseException | None) -> bool:
     return getattr(error, _TOLD, False) is True
 
 
-def _fail(job: Job[Any], result: AnyResult, error: BaseException) -> bool:
+def _fail(
+    job: Job[Any], result: AnyResult, error: BaseException, secrets: Sequence[str]
+) -> bool:
     """Take in what a function has raised; return whether to tell now that the task has failed for good."""
     assert job.here is not None
     if not job.here.ends_with(error):
@@ -287,10 +336,10 @@ def _fail(job: Job[Any], result: AnyResult, error: BaseException) -> bool:
         with suppress(Exception):
             setattr(error, _TOLD, True)
     if is_cancelled:
-        path, text = class_path(JobCancelled), text_of(error)
+        path, text = class_path(JobCancelled), text_of(error, secrets)
     else:
         error.with_traceback(trimmed(error.__traceback__))
-        path, text = class_path_of(error), traceback_of(error)
+        path, text = class_path_of(error), traceback_of(error, secrets)
     result.errors.append(error_of(path, text))
     change(result, status=TaskResultStatus.FAILED, finished_at=timezone.now())
     return True

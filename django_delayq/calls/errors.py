@@ -14,6 +14,11 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+
+class Demoted(RedisConnectionError):
+    """Raised when the server has become a replica. It ran nothing, and the primary is found when we connect again."""
+
+
 #: The connection broke, or the server did not answer in time: the reply is lost.
 LOST = (RedisConnectionError, RedisTimeoutError)
 #: Connection errors by which the server says that it did not look at the call.

@@ -13,6 +13,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from django_delayq.calls.call import Call
 from django_delayq.calls.command import Command
 from django_delayq.calls.connections import borrow, node_of
+from django_delayq.calls.errors import Demoted
 from django_delayq.exceptions import MaybeScheduled
 
 
@@ -35,6 +36,14 @@ def send_once(client: Redis, call: Call[Any] | Command[Any]) -> Any:
         MaybeScheduled: the call was sent, and no reply came.
         redis.exceptions.RedisError: the call was not sent, or the server refused it.
     """
+    try:
+        return _send_once(client, call)
+    except Demoted:
+        # The server ran nothing. The next connection leads to its successor.
+        return _send_once(client, call)
+
+
+def _send_once(client: Redis, call: Call[Any] | Command[Any]) -> Any:
     pool = node_of(client, call.keys[0]).connection_pool
     connection = borrow(pool)
     try:
@@ -51,7 +60,7 @@ def _ask(connection: Any, command: tuple[Any, ...]) -> Any:
     try:
         connection.send_command(*command)
         return connection.read_response(disable_decoding=True)
-    except (BusyLoadingError, AuthenticationError):
+    except (BusyLoadingError, AuthenticationError, Demoted):
         raise
     except (RedisConnectionError, RedisTimeoutError, OSError) as error:
         raise _maybe_scheduled(error) from error
@@ -63,6 +72,13 @@ async def asend_once(client: aio.Redis, call: Call[Any] | Command[Any]) -> Any:
     # rounds the pool would lend a connection that died long ago, and a call that was never sent would count as a maybe.
     await asyncio.sleep(0)
     await asyncio.sleep(0)
+    try:
+        return await _asend_once(client, call)
+    except Demoted:
+        return await _asend_once(client, call)
+
+
+async def _asend_once(client: aio.Redis, call: Call[Any] | Command[Any]) -> Any:
     pool = node_of(client, call.keys[0]).connection_pool
     connection = await borrow(pool)
     try:
@@ -79,7 +95,7 @@ async def _aask(connection: Any, command: tuple[Any, ...]) -> Any:
     try:
         await connection.send_command(*command)
         return await connection.read_response(disable_decoding=True)
-    except (BusyLoadingError, AuthenticationError):
+    except (BusyLoadingError, AuthenticationError, Demoted):
         raise
     except (RedisConnectionError, RedisTimeoutError, OSError) as error:
         raise _maybe_scheduled(error) from error

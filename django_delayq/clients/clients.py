@@ -78,10 +78,13 @@ class Clients:
                 f" got {show(connection)}"
             )
         # A client that decodes would return text. A sync one with a single connection would mix up the replies of
-        # threads, that of the transfer among them.
+        # threads, that of the transfer among them. One that redis-py leads by Sentinels would stay with a server that
+        # hangs, and sometimes with one that was replaced.
+        server = Server.of(connection)
         is_used = (
             isinstance(connection, Redis | aio.Redis)
-            and not Server.of(connection).decodes
+            and not server.decodes
+            and not server.is_led
             and not (isinstance(connection, Redis) and connection.connection)
         )
         return cls(

@@ -24,6 +24,14 @@ from redis.retry import Retry
 
 from django_delayq.calls.call import CallPacker
 from django_delayq.calls.connections import node_of
+from django_delayq.clients.primary import (
+    AsyncPrimaryConnection,
+    AsyncPrimarySSLConnection,
+    PrimaryConnection,
+    PrimarySSLConnection,
+)
+from django_delayq.clients.sentinels import Address, Sentinels
+from django_delayq.clients.url import read_sentinel_url
 from django_delayq.exceptions import InvalidSettings
 from django_delayq.redaction import conceal
 
@@ -54,6 +62,8 @@ _OF_ONE_KIND = {
     "redis_connect_func",
 }
 _TWINS: tuple[tuple[type, type], ...] = (
+    (PrimarySSLConnection, AsyncPrimarySSLConnection),
+    (PrimaryConnection, AsyncPrimaryConnection),
     (UnixDomainSocketConnection, AsyncUnixConnection),
     (SSLConnection, AsyncSSLConnection),
     (Connection, AsyncConnection),
@@ -72,7 +82,17 @@ class Server:
 
     @classmethod
     def at(cls, url: str) -> "Server":
-        """Return the server at a URL."""
+        """Return the server at a URL, or the one that the Sentinels of a URL lead to."""
+        led = read_sentinel_url(url)
+        if led is not None:
+            sentinels = Sentinels(
+                led.name,
+                led.addresses,
+                dict.fromkeys(led.addresses, conceal(led.sentinel_arguments)),
+            )
+            arguments = led.arguments | {"sentinels": sentinels}
+            made = PrimarySSLConnection if led.has_tls else PrimaryConnection
+            return cls(made, arguments, led.max_connections)
         pool = ConnectionPool.from_url(url)
         return cls(pool.connection_class, pool.connection_kwargs, pool.max_connections)
 
@@ -83,8 +103,51 @@ class Server:
 
     @classmethod
     def of_pool(cls, pool: Any) -> "Server":
-        """Return the server that a pool leads to."""
+        """Return the server that a pool leads to.
+
+        Raises:
+            InvalidSettings: Sentinels lead it to replicas.
+        """
+        if hasattr(pool, "sentinel_manager"):
+            return cls._of_sentinel_pool(pool)
         return cls(pool.connection_class, pool.connection_kwargs)
+
+    @classmethod
+    def _of_sentinel_pool(cls, pool: Any) -> "Server":
+        if not pool.is_master:
+            raise InvalidSettings(
+                f"the Sentinels lead this connection to replicas of {pool.service_name!r}, which take no writes;"
+                " give the client of Sentinel.master_for, or a cache without is_master=false"
+            )
+        manager = pool.sentinel_manager
+        nodes: dict[Address, dict[str, Any]] = {}
+        for client in manager.sentinels:
+            found = client.connection_pool
+            arguments = {
+                name: value
+                for name, value in found.connection_kwargs.items()
+                if name not in _RETRIES.union(POOL_ARGUMENTS, _OF_ONE_KIND)
+            }
+            if _has_tls(found.connection_class):
+                arguments["ssl"] = True
+            address = arguments.get("host", "localhost"), arguments.get("port", 6379)
+            nodes[address] = conceal(arguments)
+        sentinels = Sentinels(
+            pool.service_name,
+            tuple(nodes),
+            nodes,
+            min_others=manager.min_other_sentinels,
+            # redis-py before 6 has none.
+            forced_host=getattr(manager, "_force_master_ip", None),
+        )
+        is_async = issubclass(pool.connection_class, AsyncAbstractConnection)
+        made = _TWINS[0 if _has_tls(pool.connection_class) else 1][is_async]
+        return cls(made, {**pool.connection_kwargs, "sentinels": sentinels})
+
+    @property
+    def is_led(self) -> bool:
+        """Whether Sentinels say where it is."""
+        return "sentinels" in self.arguments
 
     @property
     def decodes(self) -> bool:
@@ -120,7 +183,7 @@ class Server:
         if self._is_async() is is_async:
             return cls
         for twins in _TWINS:
-            if issubclass(cls, twins) and not cls.__name__.startswith("Sentinel"):
+            if issubclass(cls, twins):
                 return twins[is_async]
         raise InvalidSettings(
             f"cannot make the other kind of client, sync or async, from one with connections of type {cls.__name__};"
@@ -133,6 +196,9 @@ class Server:
             left_out.discard("maint_notifications_config")
         else:
             left_out |= _OF_ONE_KIND
+        if self.is_led:
+            # Of redis-py's own pool of Sentinels, which we do without.
+            left_out.add("connection_pool")
         arguments = {
             name: value
             for name, value in self.arguments.items()
@@ -142,3 +208,7 @@ class Server:
         arguments.setdefault("socket_timeout", SOCKET_TIMEOUT_S)
         arguments.setdefault("socket_connect_timeout", CONNECT_TIMEOUT_S)
         return conceal(arguments, is_async=is_async)
+
+
+def _has_tls(connection_class: type) -> bool:
+    return issubclass(connection_class, SSLConnection | AsyncSSLConnection)

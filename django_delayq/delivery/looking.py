@@ -19,6 +19,14 @@ from django_delayq.wire.frame import FrameFormat
 PREVIEW_BYTES = 16_384
 #: Times of one `ahead` call: 0.5 ms of the server.
 MOST_AHEAD = 120
+#: How jobs end, in the words of the counters.
+ENDS = (
+    State.SUCCEEDED,
+    State.DEAD,
+    State.EXPIRED,
+    State.CANCELLED,
+    State.QUARANTINED,
+)
 #: What HINCRBY writes.
 _NUMBER = re.compile(rb"-?\d{1,19}")
 
@@ -95,6 +103,11 @@ class Counts(NamedTuple):
         return (
             self.waiting + self.destination + self.running + self.retrying + self.held
         )
+
+    @property
+    def ended(self) -> dict[State, int]:
+        """How many jobs have ended in each way since the queue began, whoever ended them."""
+        return {state: self.counters.get(state, 0) for state in ENDS}
 
     @property
     def late_ms(self) -> int:

@@ -5,7 +5,8 @@ Each process counts for itself and adds that now and then. What is stored is a f
 * ``minute`` and ``hour``, the ones that are open: ``moment``, and ``task:`` and the name → figures, without a name those
   of the queue in whole;
 * ``minutes`` and ``hours``, those that are over: the moment → figures of the queue in whole; the moment and ``:tasks`` →
-  those of its tasks, packed. In hours, `pack_hour` then makes all of them smaller;
+  those of its tasks, packed. In hours, `pack_hour` then makes all of them smaller, and adds them to ``day:`` and a number,
+  one for each of the last `DAYS_KEPT` days: what the tasks have in those hours of the day that are over;
 * ``totals``, of all times, which never fall.
 
 Moments are minutes or hours since the epoch, by the server's clock. Figures are a MessagePack array of code, number,
@@ -17,7 +18,7 @@ import math
 import struct
 import zlib
 from bisect import bisect
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from itertools import accumulate, pairwise
@@ -43,6 +44,10 @@ TASKS_BATCH = 60
 #: Buckets an octave, and the last bucket: 12 days.
 OCTAVE = 4
 LAST_BUCKET = 40 * OCTAVE - 1
+#: Hours of a day.
+DAY = 24
+#: Days whose hours are kept together as well: the present one, and those of a week before it.
+DAYS_KEPT = 8
 #: The most bytes that one moment's tasks may have once they are unpacked.
 MOST_BYTES = 1 << 24
 
@@ -79,8 +84,11 @@ class Outcome(StrEnum):
 
 #: The codes of numbers that are no buckets. They stay as they are for ever.
 _CODES = {outcome: -1 - n for n, outcome in enumerate(Outcome)}
-_OUTCOMES = {code: outcome for outcome, code in _CODES.items()}
 _LATE_US, _TOOK_US = -31, -32
+_LEAST_CODE = _TOOK_US
+#: One more than the code of the last bucket, and places for the numbers of all codes.
+_BUCKETS = 2 * (LAST_BUCKET + 1)
+_PLACES = _BUCKETS - _LEAST_CODE
 
 
 def bucket_of(us: float) -> int:
@@ -208,38 +216,72 @@ def total(parts: Iterable[Figures]) -> Figures:
     return found
 
 
-def _codes_and_numbers(stored: bytes) -> tuple[Iterable[int], Iterable[int]]:
+def _codes_and_numbers(stored: bytes) -> tuple[list[int], list[int]]:
     found = _decode(stored.removeprefix(_SHORTENED))
     if not stored.startswith(_SHORTENED):
         return found[::2], found[1::2]
     half = len(found) // 2
     numbers = [-index if index < 0 else _ROUND[index] for index in found[half:]]
-    return accumulate(found[:half]), numbers
+    return list(accumulate(found[:half])), numbers
 
 
 def decode_figures(stored: bytes) -> Figures:
     """Return stored figures. What nobody of us has written is nothing."""
-    found = Figures()
+    numbers = [0] * _PLACES
+    _add(numbers, stored)
+    return _figures(numbers)
+
+
+def sum_up(stored: Iterable[tuple[str, bytes]]) -> dict[str, Figures]:
+    """Return by name the sum of stored figures. What nobody of us has written is nothing."""
+    sums: defaultdict[str, list[int]] = defaultdict(lambda: [0] * _PLACES)
+    for name, text in stored:
+        _add(sums[name], text)
+    return {name: _figures(numbers) for name, numbers in sums.items()}
+
+
+def _add(sums: list[int], stored: bytes) -> None:
+    """Add stored figures to the numbers of all codes: those below 0 come last."""
     if not stored:
-        return found
+        return
     try:
         codes, numbers = _codes_and_numbers(stored)
     except _UNREADABLE:
-        return found
+        return
+    if (
+        min(codes, default=0) < _LEAST_CODE
+        or max(codes, default=0) >= _BUCKETS
+        or min(numbers, default=0) < 0
+    ):
+        known = [
+            (code, number)
+            for code, number in zip(codes, numbers, strict=False)
+            if _LEAST_CODE <= code < _BUCKETS and number >= 0
+        ]
+        codes, numbers = [code for code, _ in known], [number for _, number in known]
+    # A page of tasks does this for ten thousands of numbers.
     for code, number in zip(codes, numbers, strict=False):
-        if number < 0:
-            continue
-        if code >= 0:
-            histogram = found.duration if code % 2 else found.lateness
-            if code // 2 <= LAST_BUCKET:
-                histogram.buckets[code // 2] += number
-        elif code in _OUTCOMES:
-            found.outcomes[_OUTCOMES[code]] += number
-        elif code == _LATE_US:
-            found.lateness.sum_us += number
-        elif code == _TOOK_US:
-            found.duration.sum_us += number
-    return found
+        sums[code] += number
+
+
+def _figures(numbers: list[int]) -> Figures:
+    lateness, duration = (
+        Counter(
+            {n: number for n, number in enumerate(numbers[kind:_BUCKETS:2]) if number}
+        )
+        for kind in range(2)
+    )
+    return Figures(
+        Counter(
+            {
+                outcome: numbers[code]
+                for outcome, code in _CODES.items()
+                if numbers[code]
+            }
+        ),
+        Histogram(lateness, numbers[_LATE_US]),
+        Histogram(duration, numbers[_TOOK_US]),
+    )
 
 
 # Writing.
@@ -252,6 +294,8 @@ class Packed(NamedTuple):
     #: What it has of the queue in whole.
     whole: bytes
     tasks: bytes
+    #: What was stored of its day.
+    day: bytes = b""
 
 
 def add_figures(
@@ -266,7 +310,7 @@ def add_figures(
     The reply has the hour that is over, if this call is the first after it: `pack_hour` makes it smaller. A lost reply
     is an error: a repeat would count everything twice.
     """
-    args: list[Argument] = [now_argument(now_us), most_tasks, OTHER]
+    args: list[Argument] = [now_argument(now_us), most_tasks, OTHER, DAYS_KEPT]
     for name, figures in counted.items():
         args += [name[:NAME_LIMIT], figures.encode()]
     return Call(
@@ -278,16 +322,73 @@ def add_figures(
 
 
 def pack_hour(keys: DeliveryKeys, packed: Packed) -> Call[bool]:
-    """Store an hour smaller: compressed, and without the last digits of the number of each bucket."""
+    """Store an hour smaller, and add it to its day.
+
+    The hour is compressed, and without the last digits of the number of each bucket. The day stays as it is if somebody
+    has changed it since; it says which hours it has, and who reads it reads the others one by one.
+    """
     tasks = b"".join(
         _entry(name, _shortened(figures))
         for name, figures in _entries(packed.tasks[1:])
     )
+    zipped = _ZIPPED + zlib.compress(tasks, 9)
     return Call(
         *bind(PACKAGES, "pack_hour", keys),
-        (packed.hour, _shortened(packed.whole), _ZIPPED + zlib.compress(tasks, 9)),
+        (
+            packed.hour,
+            _shortened(packed.whole),
+            zipped,
+            _day_field(packed.hour // DAY),
+            packed.day[: _DAY_HEAD.size],
+            _with_hour(packed),
+        ),
         bool,
     )
+
+
+def _day_field(day: int) -> str:
+    # Days take turns, so there are so many, however long a queue is idle.
+    return f"day:{day % DAYS_KEPT}"
+
+
+def _with_hour(packed: Packed) -> bytes:
+    """Return what is to be stored of the day of an hour.
+
+    Shape: the day since the epoch, a bit for each hour that is in it, and its tasks as those of an hour, not rounded: to
+    round a sum each time that something is added would lose what is small.
+    """
+    day, hour = divmod(packed.hour, DAY)
+    # Whatever somebody else has written for the hour.
+    day &= 0xFFFFFFFF
+    tasks = {}
+    known, hours = _read_head(packed.day)
+    if known == day:
+        tasks = dict(_entries(_unpacked(packed.day[_DAY_HEAD.size :])))
+    else:
+        hours = 0
+    for name, figures in _entries(packed.tasks[1:]):
+        tasks[name] = _sum(tasks[name], figures) if name in tasks else figures
+    text = b"".join(_entry(name, figures) for name, figures in tasks.items())
+    return _DAY_HEAD.pack(day, hours | 1 << hour) + _ZIPPED + zlib.compress(text, 3)
+
+
+def _read_head(stored: bytes) -> tuple[int, int]:
+    """Return the day of which something is stored, and the bits of the hours that are in it."""
+    if len(stored) < _DAY_HEAD.size:
+        return -1, 0
+    day, hours = _DAY_HEAD.unpack_from(stored)
+    return day, hours
+
+
+def _sum(one: bytes, other: bytes) -> bytes:
+    """Return the sum of figures as they are stored, with the codes that only a later version knows."""
+    try:
+        codes = dict(zip(*_codes_and_numbers(one), strict=False))
+        for code, number in zip(*_codes_and_numbers(other), strict=False):
+            codes[code] = codes.get(code, 0) + number
+        return _encode([part for item in sorted(codes.items()) for part in item])
+    except _UNREADABLE:
+        return b""
 
 
 def _shortened(stored: bytes) -> bytes:
@@ -353,17 +454,70 @@ def read_figures(
             now,
             {now - first - n: text for n, text in enumerate(stored) if text},
             moment,
-            {
-                field[5:]: text
-                for field, text in zip(there[::2], there[1::2], strict=True)
-                if field[:5] == b"task:" and text
-            },
+            _open_tasks(there),
         )
 
     return Call(
         *bind(PACKAGES, "read_figures", keys),
         (now_argument(now_us), unit, first, count, int(of_tasks)),
         read,
+    )
+
+
+def _open_tasks(fields: Sequence[bytes]) -> dict[bytes, bytes]:
+    return {
+        field[5:]: text
+        for field, text in zip(fields[::2], fields[1::2], strict=True)
+        if field[:5] == b"task:" and text
+    }
+
+
+class ReadDays(NamedTuple):
+    """What was read of the tasks of the last days."""
+
+    #: The hour that is open, and what it has of each task.
+    moment: int
+    open: dict[bytes, bytes]
+    #: The tasks of each day of which something is stored, packed.
+    days: dict[int, bytes]
+    #: The hours that are in none of these, and may be stored by themselves.
+    missing: list[int]
+
+
+def read_days(
+    keys: DeliveryKeys, *, count: int, now_us: int | None = None
+) -> Call[ReadDays]:
+    """Read the tasks of up to `DAYS_KEPT` days, the present one included; those of hours are left to `read_hours`."""
+    count = min(count, DAYS_KEPT)
+
+    def read(reply: Any) -> ReadDays:
+        now, moment, there, stored = reply
+        today = now // DAY
+        first = today - count + 1
+        days, hours = {}, {moment}
+        for text in stored:
+            day, bits = _read_head(text)
+            if first <= day <= today:
+                days[day] = text[_DAY_HEAD.size :]
+                hours |= {day * DAY + n for n in range(DAY) if bits >> n & 1}
+        return ReadDays(
+            moment,
+            _open_tasks(there) if moment >= first * DAY else {},
+            days,
+            [hour for hour in range(first * DAY, now + 1) if hour not in hours],
+        )
+
+    return Call(
+        *bind(PACKAGES, "read_days", keys), (now_argument(now_us), DAYS_KEPT), read
+    )
+
+
+def read_hours(keys: DeliveryKeys, hours: Sequence[int]) -> Call[list[bytes]]:
+    """Read the tasks of up to `TASKS_BATCH` hours that are over, packed; empty: nothing is stored."""
+    return Call(
+        *bind(PACKAGES, "read_hours", keys),
+        [f"{hour}:tasks" for hour in hours[:TASKS_BATCH]],
+        list,
     )
 
 
@@ -382,20 +536,28 @@ def read_totals(keys: DeliveryKeys) -> Call[dict[str, Figures]]:
 
 _PLAIN, _ZIPPED = b"\0", b"\2"
 _HEAD = struct.Struct(">HH")
+#: Before the tasks of a day: the day, and the bits of its hours.
+_DAY_HEAD = struct.Struct(">II")
 
 
 def unpack_tasks(stored: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield the name of each task of a minute or hour that is over, and its figures as they are stored."""
-    kind, text = stored[:1], stored[1:]
-    if kind == _ZIPPED:
-        try:
-            text = zlib.decompressobj().decompress(text, MOST_BYTES)
-        except zlib.error:
-            return
-    elif kind != _PLAIN:
-        return
-    for name, figures in _entries(text):
+    """Yield the name of each task of a minute, an hour or a day that is over, and its figures as they are stored."""
+    for name, figures in _entries(_unpacked(stored)):
         yield _name(name), figures
+
+
+def _unpacked(stored: bytes) -> bytes:
+    kind, text = stored[:1], stored[1:]
+    if kind == _PLAIN:
+        return text
+    try:
+        return (
+            zlib.decompressobj().decompress(text, MOST_BYTES)
+            if kind == _ZIPPED
+            else b""
+        )
+    except zlib.error:
+        return b""
 
 
 def _entry(name: bytes, figures: bytes) -> bytes:
@@ -420,6 +582,12 @@ def tasks_in(read: Read) -> Iterator[tuple[int, str, bytes]]:
     for moment, stored in read.stored.items():
         for name, text in unpack_tasks(stored):
             yield moment, name, text
+    for name, text in open_tasks(read):
+        yield read.moment, name, text
+
+
+def open_tasks(read: Read | ReadDays) -> Iterator[tuple[str, bytes]]:
+    """Yield the name of each task of the minute or hour that is open, and its figures as they are stored."""
     for field, text in read.open.items():
         if field:
-            yield read.moment, _name(field), text
+            yield _name(field), text

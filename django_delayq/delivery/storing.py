@@ -57,7 +57,8 @@ class NewJob(NamedTuple):
 
 
 #: Flags of a tail, as `_job.lua` has them.
-_DROPS, _IN_BATCH, _HAS_ON_DEAD, _HAS_FIRST, _BEHIND = 1, 16, 32, 64, 128
+_DROPS, _IN_TURN = 1, 4
+_IN_BATCH, _HAS_ON_DEAD, _HAS_FIRST, _BEHIND = 16, 32, 64, 128
 
 
 def tail_of(
@@ -66,6 +67,7 @@ def tail_of(
     limit: str = "",
     *,
     drops: bool = False,
+    in_turn: bool = False,
     notes_first: bool = False,
     may_go_behind: bool = False,
     has_on_dead: bool = False,
@@ -76,7 +78,7 @@ def tail_of(
     ``unique`` is ``e`` (held to the job's end) or ``s`` (held to its start), then the key; or empty. A priority needs
     format 2, and higher ones come first. So does ``limit``: the name of a limit, a zero byte, and a key, which may be
     empty. With ``drops``, a new job whose limit is full is cancelled instead of held; if nobody has said how many its
-    limit admits, that is one at a time.
+    limit admits, that is one at a time. With ``in_turn`` as well it is one at a time, and the job is held.
 
     ``notes_first``: the job keeps when it was scheduled, whatever calls of its key come later. ``may_go_behind``: if the
     holder of the key runs, the job is stored all the same, takes the key, and starts after the other's end.
@@ -84,6 +86,7 @@ def tail_of(
     """
     flags = (
         _DROPS * drops
+        + _IN_TURN * (drops and in_turn)
         + _IN_BATCH * bool(batch)
         + _HAS_ON_DEAD * has_on_dead
         + _HAS_FIRST * notes_first

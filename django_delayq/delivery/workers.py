@@ -15,6 +15,7 @@ from django_delayq.calls.command import Command
 from django_delayq.calls.script import bind
 from django_delayq.delivery.binding import PACKAGES, now_argument
 from django_delayq.delivery.ended import LATEST_MS
+from django_delayq.delivery.keys import DeliveryKeys
 
 #: How long a process that has fallen silent stays in the registry.
 KEPT_MS = 30_000
@@ -23,6 +24,8 @@ WORKERS_BATCH = 100
 MOST_JOBS = 100
 #: The most processes that the registry takes.
 MOST_WORKERS = 10_000
+#: The message on a queue's channel that says that an order waits for one of its processes.
+ORDERED = b"order"
 
 
 class RegistryKeys(NamedTuple):
@@ -197,3 +200,8 @@ def give_order(
         (now_argument(now_us), worker_id, sealed, KEPT_MS),
         bool,
     )
+
+
+def announce_order(queue: str) -> Command[int]:
+    """Have the processes that serve a queue look for orders now, and not with their next write."""
+    return Command(("PUBLISH", DeliveryKeys.of(queue).channel, ORDERED))

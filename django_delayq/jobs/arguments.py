@@ -107,9 +107,14 @@ def _texts_of(value: Any) -> Iterator[str]:
                 rest += items
             case str() as text:
                 yield text
-                # As an exception's text or a traceback repeats it.
+                yield text.strip()
+                # As an exception's text or a traceback repeats it: alone, and in a text that has both quotes.
                 yield repr(text)[1:-1]
+                yield repr("'\"" + text)[4:-1]
+                yield ascii(text)[1:-1]
+                yield repr(text.encode(errors="surrogatepass"))[2:-1]
                 yield json.dumps(text)[1:-1]
+                yield json.dumps(text, ensure_ascii=False)[1:-1]
             case None | bool():
                 pass
             case number:

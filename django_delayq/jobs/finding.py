@@ -713,8 +713,13 @@ def _check_states(state: Any) -> frozenset[State]:
         try:
             known = State(one)
         except ValueError:
+            told = (
+                "; how jobs have ended is in the list “Ended” of a queue's page, and in ended_jobs()"
+                if one == "ended"
+                else ""
+            )
             raise InvalidSearch(
-                f"{show(one)} is not a state; jobs can be found that are {listed}"
+                f"{show(one)} is not a state; jobs can be found that are {listed}{told}"
             ) from None
         if known in _UNLISTED:
             raise InvalidSearch(

@@ -3,7 +3,7 @@
 This module checks what a caller says. How limits are kept is in ``delivery``.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from django_delayq import conf
@@ -366,6 +366,32 @@ def in_force(queue: QueueSettings, stored: list[StoredLimit]) -> Iterator[LimitI
         yield _limit(queue, None, own, {}, "")
     for name, code, changed, by in stored:
         yield _limit(queue, name or None, code if name else own, changed, by)
+
+
+def concerning(
+    queue: QueueSettings, limits: Iterable[LimitInForce], held: Iterable[str] = ()
+) -> Iterator[LimitInForce]:
+    """Yield those limits that say something of a queue. ``held``: names of what its jobs are held for.
+
+    A worker declares the limits of all its tasks on all its queues, as jobs of a task may be on any. Of interest are those
+    of tasks that have this queue, those that this process does not know, those that were set here, and those that hold jobs.
+    """
+    tasks = [task for task in registry.all_tasks() if task.options.limit]
+    known = {task.options.limit.name for task in tasks if task.options.limit}
+    here = {
+        task.options.limit.name
+        for task in tasks
+        if task.options.limit and task.options.queue == queue.name
+    }
+    holding = {name.split(" ")[1] for name in held if name.startswith("limit ")}
+    for each in limits:
+        if (
+            each.limit is None
+            or each.by
+            or each.limit in here | holding
+            or each.limit not in known
+        ):
+            yield each
 
 
 def _limit(

@@ -3,8 +3,7 @@
 A moment is epoch ms. Both answer one question, which moment comes after a given one, and remember nothing.
 """
 
-import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
@@ -17,6 +16,7 @@ from django.conf import settings
 
 from django_delayq.exceptions import InvalidSchedule
 from django_delayq.redaction import show
+from django_delayq.wording import Wording, gettext, ngettext
 
 #: The shortest interval: at each moment, each process of a queue makes a call.
 SHORTEST = timedelta(seconds=1)
@@ -88,8 +88,13 @@ class When:
 
     @property
     def words(self) -> str:
-        """What it means, in words."""
+        """What it means, in words: a `Wording` if they can be said in another language."""
         raise NotImplementedError
+
+    @property
+    def short(self) -> str:
+        """What it means in any language."""
+        return str(self)
 
 
 @dataclass(frozen=True)
@@ -110,6 +115,10 @@ class Cron(When):
     @property
     def zone(self) -> tzinfo:
         return _zone(self.zone_name)
+
+    @property
+    def short(self) -> str:
+        return f"{self.expression} ({self.zone_name})"
 
     def after(self, moment_ms: int) -> int | None:
         try:
@@ -189,7 +198,7 @@ class Every(When):
 
     @property
     def words(self) -> str:
-        return f"Every {_span(self.interval_ms)}"
+        return _every(self.interval_ms)
 
 
 def _is_moment(sim: CronSim, wall: datetime) -> bool:
@@ -348,20 +357,26 @@ def datetime_of(moment_ms: int, zone: tzinfo = UTC) -> datetime:
     return (_EPOCH + timedelta(milliseconds=moment_ms)).astimezone(zone)
 
 
-_UNITS = (
-    (86_400_000, "day"),
-    (3_600_000, "hour"),
-    (60_000, "minute"),
-    (1_000, "second"),
-    (1, "millisecond"),
-)
+#: Each unit in ms, an interval of one, and so many of them.
+_UNITS: tuple[tuple[int, Wording, Callable[[int], Wording]], ...] = (
+    (86_400_000, gettext("Every day"), lambda n: ngettext("{number} day", "{number} days", n)),
+    (3_600_000, gettext("Every hour"), lambda n: ngettext("{number} hour", "{number} hours", n)),
+    (60_000, gettext("Every minute"), lambda n: ngettext("{number} minute", "{number} minutes", n)),
+    (1_000, gettext("Every second"), lambda n: ngettext("{number} second", "{number} seconds", n)),
+    (1, gettext("Every millisecond"), lambda n: ngettext("{number} millisecond", "{number} milliseconds", n)),
+)  # fmt: skip
 
 
-def _span(span_ms: int) -> str:
-    parts = []
-    for unit_ms, word in _UNITS:
+def _every(span_ms: int) -> Wording:
+    """Put an interval into words."""
+    parts: list[Wording] = []
+    for unit_ms, one, many in _UNITS:
+        if span_ms == unit_ms and not parts:
+            return one
         count, span_ms = divmod(span_ms, unit_ms)
         if count:
-            parts.append(f"{count} {word}{'s' * (count > 1)}")
-    text = ", ".join(parts)
-    return re.sub(r"^1 (?!.*,)", "", text)
+            parts.append(many(count))
+    time, *others = parts
+    for part in others:
+        time = gettext("{others}, {next}", others=time, next=part)
+    return gettext("Every {time}", time=time)

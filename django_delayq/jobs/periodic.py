@@ -65,7 +65,7 @@ class Definition(msgspec.Struct, frozen=True, omit_defaults=True):
     catch_up: CatchUp = "one"
     #: The limit of its jobs, as `storing.tail_of` takes it.
     limit: str = ""
-    #: While one of its jobs runs, the next is dropped.
+    #: While one of its jobs runs, the next is dropped; or it waits, if `catch_up` is "all".
     drops: bool = False
     #: When the code was loaded that says so, epoch ms; 0: it is not in code.
     loaded_ms: int = 0
@@ -246,7 +246,7 @@ def periodic(
     ``name`` is that of the task by default; several schedules of one task need names. ``args`` and ``kwargs`` are for
     the function, ``options`` as in `DelayedTask.using`. ``catch_up`` says what becomes of moments at which no worker was
     there: of "one" or more, one job runs; "none" runs late, as a job expires at the next moment; "all" run. Without
-    ``overlap``, the next job is dropped while one runs.
+    ``overlap``, the next job is dropped while one runs; of "all", it waits for its turn.
 
     Raises:
         InvalidSchedule, InvalidTask, InvalidArguments: it cannot be. What depends on the machine and its settings is
@@ -483,7 +483,11 @@ def _job(
     tail: str | bytes = ""
     if written.has_priorities:
         tail = storing.tail_of(
-            "", definition.priority, definition.limit, drops=definition.drops
+            "",
+            definition.priority,
+            definition.limit,
+            drops=definition.drops,
+            in_turn=definition.catch_up == "all",
         )
     return NewJob(token, when, tail, payload)
 

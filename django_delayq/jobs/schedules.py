@@ -253,7 +253,7 @@ class Schedule:
     options: dict[str, Any] = field(default_factory=dict)
     priority: int = 0
     catch_up: CatchUp = "one"
-    #: False: while one of its jobs runs, the next is dropped.
+    #: False: while one of its jobs runs, the next is dropped; or it waits, if `catch_up` is "all".
     overlap: bool = True
     #: It is stored, and not in code.
     is_stored: bool = False

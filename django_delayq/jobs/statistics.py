@@ -3,9 +3,11 @@
 Whatever the number of queues, a question costs a few round trips: each asks all queues in one write.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import NamedTuple, TypeVar
+from itertools import chain
+from typing import Any, NamedTuple, TypeVar
 
 from django_delayq import conf
 from django_delayq.calls.call import Call
@@ -13,15 +15,22 @@ from django_delayq.calls.steps import Steps, aperform, perform
 from django_delayq.calls.together import together
 from django_delayq.clients.clients import own_clients
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import statistics
+from django_delayq.delivery import looking, statistics
+from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.states import State
 from django_delayq.delivery.statistics import (
+    DAYS_KEPT,
     TASKS_BATCH,
     Figures,
     Read,
+    ReadDays,
     Unit,
     decode_figures,
+    open_tasks,
+    sum_up,
     tasks_in,
     total,
+    unpack_tasks,
 )
 from django_delayq.exceptions import InvalidSearch
 from django_delayq.redaction import show
@@ -111,16 +120,19 @@ def tasks_statistics(
     *,
     minutes: int | None = None,
     hours: int | None = None,
+    days: int | None = None,
 ) -> dict[str, dict[str, Figures]]:
-    """Return by queue and task what was measured in the last ``minutes``, or ``hours``, together.
+    """Return by queue and task what was measured in the last ``minutes``, ``hours`` or ``days``, together.
 
-    A thousand tasks that all run are best asked for ``hours=2``: that is a tenth of what an hour of minutes has.
+    Days are those of UTC, the present one included; those of a week are kept. A thousand tasks that all run are best asked
+    for ``hours=2`` or for days: an hour of minutes has ten times as much as two hours, and a day of hours as many as two
+    days.
 
     Raises:
         QueueNotFound: a queue is not configured.
-        InvalidSearch: the number is none, or both are given.
+        InvalidSearch: the number is none, or two of them are given.
     """
-    return perform(own_clients.of_thread, _of_tasks(queues, minutes, hours))
+    return perform(own_clients.of_thread, _of_tasks(queues, minutes, hours, days))
 
 
 async def atasks_statistics(
@@ -128,9 +140,10 @@ async def atasks_statistics(
     *,
     minutes: int | None = None,
     hours: int | None = None,
+    days: int | None = None,
 ) -> dict[str, dict[str, Figures]]:
     """`tasks_statistics` on the event loop."""
-    return await aperform(own_clients.of_loop, _of_tasks(queues, minutes, hours))
+    return await aperform(own_clients.of_loop, _of_tasks(queues, minutes, hours, days))
 
 
 class Totals(NamedTuple):
@@ -139,6 +152,8 @@ class Totals(NamedTuple):
     queue: Figures
     #: By name. Tasks beyond `STATISTICS` are together in ``other``.
     tasks: dict[str, Figures]
+    #: How many jobs have ended in each way, those included that no worker ended.
+    ended: dict[State, int]
 
 
 def statistics_totals(queues: Iterable[str] | None = None) -> dict[str, Totals]:
@@ -178,17 +193,26 @@ def _range(minutes: int | None, hours: int | None) -> tuple[Unit, int]:
     unit, count = (Unit.MINUTE, 60) if minutes is None else (Unit.MINUTE, minutes)
     if hours is not None:
         unit, count = Unit.HOUR, hours
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+    if not _is_number(count):
         raise InvalidSearch(
             f"{unit}s={show(count)}: give a number of {unit}s, 1 to {unit.kept + 1:,}"
         )
     return unit, min(count, unit.kept + 1)
 
 
+def _is_number(count: object) -> bool:
+    return isinstance(count, int) and not isinstance(count, bool) and count >= 1
+
+
 def _ask(calls: Sequence[Call[T]]) -> Steps[list[T]]:
     """Make calls in one write; raise the first error."""
+    return (yield from _together([_one(call) for call in calls]))
+
+
+def _together(operations: Sequence[Steps[T]]) -> Steps[list[T]]:
+    """Perform operations at once; raise the first error."""
     found = []
-    for reply in (yield from together([_one(call) for call in calls])):
+    for reply in (yield from together(operations)):
         if isinstance(reply, Exception):
             raise reply
         found.append(reply)
@@ -252,18 +276,49 @@ def _of_task(
 
 
 def _of_tasks(
-    queues: Iterable[str] | None, minutes: int | None, hours: int | None
+    queues: Iterable[str] | None,
+    minutes: int | None,
+    hours: int | None,
+    days: int | None,
 ) -> Steps[dict[str, dict[str, Figures]]]:
+    if days is not None:
+        if minutes is not None or hours is not None:
+            raise InvalidSearch(
+                f"minutes={show(minutes)}, hours={show(hours)}, days={show(days)}: give one of them"
+            )
+        return (yield from _of_days(queues, days))
     unit, count = _range(minutes, hours)
     names, parts = _parts_of(queues)
     all_read = yield from _read_tasks(parts, unit, count)
     found: dict[str, dict[str, Figures]] = {}
     for queue, reads in zip(names, all_read, strict=True):
-        tasks = found.setdefault(queue, {})
-        for read in reads:
-            for _, name, text in tasks_in(read):
-                _merge(tasks, name, decode_figures(text))
+        its = sum_up((name, text) for read in reads for _, name, text in tasks_in(read))
+        _merge_all(found.setdefault(queue, {}), its)
     return found
+
+
+def _of_days(
+    queues: Iterable[str] | None, count: int
+) -> Steps[dict[str, dict[str, Figures]]]:
+    if not _is_number(count):
+        raise InvalidSearch(
+            f"days={show(count)}: give a number of days, 1 to {DAYS_KEPT}"
+        )
+    names, parts = _parts_of(queues)
+    read = yield from _together([_in_days(each.keys, count) for each in parts])
+    found: dict[str, dict[str, Figures]] = {}
+    for queue, tasks in zip(names, read, strict=True):
+        _merge_all(found.setdefault(queue, {}), tasks)
+    return found
+
+
+def _in_days(keys: DeliveryKeys, count: int) -> Steps[dict[str, Figures]]:
+    read: ReadDays = yield statistics.read_days(keys, count=count)
+    packed, missing = [*read.days.values()], read.missing
+    for first in range(0, len(missing), TASKS_BATCH):
+        hours = missing[first : first + TASKS_BATCH]
+        packed += yield statistics.read_hours(keys, hours)
+    return sum_up(chain(open_tasks(read), *map(unpack_tasks, packed)))
 
 
 def _read_tasks(
@@ -293,6 +348,11 @@ def _merge(found: dict[K, Figures], key: K, figures: Figures) -> None:
         found[key] = figures
 
 
+def _merge_all(found: dict[K, Figures], more: dict[K, Figures]) -> None:
+    for key, figures in more.items():
+        _merge(found, key, figures)
+
+
 def _series(unit: Unit, now: int, count: int, stored: dict[int, Figures]) -> Series:
     return Series(
         unit,
@@ -308,25 +368,32 @@ def _series(unit: Unit, now: int, count: int, stored: dict[int, Figures]) -> Ser
 
 def _totals(queues: Iterable[str] | None) -> Steps[dict[str, Totals]]:
     names, parts = _parts_of(queues)
-    replies = yield from _ask([statistics.read_totals(each.keys) for each in parts])
-    return totals_by_queue(zip(names, replies, strict=True))
+    calls: list[Call[Any]] = [statistics.read_totals(each.keys) for each in parts]
+    calls += [looking.counts(each.keys) for each in parts]
+    replies = yield from _ask(calls)
+    read, counted = replies[: len(parts)], replies[len(parts) :]
+    ended = [counts.ended for counts in counted]
+    return totals_by_queue(zip(names, read, ended, strict=True))
 
 
 def totals_by_queue(
-    read: Iterable[tuple[str, dict[str, Figures]]],
+    read: Iterable[tuple[str, dict[str, Figures], dict[State, int]]],
 ) -> dict[str, Totals]:
     """Return what was read of queues, or of their shards, under the names of the queues."""
-    found: dict[str, dict[str, Figures]] = {}
-    for queue, tasks in read:
-        known = found.setdefault(queue, {})
-        for name, figures in tasks.items():
-            _merge(known, name, figures)
-    return {queue: totals_of(tasks) for queue, tasks in found.items()}
+    found: dict[str, tuple[dict[str, Figures], Counter[State]]] = {}
+    for queue, tasks, ended in read:
+        known, counted = found.setdefault(queue, ({}, Counter()))
+        _merge_all(known, tasks)
+        counted.update(ended)
+    return {
+        queue: totals_of(tasks, dict(ended)) for queue, (tasks, ended) in found.items()
+    }
 
 
-def totals_of(tasks: dict[str, Figures]) -> Totals:
+def totals_of(tasks: dict[str, Figures], ended: dict[State, int]) -> Totals:
     """Return what `read_totals` has read; the figures under an empty name are those of the queue."""
     return Totals(
         tasks.get("", Figures()),
         {name: figures for name, figures in tasks.items() if name},
+        ended,
     )

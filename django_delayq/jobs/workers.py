@@ -1,21 +1,27 @@
 """The workers that live on the server: what each process says of itself, and orders for it from afar."""
 
+from contextlib import suppress
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import NamedTuple
 
 import msgspec
+from redis.exceptions import RedisError
 
 from django_delayq import conf
 from django_delayq.calls.steps import Steps, aperform, perform
+from django_delayq.calls.together import together
 from django_delayq.clients.clients import own_clients
 from django_delayq.delivery.workers import (
     MOST_WORKERS,
     REGISTRY,
     WORKERS_BATCH,
     SeenWorker,
+    WorkerInfo,
     WorkersPage,
+    announce_order,
     give_order,
+    read_worker,
     read_workers,
 )
 from django_delayq.exceptions import InvalidSearch, NotSigned
@@ -23,7 +29,9 @@ from django_delayq.redaction import show
 
 #: What a process can be told.
 QUIET, STOP = "quiet", "stop"
-#: How long an order holds: a process asks for orders every few seconds.
+#: Calls of one write, a hundred processes each.
+BATCHES_AT_ONCE = 10
+#: How long an order holds: a process asks for orders every few seconds, and when it hears of one.
 ORDER_MS = 60_000
 
 
@@ -95,26 +103,33 @@ _decode = msgspec.json.Decoder(Order).decode
 def workers(queue: str | None = None) -> list[Worker]:
     """Return the processes of workers that live and serve a queue of the settings, or this one, by host and number.
 
-    It takes a round trip for each hundred processes on the server.
+    It takes a round trip, and one more for each thousand processes beyond the first hundred on the server.
 
     Raises:
         QueueNotFound: the queue is not configured.
     """
-    return perform(own_clients.of_thread, _reading(queue))
+    return perform(own_clients.of_thread, _reading(queue))[0]
+
+
+def first_workers(most: int) -> tuple[list[Worker], int]:
+    """Return `workers` of the first so many processes on the server, and how many more there are."""
+    return perform(own_clients.of_thread, _reading(None, most))
 
 
 async def aworkers(queue: str | None = None) -> list[Worker]:
     """`workers` on the event loop."""
-    return await aperform(own_clients.of_loop, _reading(queue))
+    return (await aperform(own_clients.of_loop, _reading(queue)))[0]
 
 
 def quiet_worker(worker_id: str) -> bool:
     """Have a process claim no more, and go on with what it has; return False if it is not there.
 
-    It obeys within 5 s, and stays like this until it is stopped. The other processes of its worker go on.
+    It obeys at once, or within 5 s if it cannot listen to its queues, and stays like this until it is stopped. The other
+    processes of its worker go on.
 
     Raises:
         InvalidSearch: this is not the id of a process.
+        redis.exceptions.RedisError: the server's or connection's own error. To repeat the call is safe.
     """
     return perform(own_clients.of_thread, _ordering(worker_id, QUIET))
 
@@ -127,11 +142,12 @@ async def aquiet_worker(worker_id: str) -> bool:
 def stop_worker(worker_id: str) -> bool:
     """Have a process end as after SIGTERM, and not be replaced; return False if it is not there.
 
-    It obeys within 5 s: what it runs has `GRACE` to end. A worker all of whose processes were stopped ends with status 0,
-    so what started it may start it again.
+    It obeys as `quiet_worker` has it: what it runs has `GRACE` to end. A worker all of whose processes were stopped ends
+    with status 0, so what started it may start it again.
 
     Raises:
         InvalidSearch: this is not the id of a process.
+        redis.exceptions.RedisError: the server's or connection's own error. To repeat the call is safe.
     """
     return perform(own_clients.of_thread, _ordering(worker_id, STOP))
 
@@ -141,21 +157,34 @@ async def astop_worker(worker_id: str) -> bool:
     return await aperform(own_clients.of_loop, _ordering(worker_id, STOP))
 
 
-def _reading(queue: str | None) -> Steps[list[Worker]]:
-    queues = conf.get_settings().queues_of(queue)
-    wanted = {each.name for each in queues}
-    seen: dict[str, SeenWorker] = {}
-    first, total = 0, 1
-    while first < total:
-        # A process that says so meanwhile moves to the end: it may be read twice, or the one behind it not at all.
-        page: WorkersPage = yield read_workers(REGISTRY, first=first)
-        seen |= {each.id: each for each in page.workers}
-        first, total = first + WORKERS_BATCH, min(page.total, MOST_WORKERS)
+def _reading(
+    queue: str | None, most: int = MOST_WORKERS
+) -> Steps[tuple[list[Worker], int]]:
+    wanted = {each.name for each in conf.get_settings().queues_of(queue)}
+    page: WorkersPage = yield read_workers(REGISTRY)
+    pages, total = [page], page.total
+    rest = range(WORKERS_BATCH, min(total, most), WORKERS_BATCH)
+    # A process that says so meanwhile moves to the end: it may be read twice, or the one behind it not at all.
+    for start in range(0, len(rest), BATCHES_AT_ONCE):
+        calls = rest[start : start + BATCHES_AT_ONCE]
+        for reply in (yield from together([_page(first) for first in calls])):
+            if isinstance(reply, Exception):
+                raise reply
+            pages.append(reply)
+    seen = {each.id: each for page in pages for each in page.workers}
     found = [_worker(each) for each in seen.values()]
-    return sorted(
-        (each for each in found if not wanted.isdisjoint(each.queues)),
-        key=lambda each: (each.host, each.pid),
+    return (
+        sorted(
+            (each for each in found if not wanted.isdisjoint(each.queues)),
+            key=lambda each: (each.host, each.pid),
+        ),
+        max(0, total - most),
     )
+
+
+def _page(first: int) -> Steps[WorkersPage]:
+    page: WorkersPage = yield read_workers(REGISTRY, first=first)
+    return page
 
 
 def _worker(seen: SeenWorker) -> Worker:
@@ -203,6 +232,11 @@ def _ordering(worker_id: str, do: str) -> Steps[bool]:
     order = Order(do, page.now_ms + ORDER_MS)
     sealed = conf.get_keyring().seal(_place(worker_id), _encode(order))
     is_there: bool = yield give_order(REGISTRY, worker_id, sealed)
+    info: WorkerInfo | None = yield read_worker(REGISTRY, worker_id)
+    if is_there and info is not None and info.queues:
+        # An ACL may forbid it, or the connection break. The order is there, and the process finds it with its next write.
+        with suppress(RedisError, OSError):
+            yield announce_order(info.queues[0])
     return is_there
 
 

@@ -207,7 +207,12 @@ def lines_of(shown: Shown, *, is_folded: bool = True) -> Iterator[str]:
     yield ""
     yield gettext("What happened, and what comes")
     events = timeline.events_of(
-        seen, state, display.read_attempts(seen), content.enqueued_ms, shown.worker
+        seen,
+        state,
+        display.read_attempts(seen),
+        content.enqueued_ms,
+        shown.worker,
+        fields.note_of(state, content, queue),
     )
     for event in events:
         yield from _lines_of_event(event, is_folded)

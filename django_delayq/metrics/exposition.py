@@ -59,7 +59,7 @@ def read() -> str:
             [statistics.read_totals(queue.keys) for queue in queues],
         )
         totals = totals_by_queue(
-            (queue.whole, reply)
+            (queue.whole, reply, {})
             for queue, reply in zip(queues, replies, strict=True)
             if not isinstance(reply, Exception)
         )
@@ -182,6 +182,16 @@ def _of_queues(queues: Iterable[QueueStatus]) -> Iterator[Family]:
         [
             Sample({"queue": queue.name}, counts.counters["offered"])
             for queue, counts in read
+        ],
+    )
+    yield Family(
+        "delayq_jobs_ended_total",
+        "counter",
+        "Jobs that have ended since the queue began, whether a worker ended them or somebody else.",
+        [
+            Sample({"queue": queue.name, "outcome": state}, number)
+            for queue, counts in read
+            for state, number in counts.ended.items()
         ],
     )
 

@@ -5,7 +5,7 @@ from functools import wraps
 from typing import Any
 
 from django.contrib.auth.decorators import login_not_required
-from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http import HttpRequest, HttpResponse
 from django.utils.crypto import constant_time_compare
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
@@ -16,6 +16,7 @@ from django_delayq.exceptions import DelayqError
 from django_delayq.faults import describe_fault
 from django_delayq.metrics import exposition
 from django_delayq.showing.overview import overview_data
+from django_delayq.showing.plain_json import json_response
 
 #: The format of Prometheus that `exposition` writes.
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -77,9 +78,9 @@ def metrics(request: HttpRequest) -> HttpResponse:
 def overview(request: HttpRequest) -> HttpResponse:
     """Answer with the overview, or say with status 503 why there is none."""
     try:
-        return JsonResponse(overview_data())
+        return json_response(overview_data())
     except (DelayqError, RedisError, OSError) as error:
         fault = describe_fault(error)
-        return JsonResponse(
+        return json_response(
             {"fault": fault.message, "what": fault.what, "hint": fault.hint}, status=503
         )

@@ -7,10 +7,10 @@ from django.utils.translation import gettext, gettext_lazy, ngettext
 
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery.looking import Inspected
-from django_delayq.delivery.states import State
+from django_delayq.delivery.states import GRAVES, State
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.registry import find_task, get_handler
-from django_delayq.showing.display import Content, Moment, clean, pretty_json
+from django_delayq.showing.display import Content, Moment, clean, pretty_json, span_text
 from django_delayq.translating import number_text, state_label
 
 #: What the score of a job means, by its state.
@@ -49,12 +49,8 @@ STATE_NOTES = {
     "cancelled": gettext_lazy("Was cancelled."),
     "expired": gettext_lazy("Came too late to matter, and did not run."),
     "taken": gettext_lazy("Was taken from the destination queue."),
-    "dead": gettext_lazy(
-        "Out of attempts. It is kept until it is run again or discarded."
-    ),
-    "quarantined": gettext_lazy(
-        "Nobody here could read or run it. It is kept until it is run again or discarded."
-    ),
+    "dead": gettext_lazy("Out of attempts."),
+    "quarantined": gettext_lazy("Nobody here could read or run it."),
     "unknown": gettext_lazy(
         "Lies in a destination queue that is too long to search, or was taken by Java."
     ),
@@ -85,7 +81,7 @@ def facts_of(
     ``batch_left``: of how many jobs it waits for the ends, as the callback of their batch.
     """
     end = Field(gettext("ID"), clean(job_id))
-    named = Field(gettext("State"), state_label(state), STATE_NOTES.get(state, ""))
+    named = Field(gettext("State"), state_label(state), note_of(state, content, queue))
     if seen.state in OVER and not seen.payload:
         return [named, end]
     # The handler's own options count for a foreign payload, as they do in a worker.
@@ -97,6 +93,28 @@ def facts_of(
         *_links(content, task, batch_left),
         end,
     ]
+
+
+def note_of(state: str, content: Content, queue: QueueSettings) -> str:
+    """Say what a state means for whoever looks at the job; and of a job that was given up, how long it is kept."""
+    note = str(STATE_NOTES.get(state, ""))
+    if state not in GRAVES:
+        return note
+    if state == State.DEAD:
+        ttl_s, kept = queue.dead_ttl_s, gettext("for {time} at most (DEAD_TTL)")
+    elif content.is_foreign:
+        ttl_s = queue.quarantine_ttl_s
+        kept = gettext("for {time} at most (QUARANTINE_TTL)")
+    else:
+        ttl_s = queue.quarantined_jobs_ttl_s
+        kept = gettext("for {time} at most (QUARANTINED_JOBS_TTL)")
+    if ttl_s is None:
+        kept = gettext("It is kept until it is run again or discarded.")
+    else:
+        kept = gettext(
+            "It is kept until it is run again or discarded, and {bound}."
+        ).format(bound=kept.format(time=span_text(int(ttl_s * 1_000))))
+    return f"{note} {kept}"
 
 
 def state_text(state: State, score_ms: int | None, now_ms: int) -> str:
@@ -152,7 +170,9 @@ def _life(
     task: TaskDefinition | None,
     queue: QueueSettings,
 ) -> list[Field]:
-    fields = [Field(gettext("State"), state_label(state), STATE_NOTES.get(state, ""))]
+    fields = [
+        Field(gettext("State"), state_label(state), note_of(state, content, queue))
+    ]
     if seen.score_ms and seen.state in SCORE_LABELS:
         of = Moment.of_held if seen.state is State.HELD else Moment.of
         fields.append(_time(SCORE_LABELS[seen.state], of(seen.score_ms, seen.now_ms)))

@@ -30,14 +30,11 @@ from django_delayq.jobs.pausing import merged_pauses
 from django_delayq.jobs.statistics import Series, series_of, together_of
 from django_delayq.jobs.workers import Worker, WorkerState, workers
 from django_delayq.redaction import redact_url
-from django_delayq.repair.calls import FrameHead, Stretch, survey
-from django_delayq.wire.frame import is_read_by
+from django_delayq.repair.calls import FrameHead, Stretch
+from django_delayq.repair.heads import find_unread, read_heads
 
 #: The figures are those of so many minutes, the present one among them.
 MINUTES = 5
-#: Frames at the head of a queue shared with Redisson that are looked at, and the bytes that the server reads of them.
-HEAD_FRAMES = 50
-HEAD_BYTES = 1 << 16
 
 
 class QueueStatus(NamedTuple):
@@ -129,16 +126,7 @@ class QueueStatus(NamedTuple):
             limit = self.settings.max_jobs
             yield from problems.find_nearly_full(self.name, self.counts.jobs, limit)
             yield from problems.find_long_list(self.name, self.counts.delay_queue)
-        if self.settings.redisson is not None:
-            its_format = self.settings.frame_format
-            strange = [
-                frame
-                for frame in self.frames
-                if not is_read_by(its_format, frame.head, frame.size)
-            ]
-            yield from problems.find_other_format(
-                self.name, self.settings.redisson, len(strange), len(self.frames)
-            )
+        yield from find_unread(self.settings, self.frames)
 
 
 class Overview(NamedTuple):
@@ -255,9 +243,7 @@ def look_at_queues(
         if ahead_ms:
             calls.append(looking.ahead(queue.keys, ahead_ms))
         if queue.is_shared:
-            calls.append(
-                survey(queue.keys, "zset", batch=HEAD_FRAMES, byte_budget=HEAD_BYTES)
-            )
+            calls.append(read_heads(queue.keys))
     replies = iter(run_all(own_clients.of_thread(), calls))
 
     def known(otherwise: Any) -> Any:
@@ -331,6 +317,28 @@ def _together(whole: QueueSettings, shards: Sequence[QueueStatus]) -> QueueStatu
         [sum(each) for each in zip(*(one.ahead for one in shards if one.ahead))],  # noqa: B905
         shards=shards,
     )
+
+
+def look_around(served: Collection[str]) -> list[ServerProblem]:
+    """Report what a worker that begins to serve some queues shows best: others that nobody serves, and other versions.
+
+    Raises:
+        redis.exceptions.RedisError: the server does not answer, or not about its workers.
+    """
+    serving = _living()
+    others = [
+        queue for queue in conf.get_settings().queues_of() if queue.name not in served
+    ]
+    found = look_at_queues(others, serving, minutes=0)
+    versions = {
+        each.name: each.version
+        for each in serving or ()
+        if not set(served).isdisjoint(each.queues)
+    }
+    return [
+        *(problem for each in found for problem in each.problems),
+        *problems.find_other_versions(versions, __version__),
+    ]
 
 
 # For programs

@@ -11,7 +11,7 @@ from django.utils.translation import gettext, ngettext
 from django_delayq.delivery.looking import Inspected
 from django_delayq.delivery.states import GRAVES, State
 from django_delayq.showing.display import Failure, Moment, clean, read_failure
-from django_delayq.showing.fields import SCORE_LABELS, STATE_NOTES
+from django_delayq.showing.fields import SCORE_LABELS
 from django_delayq.translating import number_text, state_label
 
 _FRAME = re.compile(r'  File "([^"\n]+)", line \d+')
@@ -80,8 +80,12 @@ def events_of(
     attempts: Sequence[Failure],
     enqueued_ms: int | None,
     worker: str,
+    note: str,
 ) -> list[Event]:
-    """Tell the life of a job; ``attempts`` are those behind it, the last first, and ``worker`` runs it now."""
+    """Tell the life of a job.
+
+    ``attempts`` are those behind it, the last first; ``worker`` runs it now; ``note`` says what its state means.
+    """
     now_ms = seen.now_ms
     events = []
     if enqueued_ms is not None:
@@ -104,7 +108,7 @@ def events_of(
         events.append(Event(template.format(count=number_text(missing))))
     for number, attempt in enumerate(reversed(attempts), missing + 1):
         events.append(_attempt(number, attempt))
-    events += _now(seen, state, worker)
+    events += _now(seen, state, worker, note)
     return events
 
 
@@ -131,9 +135,9 @@ def _attempt(number: int, attempt: Failure) -> Event:
     )
 
 
-def _now(seen: Inspected, state: str, worker: str) -> list[Event]:
+def _now(seen: Inspected, state: str, worker: str, note: str) -> list[Event]:
     """Say where the job is, and when that changes."""
-    now_ms, note = seen.now_ms, str(STATE_NOTES.get(state, ""))
+    now_ms = seen.now_ms
     if seen.state is State.RUNNING:
         since = Moment.of(seen.claimed_ms, now_ms) if seen.claimed_ms else None
         ends = Moment.of(seen.score_ms, now_ms)

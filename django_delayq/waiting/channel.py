@@ -12,6 +12,7 @@ from redis.client import Redis
 from redis.exceptions import NoPermissionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from django_delayq.clients.primary import pause_ms
 from django_delayq.clock import monotonic_ms
 from django_delayq.logs import get_log
 from django_delayq.waiting.background import Background
@@ -115,7 +116,8 @@ class _Listening:
         self._waker.wake()
 
     def run(self) -> None:
-        backoff_ms, longest_ms = BACKOFF_MS
+        backoff_ms: float = BACKOFF_MS[0]
+        longest_ms = pause_ms(self._client, BACKOFF_MS[1])
         while not self._is_ended:
             self._told &= set(self._callbacks)
             if not self._callbacks:
@@ -133,7 +135,7 @@ class _Listening:
                 self._trouble.note(
                     error,
                     f"cannot listen to {len(self._callbacks)} channels",
-                    again_ms=backoff_ms,
+                    again_ms=round(backoff_ms),
                 )
                 wait_readable([self._waker], backoff_ms / 1000)
                 self._waker.clear()

@@ -58,7 +58,7 @@ class DedicatedConnection:
             # redis-py 8 does the same for RESP3. A server without a password refuses AUTH with a password alone, while it
             # lets in the client's other connections.
             arguments["username"] = "default"
-        # The connections of a Sentinel pool hold it by a weak reference only.
+        # The connections of redis-py's Sentinel pool hold it by a weak reference only.
         self._pool = pool
         self._arguments = arguments
         self._connection = self._new()
@@ -168,14 +168,15 @@ def wait_readable(waiting: Sequence[Readable], timeout_s: float | None) -> None:
 def address_of(client: Redis) -> object:
     """Return a value that is equal for clients of the same server and database.
 
-    A cluster or Sentinels have no single address, so the pools of their clients identify them.
+    Sentinels take the place of an address that they know. A cluster has no single address, so its client identifies it.
     """
     pool = getattr(client, "connection_pool", None)
     if pool is None:
         return id(client)
     arguments = pool.connection_kwargs
-    if "path" not in arguments and "host" not in arguments:
+    if not {"path", "host", "sentinels"}.intersection(arguments):
         return id(pool)
     return tuple(
-        arguments.get(name) for name in ("path", "host", "port", "db", "username")
+        arguments.get(name)
+        for name in ("path", "host", "port", "sentinels", "db", "username")
     )

@@ -17,8 +17,10 @@ from redis.client import Redis
 from redis.exceptions import RedisError
 
 from django_delayq.calls.connections import node_of
+from django_delayq.clients.primary import pause_ms
 from django_delayq.clock import monotonic_ms
 from django_delayq.waiting.connection import wait_readable
+from django_delayq.waiting.switches import hear_switches
 from django_delayq.waiting.watch import BACKOFF_MS, BLOCK_MS, DEADLINE_MS, Peek
 
 #: The server may end a wait this late. If there is time, we wait for its answer.
@@ -72,6 +74,7 @@ def wait_for_any(
     client: Redis, peeks: Peeks, keys: Sequence[str], wait_ms: float
 ) -> None:
     """Wait until a list holds something, for ``wait_ms`` and for some `BLOCK_MS` at most."""
+    hear_switches(client)
     end_ms = monotonic_ms() + min(wait_ms, BLOCK_MS + LATE_MS)
     borrowed = [peeks.borrow(client, key) for key in keys]
     try:
@@ -88,7 +91,8 @@ def wait_for_any(
         # No server, no memory for BLMOVE, or no right to it: the caller looks again, without haste.
         for peek in borrowed:
             peek.close()
-        time.sleep(max(0, min(end_ms - monotonic_ms(), BACKOFF_MS)) / 1000)
+        most_ms = pause_ms(client, BACKOFF_MS)
+        time.sleep(max(0, min(end_ms - monotonic_ms(), most_ms)) / 1000)
     finally:
         for peek in borrowed:
             peeks.give_back(peek)
@@ -114,7 +118,8 @@ async def await_any(client: aio.Redis, keys: Sequence[str], wait_ms: float) -> N
         )
         if any(isinstance(wait.exception(), RedisError | OSError) for wait in done):
             left_ms = wait_ms - (monotonic_ms() - begun_ms)
-            await asyncio.sleep(max(0, min(left_ms, BACKOFF_MS)) / 1000)
+            most_ms = pause_ms(client, BACKOFF_MS)
+            await asyncio.sleep(max(0, min(left_ms, most_ms)) / 1000)
     finally:
         for wait in waits:
             # Not awaited: a wait that ignores the cancellation ends with its BLMOVE.

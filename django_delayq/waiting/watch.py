@@ -11,6 +11,7 @@ from redis.client import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from django_delayq.clients.primary import pause_ms
 from django_delayq.clock import monotonic_ms
 from django_delayq.logs import get_log
 from django_delayq.waiting.background import Background
@@ -137,6 +138,7 @@ class _Watching:
 
     def __init__(self, client: Redis) -> None:
         self._client = client
+        self._backoff_ms = pause_ms(client, BACKOFF_MS)
         self._waker = Waker()
         self._is_ended = False
         self._lock = threading.Lock()
@@ -205,10 +207,10 @@ class _Watching:
                     peek.begin(WATCH_MS)
         except Exception as error:
             self._troubles.setdefault(key, Trouble(logger, is_outage_told=False)).note(
-                error, f"cannot watch {key!r}", again_ms=BACKOFF_MS
+                error, f"cannot watch {key!r}", again_ms=round(self._backoff_ms)
             )
             self._close(key)
-            self._not_before_ms[key] = monotonic_ms() + BACKOFF_MS
+            self._not_before_ms[key] = monotonic_ms() + self._backoff_ms
 
     def _call_back(self, key: str) -> None:
         with self._lock:

@@ -12,10 +12,12 @@ from redis.exceptions import RedisError
 
 from django_delayq.calls.command import Command
 from django_delayq.calls.line import Line
+from django_delayq.clients.primary import pause_ms
 from django_delayq.clock import monotonic_ms
 from django_delayq.conf import QueueSettings, WorkerSettings
 from django_delayq.delivery.claiming import LOOKS_A_LEASE
 from django_delayq.delivery.periods import CHANGED
+from django_delayq.delivery.workers import ORDERED
 from django_delayq.exceptions import DelayqError
 from django_delayq.jobs.stopping import Stop
 from django_delayq.logs import get_log
@@ -89,7 +91,7 @@ class ClaimLoop:
             max_jobs=max_jobs,
             wake=lambda: self.alarm.wake(_SELF),
         )
-        self._outage = Outage(look_ms)
+        self._outage = Outage(pause_ms(client, look_ms))
         self.ends = Ends(self._line, self.crew, self._outage)
         self._settlement = self.ends.settlement
         # The same deque: every job that ends is appended, and this saves one look-up.
@@ -120,17 +122,16 @@ class ClaimLoop:
             self._line, self.crew, lambda: self.alarm.wake(_SELF)
         )
         self.ends.reports.add(self.progressing)
-        self.ends.reports.add(
-            Registering(
-                self._line,
-                owner=owner,
-                queues=self.queues,
-                crew=self.crew,
-                ending=self.ending,
-                quiet=self._be_quiet,
-                stop=self._be_dismissed,
-            )
+        self._registering = Registering(
+            self._line,
+            owner=owner,
+            queues=self.queues,
+            crew=self.crew,
+            ending=self.ending,
+            quiet=self._be_quiet,
+            stop=self._be_dismissed,
         )
+        self.ends.reports.add(self._registering)
         self._planner = self._claiming.planner
         self._dispatch = self._claiming.dispatch
         #: How many turns the loop has made. Other threads read it.
@@ -166,9 +167,11 @@ class ClaimLoop:
 
     def message_came(self, queue: str, message: bytes | None) -> None:
         """Note that something has changed on a queue, and what. None: a subscription stands, and what came before is lost."""
+        if message is None or message == ORDERED:
+            self._registering.due_ms = 0.0
         if message is None or message == CHANGED:
             self.queues[queue].periods.next_ms = 0.0
-        self.alarm.wake(queue)
+        self.alarm.wake(_SELF if message == ORDERED else queue)
 
     def retire(self) -> None:
         """Claim no more, and end when everything that was claimed has ended, however long that takes."""

@@ -31,7 +31,7 @@ from django_delayq.worker.settlement import is_queues_own
 
 logger = get_log("django_delayq.worker")
 
-#: The time between two writes.
+#: The time between two writes, unless an order is announced.
 REGISTER_EVERY_MS = 5_000.0
 
 
@@ -61,7 +61,7 @@ class Registering:
         self._do = {QUIET: quiet, STOP: stop}
         self._meter = Meter()
         self._since_ms = boottime_ms()
-        #: When to write, by `monotonic_ms`.
+        #: When to write, by `monotonic_ms`. Other threads set it to 0 when an order may wait.
         self.due_ms = 0.0
         self._told: UnderWay[Registered] | None = None
         # The last order that was read, whether it was obeyed or not.

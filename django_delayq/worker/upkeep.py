@@ -22,6 +22,7 @@ from django_delayq.health.problems import LONG_LIST, find_nearly_full
 from django_delayq.jobs.registry import all_limits
 from django_delayq.logs import get_log
 from django_delayq.repair import calls
+from django_delayq.repair.heads import find_unread, read_heads
 from django_delayq.repair.survey import is_numbered
 from django_delayq.wire import signing
 from django_delayq.wire.frame import format_of
@@ -56,6 +57,8 @@ class Upkeep:
         self._long_list = LONG_LIST
         # Whether it was logged that the queue is nearly full.
         self._is_full_told = False
+        # Whether it was logged that Redisson does not read some frames.
+        self._is_format_told = False
         # In how many looks in a row a stranger listened; None: it was logged, and nobody looks any more.
         self._strangers: int | None = 0
         # So many dead letters are worth a warning.
@@ -105,6 +108,7 @@ class Upkeep:
             self._warn_of_long_list()
             self._warn_of_full()
             self._warn_of_java()
+            self._warn_of_other_format()
             yield from self._delete_old()
             if not cursors:
                 cursors = dict.fromkeys(tending.SWEPT, 0)
@@ -208,6 +212,19 @@ class Upkeep:
             settings.name,
             quote(settings.name),
         )
+
+    def _warn_of_other_format(self) -> None:
+        """Log once that Redisson does not read some of the next frames, and again only after it has read all of them."""
+        settings = self._settings
+        if settings.redisson is None:
+            return
+        found = find_unread(
+            settings, run(self._client, read_heads(settings.keys)).frames
+        )
+        problem = next(found, None)
+        if problem is not None and not self._is_format_told:
+            logger.error("%s %s", problem.message, problem.hint)
+        self._is_format_told = problem is not None
 
     def _is_offered_by_others(self) -> bool:
         call = calls.survey(self._settings.keys, "tail", batch=1)

@@ -11,6 +11,7 @@ from typing import Protocol
 from redis.client import Redis
 from redis.exceptions import RedisError
 
+from django_delayq.clients.primary import pause_ms
 from django_delayq.clock import boottime_ms
 from django_delayq.logs import get_log
 from django_delayq.redaction import redact
@@ -153,9 +154,10 @@ class Watchdog:
             lost, refusals = renew(self._client, attempts, lease_ms=self._lease_ms)
         except (RedisError, OSError) as error:
             # A pause is needed: a server that refuses connections does so at once.
-            self._renew_ms = now_ms + TICK_MS
+            again_ms = pause_ms(self._client, TICK_MS)
+            self._renew_ms = now_ms + again_ms
             self._trouble.note(
-                error, "leases cannot be renewed", again_ms=round(TICK_MS)
+                error, "leases cannot be renewed", again_ms=round(again_ms)
             )
             return
         self._trouble.is_over()

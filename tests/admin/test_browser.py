@@ -2,21 +2,16 @@
 
 DELAYQ_TEST_REQUIRE_BROWSER=1   a missing Chromium fails these tests
 DELAYQ_TEST_SCREENSHOTS=FOLDER  keep a picture of every page
-DELAYQ_PICTURES=FOLDER          write the pictures of the README and the tutorial there: make pictures
 """
 
-import os
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 
-from django_delayq import delayed_task, paused
-from django_delayq.clock import epoch_ms
+from django_delayq import paused
 from django_delayq.delivery.states import State
 from django_delayq.wire.frame import FrameFormat, pack
-from tests.admin import living
 from tests.admin.conftest import url
 from tests.admin.filling import Queue, error
 from tests.admin.visiting import SIZES, Visitor
@@ -223,75 +218,3 @@ def test_pages_look_like_the_admin(
     settings.DELAYQ = {**settings.DELAYQ, "CONNECTION": "unix:///dev/null/nobody"}
     visitor.open(url("changelist"))
     visitor.picture("fault")
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_pictures_of_the_docs(
-    visitor: Visitor, queue: Queue, settings: Any, scheme: str
-) -> None:
-    """What the README and the tutorial show, in either scheme of colours; kept where DELAYQ_PICTURES says."""
-    mail = Queue(queue.client, f"{queue.name}:mail")
-    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {queue.name: {}, mail.name: {}}}
-    # Names that are used once are no sight; the longest comes first.
-    shown_as = {mail.name: "mail", queue.name: "default", "user0": "admin"}
-
-    @delayed_task(name="shop.tasks.cancel_unpaid")
-    def cancel_unpaid(order_id: int) -> None: ...
-
-    @delayed_task(name="shop.tasks.send_invoice", max_attempts=1)
-    def send_invoice(order_id: int) -> None: ...
-
-    @delayed_task(name="shop.tasks.send_reminder")
-    def send_reminder(address: str) -> None: ...
-
-    raised = "ConnectionError: the mail server is down"
-    trace = (
-        "Traceback (most recent call last):\n"
-        '  File "/srv/shop/tasks.py", line 20, in send_invoice\n'
-        '    raise ConnectionError("the mail server is down")\n'
-        f"{raised}\n"
-    )
-    why = error(raised, trace, "builtins.ConnectionError", at_ms=epoch_ms())
-    dead = queue.dead(
-        4688, task=send_invoice.name, error_text=why, insertion_list=False
-    )
-    queue.retrying(4702, task=cancel_unpaid.name, insertion_list=False)
-    tokens = [
-        queue.schedule(
-            500_000 + 97_000 * number,
-            4711 + number,
-            task=cancel_unpaid.name,
-            insertion_list=False,
-        )
-        for number in range(6)
-    ]
-    mail.schedule(
-        41_000, "zoe@example.com", task=send_reminder.name, insertion_list=False
-    )
-    living.measure_an_hour(queue)
-    tokens_at_work = [
-        queue.running(4800 + n, task=cancel_unpaid.name, insertion_list=False).token
-        for n in range(2)
-    ]
-    living.serve(queue, *tokens_at_work, task=cancel_unpaid.name)
-    living.serve(mail, pid=4712)
-    pages = {
-        "queues": url("changelist"),
-        "workers": url("workers"),
-        "tasks": url("tasks"),
-        "queue": url("queue", queue.name),
-        "job": url("job", queue.name, dead),
-        "confirm": url("cancel", queue.name, tokens[0]),
-    }
-
-    with visitor.prefers(scheme):
-        for name, address in pages.items():
-            visitor.open(address)
-            assert (visitor.brightness() > 384) is (scheme == "light"), name
-            if name == "queue":
-                assert len(visitor.find("#result_list tbody tr")) == 6
-            if folder := os.environ.get("DELAYQ_PICTURES"):
-                visitor.paint(Path(folder) / f"{name}-{scheme}.png", shown_as)
-                if name == "queues":
-                    on_phone = Path(folder) / f"{name}-phone-{scheme}.png"
-                    visitor.paint(on_phone, {}, SIZES["phone"][0])

@@ -7,7 +7,10 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client
 
-from django_delayq import Limit, delayed_task, limits, set_limit
+from django_delayq import Limit, conf, delayed_task, limits, set_limit
+from django_delayq.calls.running import run
+from django_delayq.delivery import limiting
+from django_delayq.jobs.limiting import LimitInForce, concerning
 from tests.admin.conftest import url
 from tests.admin.filling import Queue
 from tests.admin.test_job_admin import content_of, messages_of
@@ -51,6 +54,47 @@ def test_limit_of_tasks_is_set(browser: Client, queue: Queue) -> None:
 
     (limit,) = limits(queue.name)
     assert (limit.limit, limit.concurrency) == ("admin-bank", 9)
+
+
+def test_queue_shows_the_limits_that_concern_it(
+    browser: Client, queue: Queue, settings: Any
+) -> None:
+    @delayed_task(
+        name="admin.of-it", queue=queue.name, limit=Limit("admin-mail", rate="9/s")
+    )
+    def of_it() -> None: ...
+
+    declared = {"admin-bank": 3, "admin-mail": 4, "admin-unknown": 5}
+    call = limiting.declare(
+        queue.keys,
+        [(name, {"concurrency": most}) for name, most in declared.items()],
+        is_new=True,
+    )
+    assert run(queue.client, call) == 3
+
+    def shown() -> list[list[str]]:
+        page = browser.get(url("limits", queue.name))
+        return [
+            [limit for limit in declared if any(limit in line for line in lines)]
+            for lines in (
+                browser.get(url("queue", queue.name)).context["limits"],
+                [text for _, text, _ in page.context["rows"]],
+            )
+        ]
+
+    assert shown() == [["admin-mail", "admin-unknown"]] * 2
+    # The limit of a task of another queue, once it is changed here.
+    set_limit(queue.name, limit="admin-bank", concurrency=1)
+    assert shown() == [list(declared)] * 2
+
+
+def test_limit_that_holds_jobs_of_a_queue_concerns_it(queue: Queue) -> None:
+    bank = LimitInForce(queue.name, "admin-bank", 3, None, "")
+    settings = conf.get_settings().queue(queue.name)
+
+    assert list(concerning(settings, [bank], ["limit other", "admin-bank"])) == []
+    for held in ("limit admin-bank", "limit admin-bank a key"):
+        assert list(concerning(settings, [bank], [held])) == [bank]
 
 
 @pytest.mark.parametrize(

@@ -395,6 +395,19 @@ def test_server_that_does_not_answer_is_told(
     assert "The server does not answer." in content_of(page)
 
 
+def test_sentinels_that_do_not_answer_are_told(
+    browser: Client, queue: Queue, settings: Any
+) -> None:
+    url_of_sentinels = "redis+sentinel://app:hunter2@127.0.0.1:1,127.0.0.1:2/mymaster"
+    settings.DELAYQ = {**settings.DELAYQ, "CONNECTION": url_of_sentinels}
+
+    page = browser.get(url("overview_data"))
+
+    assert page.status_code == 503
+    assert "No Sentinel answers." in content_of(page)
+    assert "hunter2" not in content_of(page)
+
+
 def test_pages_that_refresh_themselves_have_the_script(
     browser: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:

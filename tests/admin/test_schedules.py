@@ -2,11 +2,14 @@
 
 import re
 from datetime import timedelta
+from io import StringIO
 from typing import Any
 
 import pytest
 from django.contrib.admin.models import CHANGE, LogEntry
+from django.core.management import call_command
 from django.test import Client
+from django.utils import translation
 
 from django_delayq import (
     cron,
@@ -18,6 +21,7 @@ from django_delayq import (
     periodic,
     store_schedule,
 )
+from django_delayq.admin.schedules_page import row_of
 from tests.admin.conftest import url
 from tests.admin.filling import Queue
 from tests.admin.test_job_admin import content_of, messages_of
@@ -35,6 +39,30 @@ def define(queue: Queue, **options: Any) -> Any:
 
 def page_of(browser: Client, queue: Queue) -> Any:
     return browser.get(url("schedules", queue.name))
+
+
+@pytest.mark.parametrize(
+    ("language", "interval", "moments"),
+    [
+        ("en", "Every 1 hour, 20 seconds", "At 09:00 on Monday through Friday (Europe/Berlin)"),
+        ("de", "Alle 1 Stunde, 20 Sekunden", "0 9 * * 1-5 (Europe/Berlin)"),
+        ("zh-hans", "每 1 小时、20 秒", "0 9 * * 1-5 (Europe/Berlin)"),
+    ],
+)  # fmt: skip
+def test_moments_are_said_in_the_language_of_the_page(
+    browser: Client, queue: Queue, language: str, interval: str, moments: str
+) -> None:
+    report = define(queue)
+    store_schedule("often", report, every(3_620), queue=queue.name)
+
+    with translation.override(language):
+        said = {row.name: row.words for row in map(row_of, get_schedules(queue.name))}
+        command = StringIO()
+        call_command("delayq_schedules", queue=queue.name, stdout=command)
+
+    assert said == {"often": interval, "admin.report": moments}
+    assert f"  {interval}\n" in command.getvalue()
+    assert f"  {moments}\n" in command.getvalue()
 
 
 def post(browser: Client, queue: Queue, action: str, **more: str) -> Any:

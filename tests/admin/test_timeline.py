@@ -184,6 +184,38 @@ def test_dead_letter_ends_its_life_and_can_run_again(
     assert b'name="run_now">Run again' in response.content
 
 
+@pytest.mark.parametrize(
+    ("options", "dead", "foreign"),
+    [
+        (
+            {},
+            "Out of attempts. It is kept until it is run again or discarded, and for 180 d at most (DEAD_TTL).",
+            "and for 30 d at most (QUARANTINE_TTL).",
+        ),
+        (
+            {"DEAD_TTL": None, "QUARANTINE_TTL": 7_200},
+            "Out of attempts. It is kept until it is run again or discarded.",
+            "and for 2 h at most (QUARANTINE_TTL).",
+        ),
+    ],
+)
+def test_job_that_was_given_up_says_how_long_it_is_kept(
+    browser: Client,
+    queue: Queue,
+    settings: Any,
+    options: dict[str, Any],
+    dead: str,
+    foreign: str,
+) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {queue.name: options}}
+
+    page = browser.get(url("job", queue.name, queue.dead(7)))
+    assert dead in content_of(page)
+    assert page.context["events"][-1].note == dead
+    page = browser.get(url("job", queue.name, queue.quarantined(b"a word of Java")))
+    assert page.context["events"][-1].note.endswith(foreign)
+
+
 def test_running_job_says_since_when_and_by_whom(browser: Client, queue: Queue) -> None:
     token = queue.running(7).token
 

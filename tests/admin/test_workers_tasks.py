@@ -1,6 +1,6 @@
 """The pages of workers and of tasks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 import pytest
@@ -8,14 +8,16 @@ from django.contrib.admin.models import CHANGE, LogEntry
 from django.test import Client
 
 from django_delayq import cron, delayed_task
+from django_delayq.admin import workers_page
 from django_delayq.calls.running import run
+from django_delayq.calls.together import Exchange
 from django_delayq.delivery.workers import (
     REGISTRY,
     WorkerInfo,
     register,
 )
 from django_delayq.jobs.schedules import store_schedule
-from django_delayq.jobs.workers import read_order
+from django_delayq.jobs.workers import read_order, workers
 from tests.admin import living
 from tests.admin.conftest import url
 from tests.admin.filling import Queue
@@ -33,6 +35,14 @@ def order_for(queue: Queue, worker_id: str) -> str | None:
     return order.do if order is not None else None
 
 
+@pytest.fixture
+def alone(queue: Queue) -> Iterator[None]:
+    """No process of another test is on the server, and what a test registers is there for no other."""
+    queue.client.delete(*REGISTRY)
+    yield
+    queue.client.delete(*REGISTRY)
+
+
 def test_process_is_shown_with_what_it_runs(browser: Client, queue: Queue) -> None:
     job = queue.running(17).token
     living.serve(queue, job, task="shop.tasks.send_reminder")
@@ -47,6 +57,48 @@ def test_process_is_shown_with_what_it_runs(browser: Client, queue: Queue) -> No
     link = f'<a href="{url("job", queue.name, job)}">shop.tasks.send_reminder</a>'
     assert link in page.content.decode()
     assert browser.get(url("job", queue.name, job)).status_code == 200
+
+
+def test_many_processes_are_paged_and_those_that_are_not_read_are_counted(
+    browser: Client, queue: Queue, alone: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers_page, "MOST_WORKERS", 200)
+    for pid in range(230):
+        living.serve(queue, host="many", pid=1_000 + pid)
+
+    first = browser.get(url("workers"))
+    second = browser.get(url("workers"), {"page": "2"})
+    beyond = browser.get(url("workers"), {"page": "99"})
+
+    assert first.context["unread"] == 30
+    assert "and 30 more on this server" in content_of(first)
+    names = [row["name"] for page in (first, second) for row in page.context["rows"]]
+    assert len(names) == len(set(names)) == 100
+    assert "page 1 of 4" in content_of(first)
+    assert beyond["Location"] == f"{url('workers')}?page=4"
+    assert len([each for each in workers(queue.name)]) == 230
+
+
+def test_a_thousand_processes_are_read_in_two_round_trips(
+    browser: Client, queue: Queue, alone: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for pid in range(1_150):
+        living.serve(queue, host="crowd", pid=pid)
+    browser.get(url("workers"))
+    exchanges = []
+    monkeypatch.setattr(
+        Exchange,
+        "do",
+        lambda self, client, do=Exchange.do: (
+            exchanges.append(len(self.commands)) or do(self, client)
+        ),
+    )
+
+    page = browser.get(url("workers"))
+
+    assert page.context["pager"].total == 1_000
+    assert exchanges == [9]
+    assert len(workers(queue.name)) == 1_150
 
 
 def test_no_worker_is_said_with_the_command(browser: Client, queue: Queue) -> None:

@@ -147,11 +147,13 @@ class Visitor:
                 other,
             )
         size = {"width": width, "deviceScaleFactor": 1, "mobile": False}
-        # From a low window on, so that the page is as high as what it shows.
-        for script in ("return 100", "return document.documentElement.scrollHeight"):
+        self.driver.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": True})
+        # From a low window on, so that the page is as high as what it shows; the side bar needs more than the least pages.
+        for script in ("return 480", "return document.documentElement.scrollHeight"):
             size["height"] = self.driver.execute_script(script)
             self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         self.driver.save_screenshot(str(file))
+        self.driver.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": False})
         self.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 

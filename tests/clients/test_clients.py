@@ -145,13 +145,6 @@ class TestAsyncClients:
 
         assert taken == [0, 1, 2, 4, 4, 4]
 
-    def test_sentinel_client_has_no_twin_and_the_error_says_what_to_do(self) -> None:
-        sentinel = redis.sentinel.Sentinel([("127.0.0.1", 1)])
-        queue = BlockingQueue("q", connection=sentinel.master_for("m"))
-
-        with pytest.raises(InvalidSettings, match="give a URL"):
-            asyncio.run(queue.apoll())
-
 
 class TestCluster:
     @pytest.fixture

@@ -186,6 +186,7 @@ class Rig:
         may_go_behind: bool = False,
         limit: str = "",
         drops: bool = False,
+        in_turn: bool = False,
         batch: str = "",
     ) -> list[Scheduled]:
         """Schedule jobs by name. A number is a wait in ms; text goes to the script as it is.
@@ -201,6 +202,7 @@ class Rig:
                     priority,
                     limit,
                     drops=drops,
+                    in_turn=in_turn,
                     may_go_behind=may_go_behind,
                     batch=token(batch) if batch else "",
                 ),

@@ -9,7 +9,7 @@ from django_delayq.delivery import limiting
 from django_delayq.delivery.claiming import Limited, Mode
 from django_delayq.delivery.rates import limit_text, numbers_of, read_rate
 from django_delayq.delivery.states import State
-from tests.delivery.rig import LEASE, T0, Rig, names_of, token
+from tests.delivery.rig import LEASE, T0, Rig, name_in, names_of, token
 
 STRIPE = "stripe\0acct"
 
@@ -304,6 +304,24 @@ def test_new_job_that_drops_is_cancelled_while_its_limit_is_full(rig: Rig) -> No
     rig.schedule({"d": 0}, limit="periodic\0", drops=True)
     rig.now = 3
     assert names_of(rig.claim()) == ["d"]
+
+
+def test_new_job_that_waits_for_its_turn_is_held_while_its_limit_is_full(
+    rig: Rig,
+) -> None:
+    jobs = {"a": 0, "b": 1, "c": 2}
+    rig.schedule(jobs, limit="periodic\0", drops=True, in_turn=True)
+    rig.now = 2
+
+    (first,) = rig.claim().jobs
+
+    assert [rig.inspect(name).state for name in "abc"] == ["running", "held", "held"]
+    rig.acknowledge(first)
+    (second,) = rig.claim().jobs
+    assert name_in(second.payload) == "b"
+    assert rig.inspect("c").state == "held"
+    rig.acknowledge(second)
+    assert names_of(rig.claim()) == ["c"]
 
 
 def test_slot_whose_lease_was_deleted_drops_no_later_job(rig: Rig) -> None:

@@ -1,7 +1,9 @@
 """Schedules in the delivery layer: what moves one on, what replaces a waiting job, and that each moment has one job."""
 
+import json
 import random
 import threading
+from collections import Counter
 
 import pytest
 from redis.exceptions import ResponseError
@@ -10,7 +12,7 @@ from django_delayq.calls.running import run
 from django_delayq.delivery import periods
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.storing import NewJob
-from tests.delivery.rig import T0, Rig, names_of, payload, token
+from tests.delivery.rig import T0, Rig, name_in, names_of, payload, token
 
 
 def waiting(rig):
@@ -250,6 +252,106 @@ def test_schedule_that_comes_to_a_moment_whose_job_was_run_early_passes_it(any_r
     assert (early.has_moved, early.is_early) == (True, True)
     assert (after.has_moved, after.is_early) == (True, False)
     assert names_of(any_rig.claim()) == ["b", "d"]
+
+
+def test_two_moments_whose_jobs_were_run_early_get_no_second_jobs(any_rig):
+    for number, moment in enumerate((50, 100)):
+        any_rig.arrange("s", moment, job=f"a{moment}", code=b"one", print=f"p{number}")
+        any_rig.reschedule(f"a{moment}", 0)
+        (job,) = any_rig.claim().jobs
+        any_rig.acknowledge(job)
+    any_rig.client.delete(any_rig.keys.ended)
+
+    for number, moment in enumerate((50, 100, 50)):
+        print = f"q{number}"
+        assert any_rig.arrange("s", moment, job=f"b{number}", code=b"", print=print)
+
+    assert any_rig.client.zcard(any_rig.keys.queue.timeout_set) == 0
+    any_rig.now = 50
+    assert any_rig.advance("s", 50, {"c": 100}, 100, print="q2").is_early
+    any_rig.now = 100
+    assert not any_rig.advance("s", 100, {"d": 150}, 150, print="q2").is_early
+    any_rig.now = 150
+    assert names_of(any_rig.claim()) == ["d"]
+
+
+def test_moments_that_were_run_early_are_bounded(rig):
+    for moment in range(200, 100, -1):
+        rig.arrange("s", moment, job=f"a{moment}", code=b"one", print=f"p{moment}")
+        rig.cancel(f"a{moment}")
+    rig.arrange("s", 300, job="a300", code=b"one", print="p")
+
+    state = json.loads(rig.client.hget(rig.keys.schedules, "state s"))
+
+    assert state["early"].split() == [str(T0 + moment) for moment in range(101, 151)]
+
+
+#: How often each definition of the schedule comes.
+STEPS = {"p1": 10, "p2": 15, "p3": 7}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_moment_has_two_jobs_whatever_people_do_to_its_schedule(rig, seed):
+    """Definitions change, jobs are run early or cancelled, the schedule rests, and the past is forgotten, at random."""
+    chance = random.Random(seed)
+    rig.now = 0
+    print, is_paused, fired, started = "p1", False, 0, Counter()
+
+    def after(moment):
+        return moment // STEPS[print] * STEPS[print] + STEPS[print]
+
+    def name_of(moment):
+        return f"{print}m{moment}"
+
+    def run_what_is_due():
+        for job in rig.claim().jobs:
+            started[name_in(job.payload).partition("m")[2]] += 1
+            rig.acknowledge(job)
+
+    def arrange():
+        moment = after(max(rig.now, fired))
+        given = {"job": name_of(moment)} if not is_paused else {}
+        next_at = None if is_paused else moment
+        assert rig.arrange("s", next_at, code=b"x", print=print, **given)
+
+    def waiting_job():
+        return rig.schedules()["s"].state.token.rstrip("-")
+
+    arrange()
+    for _ in range(400):
+        match chance.choice(
+            ["time", "early", "early", "cancel", "change", "change", "pause", "past"]
+        ):
+            case "time":
+                rig.now += chance.randrange(1, 6)
+                run_what_is_due()
+                moment = rig.schedules()["s"].moment_ms
+                if moment is not None and moment <= rig.now:
+                    seen, new = moment, after(rig.now)
+                    moved = rig.advance(
+                        "s", seen, {name_of(new): new}, new, print=print
+                    )
+                    assert moved.has_moved
+                    fired = seen
+            case "early" if name := waiting_job():
+                rig.reschedule(name, 0)
+                run_what_is_due()
+            case "cancel" if name := waiting_job():
+                # A moment whose job was cancelled has had it.
+                if rig.inspect(name).state == "scheduled":
+                    rig.cancel(name)
+                    started[name.partition("m")[2]] += 1
+            case "change":
+                print = chance.choice(list(STEPS))
+                arrange()
+            case "pause":
+                is_paused = not is_paused
+                arrange()
+            case "past":
+                rig.client.delete(rig.keys.ended)
+
+    assert sum(started.values()) > 20
+    assert [moment for moment, count in started.items() if count > 1] == []
 
 
 def test_job_that_was_cancelled_before_its_moment_is_not_made_anew_by_a_change(rig):

@@ -3,12 +3,14 @@
 import math
 import random
 from collections import Counter
+from itertools import chain
 
 import msgspec
 import pytest
 
 from django_delayq.delivery import statistics
 from django_delayq.delivery.statistics import (
+    DAYS_KEPT,
     LAST_BUCKET,
     OTHER,
     Figures,
@@ -18,6 +20,8 @@ from django_delayq.delivery.statistics import (
     bounds_us,
     bucket_of,
     decode_figures,
+    open_tasks,
+    sum_up,
     tasks_in,
     total,
     unpack_tasks,
@@ -27,6 +31,7 @@ from tests.delivery.rig import T0, Rig
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 #: So many ms before a minute, and an hour, begin.
 START = HOUR_MS - T0 % HOUR_MS
+DAY_START = 24 * HOUR_MS - T0 % (24 * HOUR_MS)
 
 
 def histogram(*times_us: float) -> Histogram:
@@ -80,6 +85,20 @@ def task_runs(rig: Rig, unit: Unit, count: int = 10) -> dict[tuple[int, str], in
         (read.now - moment, name): decode_figures(text).runs
         for moment, name, text in tasks_in(read)
     }
+
+
+def day_runs(rig: Rig, count: int) -> tuple[dict[str, int], list[int]]:
+    """Return how many jobs of each task ran in the last days, and how many hours ago those hours are that no day has."""
+    read = rig.run(statistics.read_days(rig.keys, count=count, now_us=rig.now_us))
+    now = rig.now_us // 3_600_000_000
+    packed = [*read.days.values()]
+    if read.missing:
+        packed += rig.run(statistics.read_hours(rig.keys, read.missing))
+    found = sum_up(chain(open_tasks(read), *map(unpack_tasks, packed)))
+    return (
+        {name: each.runs for name, each in found.items()},
+        [now - hour for hour in read.missing],
+    )
 
 
 def totals(rig: Rig) -> dict[str, int]:
@@ -228,6 +247,117 @@ def test_first_to_come_in_a_new_hour_packs_the_last_one_and_nothing_is_lost(
     assert runs(rig, Unit.HOUR) == {0: 2, 1: 3}
 
 
+def test_hours_that_are_packed_are_read_by_the_day(rig: Rig) -> None:
+    rig.now = DAY_START
+    for hour in range(30):
+        if (packed := add(rig, mail=1, **{f"at{hour % 24}": 1})) is not None:
+            assert rig.run(statistics.pack_hour(rig.keys, packed))
+        rig.now += HOUR_MS
+    rig.now -= HOUR_MS
+
+    today, missing = day_runs(rig, 1)
+    assert today == {"mail": 6, **{f"at{hour}": 1 for hour in range(6)}}
+    assert missing == []
+    both, missing = day_runs(rig, 2)
+    assert both["mail"] == 30
+    assert (both["at5"], both["at6"]) == (2, 1)
+    assert missing == []
+
+
+def test_hour_that_nobody_has_packed_is_read_by_itself(rig: Rig) -> None:
+    rig.now = DAY_START
+    for hour in range(4):
+        packed = add(rig, mail=10**hour)
+        if packed is not None and hour != 2:
+            rig.run(statistics.pack_hour(rig.keys, packed))
+        rig.now += HOUR_MS
+    rig.now -= HOUR_MS
+
+    assert day_runs(rig, 1) == ({"mail": 1_111}, [2])
+
+
+def test_hour_that_is_open_still_after_a_pause_is_in_its_day(rig: Rig) -> None:
+    rig.now = DAY_START + HOUR_MS
+    add(rig, mail=1)
+    rig.now += 2 * HOUR_MS
+
+    assert day_runs(rig, 1) == ({"mail": 1}, [3, 1, 0])
+    rig.now += 24 * HOUR_MS
+    assert day_runs(rig, 1)[0] == {}
+    assert day_runs(rig, 2)[0] == {"mail": 1}
+
+
+def test_two_that_pack_hours_of_one_day_at_once_lose_neither(rig: Rig) -> None:
+    rig.now = DAY_START
+    add(rig, mail=1)
+    rig.now += HOUR_MS
+    first = add(rig, mail=10)
+    rig.now += HOUR_MS
+    second = add(rig, mail=100)
+    assert first is not None
+    assert second is not None
+
+    assert rig.run(statistics.pack_hour(rig.keys, second))
+    assert rig.run(statistics.pack_hour(rig.keys, first))
+
+    assert day_runs(rig, 1) == ({"mail": 111}, [2])
+
+
+def test_day_is_forgotten_when_another_takes_its_place(rig: Rig) -> None:
+    rig.now = DAY_START
+    for _ in range(2 * DAYS_KEPT + 3):
+        for _ in range(2):
+            if (packed := add(rig, mail=1)) is not None:
+                rig.run(statistics.pack_hour(rig.keys, packed))
+            rig.now += HOUR_MS
+        rig.now += 22 * HOUR_MS
+    rig.now -= 23 * HOUR_MS
+
+    days = [name for name in rig.client.hkeys(rig.keys.hours) if name[:4] == b"day:"]
+    assert len(days) == DAYS_KEPT
+    for count in range(1, DAYS_KEPT + 1):
+        assert day_runs(rig, count)[0] == {"mail": 2 * count}
+
+
+def test_buckets_of_a_day_are_exact(rig: Rig) -> None:
+    rig.now = DAY_START
+    rand = random.Random(3)
+    whole = Histogram()
+    for _ in range(20):
+        took = histogram(*[rand.lognormvariate(8, 2) for _ in range(300)])
+        counted = {"mail": Figures(Counter({Outcome.DEAD: 300}), Histogram(), took)}
+        counted[""] = counted["mail"]
+        call = statistics.add_figures(
+            rig.keys, counted, most_tasks=9, now_us=rig.now_us
+        )
+        if (packed := rig.run(call)) is not None:
+            rig.run(statistics.pack_hour(rig.keys, packed))
+        whole.add(took)
+        rig.now += HOUR_MS
+    rig.now -= HOUR_MS
+
+    read = rig.run(statistics.read_days(rig.keys, count=1, now_us=rig.now_us))
+    found = sum_up(chain(open_tasks(read), *map(unpack_tasks, read.days.values())))
+
+    assert found["mail"] == Figures(Counter({Outcome.DEAD: 6_000}), Histogram(), whole)
+
+
+@pytest.mark.parametrize("garbage", [b"", b"x", b"\0" * 8, b"\xff" * 30])
+def test_day_that_others_wrote_is_written_anew(rig: Rig, garbage: bytes) -> None:
+    rig.now = DAY_START
+    add(rig, mail=1)
+    day = rig.now_us // 86_400_000_000
+    rig.client.hset(rig.keys.hours, f"day:{day % DAYS_KEPT}", garbage)
+    rig.now += HOUR_MS
+
+    assert day_runs(rig, 1) == ({"mail": 1}, [0])
+    packed = add(rig, mail=10)
+    assert packed is not None
+    assert rig.run(statistics.pack_hour(rig.keys, packed))
+
+    assert day_runs(rig, 1) == ({"mail": 11}, [])
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_packed_hour_is_smaller_and_only_the_shares_of_buckets_are_rounded(
     rig: Rig, seed: int
@@ -311,7 +441,7 @@ def test_keys_and_fields_are_bounded_however_long_it_goes_on(rig: Rig) -> None:
 
     assert max(keys) == 5
     assert rig.client.hlen(rig.keys.minutes) <= 2 * 480 + 3
-    assert rig.client.hlen(rig.keys.hours) <= 2 * 2_160 + 3
+    assert rig.client.hlen(rig.keys.hours) <= 2 * 2_160 + 3 + DAYS_KEPT
     assert len(runs(rig, Unit.HOUR, count=9_999)) == 2_160
     assert totals(rig)["mail"] == 3_200
 
@@ -360,6 +490,103 @@ def test_clock_that_was_set_back_loses_no_total(rig: Rig) -> None:
 
     assert totals(rig) == {"": 3, "mail": 3}
     assert runs(rig, Unit.HOUR) == {0: 1, 1: 1}
+
+
+def stored_runs(rig: Rig, unit: Unit) -> int:
+    """Count the jobs in every minute or hour that the server has, past and future ones included."""
+    keys = rig.keys
+    closed, now = (
+        (keys.minutes, keys.minute) if unit is Unit.MINUTE else (keys.hours, keys.hour)
+    )
+    found = [
+        text for field, text in rig.client.hgetall(closed).items() if field.isdigit()
+    ]
+    return sum(
+        decode_figures(text).runs for text in [*found, rig.client.hget(now, "task:")]
+    )
+
+
+def test_clock_that_was_set_back_by_hours_adds_to_the_minutes_that_are_over(
+    rig: Rig,
+) -> None:
+    rig.now = START
+    for minute in range(3):
+        rig.now = START + minute * MINUTE_MS
+        add(rig, a=1, b=10)
+    rig.now = START + 2 * HOUR_MS
+    add(rig, a=100)
+
+    rig.now = START + MINUTE_MS
+    assert add(rig, a=1_000, c=1) is not None
+
+    assert runs(rig, Unit.MINUTE) == {0: 1_012, 1: 11}
+    assert task_runs(rig, Unit.MINUTE) == {
+        (0, "a"): 1_001,
+        (0, "b"): 10,
+        (0, "c"): 1,
+        (1, "a"): 1,
+        (1, "b"): 10,
+    }
+    assert runs(rig, Unit.HOUR) == {0: 1_034}
+    rig.now = START + 2 * HOUR_MS
+    add(rig, a=1)
+    assert runs(rig, Unit.MINUTE, 200) == {0: 101, 118: 11, 119: 1_012, 120: 11}
+    assert runs(rig, Unit.HOUR) == {0: 101, 2: 1_034}
+
+
+def test_clock_that_was_set_back_to_a_packed_hour_leaves_the_present_one_open(
+    rig: Rig,
+) -> None:
+    rig.now = START - 1
+    add(rig, a=1_000)
+    rig.now = START + HOUR_MS
+    packed = add(rig, a=1)
+    assert packed is not None
+    rig.run(statistics.pack_hour(rig.keys, packed))
+
+    rig.now = START - 1
+    assert add(rig, a=1) is None
+
+    assert runs(rig, Unit.HOUR) == {0: 2, 2: 1_000}
+    assert task_runs(rig, Unit.HOUR) == {(0, "a"): 2, (2, "a"): 1_000}
+    assert runs(rig, Unit.MINUTE) == {0: 1_001}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_figure_is_lost_or_counted_twice_wherever_the_clock_goes(
+    rig: Rig, seed: int
+) -> None:
+    chance = random.Random(seed)
+    count = 0
+    for _ in range(150):
+        # All within the eight hours that minutes are kept.
+        rig.now = chance.randrange(7 * 60) * MINUTE_MS
+        for _ in range(chance.randrange(1, 4)):
+            packed = add(rig, a=3, b=chance.randrange(2))
+            count = totals(rig)[""]
+            if packed is not None and chance.random() < 0.5:
+                rig.run(statistics.pack_hour(rig.keys, packed))
+            rig.now += chance.randrange(MINUTE_MS)
+
+        assert stored_runs(rig, Unit.MINUTE) == count
+        assert stored_runs(rig, Unit.HOUR) == count
+
+
+def test_clock_that_was_wrong_by_years_leaves_nothing_of_them(rig: Rig) -> None:
+    rig.now = START
+    years = 20 * 365 * 24 * HOUR_MS
+    add(rig, a=1)
+    for there in (-years, years, -years, 0):
+        for minute in range(3):
+            rig.now = START + there + minute * HOUR_MS
+            add(rig, a=1)
+    rig.now = START + 100 * 24 * HOUR_MS
+    add(rig, a=1)
+
+    assert totals(rig)[""] == 14
+    for unit, closed in ((Unit.MINUTE, rig.keys.minutes), (Unit.HOUR, rig.keys.hours)):
+        assert runs(rig, unit, 600) == {0: 1}
+        assert set(rig.client.hkeys(closed)) <= {b"oldest"}
 
 
 @pytest.mark.parametrize(

@@ -1063,6 +1063,21 @@ def _(rig: Rig) -> Callable[[], object]:
     ]
 
 
+@stop("read days", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    add(rig)
+    return lambda: rig.run(statistics.read_days(rig.keys, count=2, now_us=rig.now_us))
+
+
+@stop("read hours", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    add(rig)
+    rig.now += HOUR_MS
+    add(rig)
+    hour = rig.now_us // 3_600_000_000
+    return lambda: rig.run(statistics.read_hours(rig.keys, [hour - 1, hour]))
+
+
 @stop("read totals", drains=True)
 def _(rig: Rig) -> Callable[[], object]:
     add(rig)

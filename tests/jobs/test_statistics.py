@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from django_delayq import InvalidSearch, QueueNotFound
+from django_delayq import InvalidSearch, QueueNotFound, schedule
 from django_delayq.calls.running import run
 from django_delayq.calls.together import Exchange
 from django_delayq.clients.clients import own_clients
@@ -31,6 +31,7 @@ from django_delayq.jobs.statistics import (
     task_statistics,
     tasks_statistics,
 )
+from tests.jobs import samples
 
 
 @pytest.fixture
@@ -102,6 +103,15 @@ def test_tasks_are_summed_up_over_a_span(add, queue) -> None:
     assert {name: each.runs for name, each in found.items()} == {"mail": 3, "sms": 5}
 
 
+def test_tasks_are_summed_up_over_days(add, queue) -> None:
+    add(timedelta(days=5), mail=2, sms=5)
+    add(mail=1)
+
+    assert tasks_statistics([queue], days=1)[queue]["mail"].runs == 1
+    week = tasks_statistics([queue], days=99)[queue]
+    assert {name: each.runs for name, each in week.items()} == {"mail": 3, "sms": 5}
+
+
 def test_totals_are_of_all_times_and_fold_into_few_buckets(add, queue) -> None:
     add(timedelta(days=80), mail=2, sms=5)
     add(mail=1)
@@ -126,7 +136,7 @@ def test_async_twins_return_the_same(add, queue) -> None:
         return (
             await aqueue_statistics([queue], minutes=9),
             await atask_statistics(queue, "mail", minutes=9),
-            await atasks_statistics([queue]),
+            await atasks_statistics([queue], days=2),
             await astatistics_totals([queue]),
         )
 
@@ -136,6 +146,25 @@ def test_async_twins_return_the_same(add, queue) -> None:
     assert task.total.runs == 1
     assert tasks[queue]["mail"].runs == 1
     assert totals[queue].queue.runs == 1
+
+
+def test_totals_count_jobs_that_no_worker_has_ended(hand, queue) -> None:
+    ended = [schedule(samples.add.using(queue=queue), delay, 1) for delay in (60, 0)]
+    for job in ended:
+        job.cancel()
+    schedule(samples.add.using(queue=queue), 0, 1)
+    hand.succeed(hand.take())
+
+    totals = statistics_totals([queue])[queue]
+
+    assert totals.ended == {
+        "succeeded": 1,
+        "dead": 0,
+        "expired": 0,
+        "cancelled": 2,
+        "quarantined": 0,
+    }
+    assert not totals.queue.outcomes
 
 
 def test_overview_of_many_queues_takes_one_write(
@@ -149,6 +178,7 @@ def test_overview_of_many_queues_takes_one_write(
     # A server that does not know a script yet is asked twice.
     for ask in (queue_statistics, tasks_statistics, statistics_totals):
         ask()
+    tasks_statistics(days=1)
     writes = []
     monkeypatch.setattr(
         Exchange,
@@ -160,17 +190,24 @@ def test_overview_of_many_queues_takes_one_write(
     assert list(tasks_statistics(hours=60)) == names
     assert list(statistics_totals()) == names
     assert len(writes) == 3
+    # The days, and then their hours, as nobody has packed them.
+    assert list(tasks_statistics(days=2)) == names
+    assert len(writes) == 5
 
 
 @pytest.mark.parametrize("wrong", [0, -1, True, "5", 1.5])
 def test_number_that_is_none_is_refused(wrong, queue) -> None:
     with pytest.raises(InvalidSearch, match=r"give a number of minutes, 1 to 481"):
         queue_statistics(minutes=wrong)
+    with pytest.raises(InvalidSearch, match=r"give a number of days, 1 to 8"):
+        tasks_statistics(days=wrong)
 
 
 def test_both_units_at_once_are_refused(queue) -> None:
     with pytest.raises(InvalidSearch, match=r"give one of the two"):
         queue_statistics(minutes=1, hours=1)
+    with pytest.raises(InvalidSearch, match=r"hours=1, days=1: give one of them"):
+        tasks_statistics(hours=1, days=1)
 
 
 def test_queue_that_is_not_configured_is_refused(queue) -> None:

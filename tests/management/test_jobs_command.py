@@ -1,6 +1,7 @@
 """``manage.py delayq_jobs``: what it lists and shows, what it changes, and how it ends."""
 
 import json
+import math
 import os
 import re
 import subprocess
@@ -265,6 +266,19 @@ def test_show_as_json_has_the_attempts(queue: str, hand: Hand, call: Call) -> No
     assert (found["state"], found["attempts"]) == ("retrying", 2)
     assert [each["error"] for each in found["history"]] == ["ValueError: no"] * 2
     assert found["paused"] == []
+
+
+def test_number_that_json_has_not_is_a_text(queue: str, hand: Hand, call: Call) -> None:
+    job = add(queue, 1, delay=0)
+    hand.succeed(hand.take(), keep=False)
+    forged = EndRecord(job.token, ADD, State.SUCCEEDED, 1_790_000_000_000, math.inf)
+    hand.run(ended.note_ended(hand.keys, [forged], keep=10))
+    hand.client.delete(hand.keys.ended)
+
+    text = call("delayq_jobs", "show", job.id, "--json").out
+
+    found = json.loads(text, parse_constant=pytest.fail)
+    assert found["ended"]["late_ms"] == "Infinity"
 
 
 def test_show_knows_how_a_job_has_ended(queue: str, hand: Hand, call: Call) -> None:
@@ -545,6 +559,7 @@ def test_call_that_cannot_be_parsed_changes_nothing_and_says_what_to_do(
         (["list", "--queue", "mails"], "'mails' is not configured"),
         (["list", "--state", "succeeded"], "cannot be found"),
         (["list", "--state", "deed"], "'deed' is not a state"),
+        (["list", "--state", "ended"], "is in the list “Ended” of a queue's page"),
         (["list", "--due", "2h..1h"], "due begins after its end"),
         (["list", "--limit", "-1"], "0 or more"),
         (["list", "--text", ""], "not empty"),

@@ -27,6 +27,7 @@ from tests.jobs.adding import add, add_of_each_state
 from tests.jobs.conftest import LATER
 from tests.jobs.hand import Hand
 from tests.management.conftest import Call, Writes, serve
+from tests.sentinels import NAME, Watched
 from tests.servers import ExternalServer, Server
 
 ADD = samples.add.name
@@ -330,6 +331,30 @@ def test_server_that_is_away_is_explained(
 
     assert said.status == 1
     assert "The server does not answer." in said.err
+
+
+def test_sentinels_that_know_no_such_primary_are_explained(
+    queue: str, settings: Any, call: Call, watched: Watched
+) -> None:
+    url = watched.url.replace("://", "://app:hunter2@").replace(NAME, "nobody")
+    settings.DELAYQ = {**settings.DELAYQ, "CONNECTION": url}
+
+    said = call("delayq_status")
+
+    assert said.status == 1
+    assert "The Sentinels know no primary of this name." in said.err
+    assert "hunter2" not in said.out + said.err
+
+
+def test_primary_of_sentinels_is_shown(
+    queue: str, settings: Any, call: Call, watched: Watched
+) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "CONNECTION": watched.url}
+
+    said = call("delayq_status")
+
+    assert said.status == 0
+    assert "redis+sentinel://" in said.out
 
 
 def test_replica_is_shown_and_called_one(

@@ -117,6 +117,14 @@ def test_jobs_are_counted_by_queue_and_state(
         "quarantined": 0,
     }
     assert found("delayq_jobs_offered_total", queue=queue) == 8
+    ended = {
+        dict(labels)["outcome"]: number
+        for labels, number in found.of_name(
+            "delayq_jobs_ended_total", queue=queue
+        ).items()
+    }
+    assert ended.pop("dead") == 1
+    assert set(ended) == {"succeeded", "expired", "cancelled", "quarantined"}
     assert set(found.of_name("delayq_jobs", queue=f"{queue}-2").values()) == {0}
     assert found("delayq_up") == 1
 

@@ -61,6 +61,7 @@ from django_delayq.delivery.upgrading import Step, Where
 from django_delayq.delivery.workers import RegistryKeys, WorkerInfo
 from django_delayq.queues import calls as queue_calls
 from django_delayq.repair import calls as repairs
+from django_delayq.repair import heads
 from django_delayq.repair.calls import FrameName
 from django_delayq.wire import calls as wire_calls
 from django_delayq.wire import frame as frames
@@ -665,6 +666,21 @@ def _(world: World) -> Any:
     )
 
 
+@op(statistics.read_days)
+def _(world: World) -> Any:
+    return statistics.read_days(
+        world.keys,
+        count=world.random.choice((1, 8)),
+        now_us=world.now_us + 7_200_000_000,
+    )
+
+
+@op(statistics.read_hours)
+def _(world: World) -> Any:
+    hour = world.now_us // 3_600_000_000
+    return statistics.read_hours(world.keys, range(hour - 2, hour + 3))
+
+
 @op(statistics.read_totals)
 def _(world: World) -> Any:
     return statistics.read_totals(world.keys)
@@ -712,6 +728,11 @@ def _(world: World) -> Any:
     return workers.give_order(
         registry(world), world.name(), b"sealed", now_us=world.now_us
     )
+
+
+@op(workers.announce_order)
+def _(world: World) -> Any:
+    return workers.announce_order(world.keys.queue.name)
 
 
 @op(progress.note_progress, 2)
@@ -933,6 +954,11 @@ def _(world: World) -> Any:
     return repairs.survey(world.keys, kind, batch=5, now_us=world.now_us)
 
 
+@op(heads.read_heads)
+def _(world: World) -> Any:
+    return heads.read_heads(world.keys, now_us=world.now_us)
+
+
 @op(repairs.reframe)
 def _(world: World) -> Any:
     kind = world.random.choice(("tail", "zset"))
@@ -1073,6 +1099,7 @@ COMMANDS: dict[str, Callable[[World], tuple[Any, ...]]] = {
     "LPOS": lambda world: ("LPOS", world.keys.queue.destination, b"x"),
     "LRANGE": lambda world: ("LRANGE", world.keys.result(world.token()), 0, 2),
     "LREM": lambda world: ("LREM", world.keys.queue.destination, 1, b"x"),
+    "PUBLISH": lambda world: ("PUBLISH", world.keys.channel, b"0"),
     "RPUSH": lambda world: (
         "RPUSH",
         world.keys.queue.destination,

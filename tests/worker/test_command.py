@@ -12,8 +12,15 @@ import pytest
 import redis
 from django.core.management import CommandError, call_command, load_command_class
 
-from django_delayq import Backoff, Job, conf, delayed_task, schedule
+from django_delayq import Backoff, Job, __version__, conf, delayed_task, schedule
+from django_delayq.calls.running import run
 from django_delayq.delivery.states import State
+from django_delayq.delivery.workers import (
+    REGISTRY,
+    WorkerInfo,
+    register,
+    unregister,
+)
 from django_delayq.management.commands import delayq_worker
 from tests.polling import wait_until
 from tests.worker.conftest import every_server
@@ -232,6 +239,37 @@ def test_problems_of_the_server_are_logged_with_what_to_do(
     levels = {record.levelname: record.getMessage() for record in caplog.records}
     assert "Set maxmemory-policy to noeviction" in levels["ERROR"]
     assert "The append-only file is off" in levels["WARNING"]
+
+
+def test_queue_that_nobody_serves_and_other_versions_are_logged_at_the_start(
+    told, configure, client, queue_name, caplog
+):
+    other = f"{queue_name}-other"
+    configure({}, other={})
+    for name in (queue_name, other):
+        schedule(tasks.note.using(queue=name), 0)
+        timeout_set = conf.get_settings().queue(name).keys.queue.timeout_set
+        client.zadd(timeout_set, dict.fromkeys(client.zrange(timeout_set, 0, -1), 1e12))
+    for version, served in (("0.0.1", queue_name), ("0.0.2", "elsewhere")):
+        info = WorkerInfo("web1", 4711, version, queues=[served])
+        run(client, register(REGISTRY, f"{queue_name}-{version}", info))
+
+    told("--queue", queue_name)
+
+    for version in ("0.0.1", "0.0.2"):
+        run(client, unregister(REGISTRY, f"{queue_name}-{version}"))
+    lines = [(record.levelname, record.getMessage()) for record in caplog.records]
+    unserved = [line for line in lines if "no worker serves it" in line[1]]
+    assert [level for level, _ in unserved] == ["WARNING"]
+    assert unserved[0][1].startswith(f"Queue {other!r} has 1 due job")
+    assert f"manage.py delayq_worker --queue {other}" in unserved[0][1]
+    assert [line for line in lines if "runs django-delayq" in line[1]] == [
+        (
+            "WARNING",
+            f"Worker web1:4711 runs django-delayq 0.0.1, and this project has {__version__}."
+            " Restart it with the code of this project.",
+        )
+    ]
 
 
 LINE = re.compile(

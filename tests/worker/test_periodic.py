@@ -751,6 +751,35 @@ def test_next_job_is_dropped_while_one_runs_if_they_may_not_overlap(
     wait_until(lambda: records.count("run") >= 2, description="it goes on")
 
 
+def test_every_missed_moment_runs_and_none_beside_another_if_all_are_caught_up_with(
+    work, records, client, queue_name
+):
+    @periodic(every(1), name="beat", queue=queue_name, overlap=False, catch_up="all")
+    @delayed_task(name="tests.beat")
+    def beat():
+        moment = round(current_job().moment.timestamp() * 1000)
+        record("begin", moment=moment)
+        wait_until(gate_of_test().exists, description="the test lets go")
+        record("end", moment=moment)
+
+    work(threads=4)
+    wait_until(lambda: records.count("begin") == 1, description="one runs")
+    keys = keys_of(queue_name)
+
+    wait_until(lambda: client.zcard(keys.held) >= 3, description="three wait")
+    assert records.count("begin") == 1
+    records.let_go()
+    wait_until(lambda: records.count("end") >= 4, description="they run")
+
+    assert client.hget(keys.counters, "cancelled") is None
+    whole = records.all()
+    moments = [each["moment"] for each in whole]
+    for begin, end in zip(whole[::2], whole[1::2], strict=False):
+        assert (begin["step"], end["step"]) == ("begin", "end")
+        assert begin["moment"] == end["moment"]
+    assert moments[::2] == list(range(moments[0], moments[-1] + 1, 1000))
+
+
 def test_queue_of_java_gets_the_jobs_of_schedules(configure, work, records, queue_name):
     configure({"REDISSON": "3.52.0", "CODEC": "StringCodec"})
     make(queue_name, every(1))

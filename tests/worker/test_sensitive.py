@@ -1,5 +1,6 @@
 """What a task marks as sensitive stays out of errors and logs."""
 
+import json
 import logging
 
 import pytest
@@ -38,6 +39,70 @@ def give_up(token: str) -> None:
         raise Refused(token)
     except Refused as error:
         raise Retry(0, f"not with {token}") from error
+
+
+KEY = "  -----BEGIN KEY-----\nMIIabc\r\n'def'\x0cgh\u2028ü\n-----END KEY-----\n"
+
+
+def _note(token: str) -> Exception:
+    error = Refused("it has a note")
+    error.add_note(f"a note of two lines:\n{token}")
+    return error
+
+
+def _caused(token: str) -> Exception:
+    error = Refused("it has a cause")
+    error.__cause__ = ExceptionGroup(token, [ValueError(token)])
+    return error
+
+
+def _in_context(token: str) -> Exception:
+    error = Refused("it came up in an except")
+    error.__context__ = ExceptionGroup("inner", [_note(token)])
+    return error
+
+
+#: Every way in which the traceback of an exception repeats a text.
+REPEATING = {
+    "text": lambda token: Refused(token),
+    "note": _note,
+    "cause": _caused,
+    "context": _in_context,
+    "group": lambda token: ExceptionGroup("some", [Refused(token), _note(token)]),
+    "name of a group": lambda token: ExceptionGroup(token, [Refused("no")]),
+    "group in a group": lambda token: ExceptionGroup(
+        "outer", [_caused(token), ExceptionGroup("inner", [_in_context(token)])]
+    ),
+    "key": lambda token: KeyError(f'"{token}" is missing'),
+    "line of code": lambda token: SyntaxError("no", ("file", 1, 1, token, 1, 2)),
+    "bytes": lambda token: ValueError({"body": token.encode()}),
+    "ASCII": lambda token: ValueError(ascii(token)),
+    "JSON": lambda token: ValueError(json.dumps({"body": token}, ensure_ascii=False)),
+}
+
+
+@delayed_task(sensitive=("token",), max_attempts=1)
+def repeat(token: str, how: str) -> None:
+    raise REPEATING[how](token)
+
+
+@pytest.mark.parametrize("how", REPEATING)
+def test_text_of_many_lines_is_masked_wherever_a_traceback_repeats_it(
+    how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "django_delayq")
+    with frozen_queue() as q:
+        job = repeat.schedule(0, KEY, how)
+        q.run_due()
+        job.refresh()
+
+    assert job.error is not None
+    assert "***" in job.error["traceback"]
+    whole = f"{job.error['traceback']}{job.error}{job.history}{caplog.text}"
+    for part in ("BEGIN", "MII", "def'", "gh", "END KEY"):
+        assert part not in whole, whole
+    # What surrounds it stays.
+    assert "Traceback (most recent call last)" in job.error["traceback"]
 
 
 @delayed_task(sensitive=("rest", "more"))

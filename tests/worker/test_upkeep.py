@@ -411,6 +411,32 @@ def test_java_on_a_queue_whose_settings_know_of_it_is_no_news(
     assert not caplog.messages
 
 
+def test_frames_that_the_redisson_of_the_queue_does_not_read_are_told_once(
+    client, queue, caplog
+):
+    settings = queue(REDISSON="3.16.6", CODEC="StringCodec")
+    looks_after = Upkeep(client, settings, b"owner--1")
+    schedule(tasks.note.using(queue=settings.name), 1_000)
+    one_round(looks_after)
+    assert not caplog.messages
+
+    java_offers(client, settings)
+    for _ in range(3):
+        one_round(looks_after)
+
+    (told,) = caplog.messages
+    assert (
+        f"Of the next 2 frames of queue {settings.name!r}, 1 has a format that Redisson 3.16.6"
+        in told
+    )
+    assert f"manage.py delayq_frames {settings.name}" in told
+    client.delete(settings.keys.queue.timeout_set)
+    one_round(looks_after)
+    java_offers(client, settings)
+    one_round(looks_after)
+    assert len(caplog.messages) == 2
+
+
 def test_workers_and_queue_objects_of_ours_are_no_strangers(
     client, queue, queue_name, work, caplog
 ):

@@ -8,13 +8,17 @@ import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 import django_delayq
 from django_delayq import InvalidSearch, QueueNotFound, schedule
+from django_delayq.calls.command import Command
 from django_delayq.calls.running import run
 from django_delayq.clients.clients import own_clients
 from django_delayq.conf import get_keyring
 from django_delayq.delivery.workers import REGISTRY, RegistryKeys, give_order
+from django_delayq.faults import describe_fault
+from django_delayq.jobs import workers as asking
 from django_delayq.jobs.workers import (
     Worker,
     WorkerState,
@@ -30,6 +34,7 @@ from django_delayq.worker.process import DISMISSED
 from tests.polling import wait_until
 from tests.worker.conftest import every_server
 from tests.worker.project import tasks
+from tests.worker.workers import NEVER_MS
 
 
 @pytest.fixture(autouse=True)
@@ -152,6 +157,50 @@ def test_process_that_was_told_to_stop_ends_in_order(work, queue_name, records) 
 
     assert worker.join() == DISMISSED
     assert workers(queue_name) == []
+
+
+@every_server
+def test_order_is_obeyed_without_waiting_for_the_next_write(
+    work, queue_name, records, monkeypatch
+) -> None:
+    monkeypatch.setattr(registering, "REGISTER_EVERY_MS", NEVER_MS)
+    first, second = work(), work()
+    wait_until(lambda: len(workers(queue_name)) == 2, description="both are listed")
+
+    assert quiet_worker(first.owner.hex())
+    wait_until(lambda: first.loop.ending.is_quiet, description="it is quiet")
+    assert stop_worker(first.owner.hex())
+
+    assert first.join() == DISMISSED
+    assert second.is_running
+    assert not second.loop.ending.is_quiet
+
+
+def test_order_that_may_not_be_announced_is_obeyed_with_the_next_write(
+    work, queue_name, records, monkeypatch
+) -> None:
+    worker = work()
+    found = wait_for(queue_name, lambda each: True, "it is listed")
+
+    def refuse(queue):
+        return Command(("EVAL", "return redis.error_reply('NOPERM no')", 0))
+
+    monkeypatch.setattr(asking, "announce_order", refuse)
+
+    assert stop_worker(found.id)
+    assert worker.join() == DISMISSED
+
+
+@pytest.mark.parametrize("order", [quiet_worker, stop_worker])
+def test_order_without_a_server_says_what_every_call_says(settings, order) -> None:
+    settings.DELAYQ = {"CONNECTION": "redis://localhost:1", "QUEUES": {"default": {}}}
+
+    with pytest.raises(RedisConnectionError) as refused:
+        order("0" * 16)
+
+    fault = describe_fault(refused.value)
+    assert fault.what == "The server does not answer."
+    assert "DELAYQ['CONNECTION']" in fault.hint
 
 
 def test_quiet_process_can_be_stopped(work, queue_name) -> None:

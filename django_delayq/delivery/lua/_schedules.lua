@@ -5,8 +5,11 @@
 -- The hash has the field 'version', which rises with every change of a definition, and for each schedule up to four
 -- fields of a word, a space and its name: 'code', 'stored' and 'change' are signed and for clients only; 'state' is JSON
 -- of texts: token, the job of the next moment; print, the fingerprint by which that job was made; fired, the last moment
--- that has come; behind, how many missed moments were caught up with in a row; early, a moment to come whose job has left
--- its place: somebody has run it early, or cancelled it. No other definition gives that moment a second job.
+-- that has come; behind, how many missed moments were caught up with in a row; early, the moments to come whose jobs have
+-- left their places: somebody has run them early, or cancelled them. No other definition gives such a moment a second job.
+
+-- So many of those are kept, the next ones.
+local MOST_EARLY = 50
 
 -- What cannot be read is missing.
 local function read_state(name)
@@ -24,6 +27,27 @@ end
 -- A number of the state; nil: it is none of ours, and no client would read it as one.
 local function number_in(text)
   return text and #text <= 15 and tonumber(text:match('^%d+$')) or nil
+end
+
+-- The set of the moments to come whose jobs have left their places.
+local function read_early(state)
+  local early = {}
+  for text in (state.early or ''):sub(1, 16 * MOST_EARLY):gmatch('%d+') do
+    local moment = number_in(text)
+    if moment then early[moment] = true end
+  end
+  return early
+end
+
+-- Note those that come after a moment.
+local function note_early(state, early, after_ms)
+  local moments = {}
+  for moment in pairs(early) do
+    if moment > after_ms then moments[#moments + 1] = moment end
+  end
+  table.sort(moments)
+  for n, moment in ipairs(moments) do moments[n] = decimal(moment) end
+  state.early = #moments > 0 and table.concat(moments, ' ', 1, math.min(#moments, MOST_EARLY)) or nil
 end
 
 local function write_state(name, state)

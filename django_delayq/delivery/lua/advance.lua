@@ -26,7 +26,8 @@ if not moment or moment ~= tonumber(ARGV[6]) or state.print ~= ARGV[5] then
   return { version, moment and decimal(moment) or '', 0, state.behind or '0' }
 end
 -- Of the next moment, the job may have run already.
-local is_early = ARGV[7] ~= '' and number_in(state.early) == tonumber(ARGV[7])
+local early = read_early(state)
+local is_early = ARGV[7] ~= '' and early[tonumber(ARGV[7])] or false
 local places, starts = {}, {}
 for i = 10, #ARGV - (is_early and 7 or 3), 4 do
   places[#places + 1], starts[#starts + 1] = i, start_time(ARGV[i + 1], now_us)
@@ -47,6 +48,6 @@ end
 if ARGV[7] ~= '' then redis.call('ZADD', keys.periods, ARGV[7], name) end
 state.fired, state.behind = ARGV[9], ARGV[8]
 state.token = ARGV[7] ~= '' and not is_early and ARGV[places[#places]] or ''
-if (number_in(state.early) or 0) <= tonumber(ARGV[9]) then state.early = nil end
+note_early(state, early, tonumber(ARGV[9]))
 write_state(name, state)
 return { version, ARGV[7], is_early and 2 or 1, ARGV[8], refusal }

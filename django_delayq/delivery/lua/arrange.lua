@@ -32,9 +32,9 @@ local is_replaced = waiting and waiting.state == 'scheduled'
 -- The token of a moment's job is always the same. The job may wait without a state that says so, or have been cancelled
 -- by a change that is taken back now; and one that was run early is the job of its moment.
 local own = next_ms and find_job(ARGV[place], now_ms)
-local early = number_in(state.early)
-if moment and not is_kept and waiting and not is_replaced and moment > now_ms then early = moment end
-local is_new = own and next_ms ~= early
+local early = read_early(state)
+if moment and not is_kept and waiting and not is_replaced then early[moment] = true end
+local is_new = own and not early[next_ms]
   and (own.state == 'scheduled' or own.state == 'cancelled' or own.state == 'missing')
 local fired = number_in(state.fired) or 0
 if moment and not is_kept and not is_replaced and moment <= now_ms then fired = math.max(fired, moment) end
@@ -75,7 +75,7 @@ else
   if not is_kept then
     state.token, state.behind = own and (is_new or own.state ~= 'missing') and ARGV[place] or '', '0'
     state.fired = fired > 0 and decimal(fired) or nil
-    state.early = early and early > now_ms and decimal(early) or nil
+    note_early(state, early, now_ms)
   end
   state.print = ARGV[10]
   write_state(name, state)

@@ -14,8 +14,12 @@ local is_minute, first, count, is_tasks = ARGV[2] == 'minute', tonumber(ARGV[3])
 local open, closed = is_minute and keys.minute or keys.hour, is_minute and keys.minutes or keys.hours
 local now = math.floor(read_clock(ARGV[1]) / (is_minute and 60000000 or 3600000000))
 local moment = tonumber(redis.call('HGET', open, 'moment') or nil) or 0
--- After the clock was set back a little, see add_figures.lua.
-if moment == now + 1 then now = moment end
+-- After the clock was set back, see add_figures.lua.
+local function is_packed()
+  local tasks = redis.call('HGET', closed, decimal(now) .. ':tasks')
+  return tasks and tasks:byte(1) ~= 0
+end
+if moment == now + 1 or (moment > now and is_packed()) then now = moment end
 local fields = {}
 for n = first, first + count - 1 do
   fields[#fields + 1] = decimal(now - n) .. (is_tasks and ':tasks' or '')

@@ -1,6 +1,5 @@
 """``manage.py delayq_health``: is the server there, are queues served in time, does the worker live? For probes."""
 
-import json
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -26,6 +25,7 @@ from django_delayq.management.terminal import one_line
 from django_delayq.management.times import span
 from django_delayq.showing.display import span_text
 from django_delayq.showing.overview import QueueStatus, look_at_queues
+from django_delayq.showing.plain_json import json_text
 from django_delayq.translating import number_text, say, say_fault
 
 HEALTHY, UNHEALTHY, UNKNOWN = 0, 1, 2
@@ -120,7 +120,7 @@ class Command(CommandWithExamples):
             UNKNOWN: gettext("unknown"),
         }
         if options["json"]:
-            told = json.dumps(
+            told = json_text(
                 {
                     "status": ("healthy", "unhealthy", "unknown")[verdict.status],
                     "why": verdict.why,

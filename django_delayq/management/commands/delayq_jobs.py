@@ -1,6 +1,5 @@
 """``manage.py delayq_jobs``: list and show jobs; cancel, move, start, retry or discard them."""
 
-import json
 import os
 import sys
 from argparse import SUPPRESS
@@ -33,6 +32,7 @@ from django_delayq.management.terminal import (
     width_of_screen,
 )
 from django_delayq.management.times import moment, span, window
+from django_delayq.showing.plain_json import json_text
 from django_delayq.translating import number_text, state_label
 
 #: Rows of a table, unless --limit says otherwise.
@@ -543,8 +543,7 @@ class Command(CommandWithExamples):
 
     def _write_json(self, value: dict[str, Any]) -> None:
         self._progress.end()
-        # In ASCII nothing steers a terminal, and nothing ends a line but its end.
-        self.stdout.write(json.dumps(value))
+        self.stdout.write(json_text(value))
 
 
 _LEFT = gettext_lazy("{id} is left alone: it is {state}")

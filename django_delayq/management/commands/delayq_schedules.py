@@ -1,6 +1,5 @@
 """``manage.py delayq_schedules``: list periodic schedules; pause, resume, fire or delete them."""
 
-import json
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
@@ -12,7 +11,8 @@ from django_delayq.exceptions import InvalidSchedule
 from django_delayq.jobs.schedules import Schedule, get_schedule, get_schedules
 from django_delayq.management.errors import explained
 from django_delayq.management.help import CommandWithExamples
-from django_delayq.translating import is_english, moment_text
+from django_delayq.showing.plain_json import json_text
+from django_delayq.translating import moment_text, when_text
 
 #: How many moments of each schedule are shown.
 SHOWN = 5
@@ -95,7 +95,7 @@ class Command(CommandWithExamples):
                     return
             found_all = get_schedules(queue)
         if options["json"]:
-            self.stdout.write(json.dumps(list(map(_as_json, found_all)), indent=2))
+            self.stdout.write(json_text(list(map(_as_json, found_all)), indent=2))
             return
         for schedule in found_all:
             for line in _lines(schedule):
@@ -128,8 +128,7 @@ def _lines(schedule: Schedule) -> list[str]:
         notes.append(gettext("with other moments than its definition has"))
     lines = [
         f"{schedule.name} ({', '.join(notes)})",
-        # What puts a cron expression into words speaks English only.
-        f"  {schedule.words if is_english() else schedule.when}",
+        f"  {when_text(schedule.when)}",
     ]
     if schedule.is_orphan:
         why = (

@@ -1,6 +1,5 @@
 """``manage.py delayq_status``: the queues, the workers and what is wrong, at a glance; once or again and again."""
 
-import json
 from argparse import ArgumentTypeError
 from collections.abc import Iterator
 from time import sleep
@@ -20,6 +19,7 @@ from django_delayq.management.errors import explained
 from django_delayq.management.help import CommandWithExamples
 from django_delayq.management.terminal import Screen, width_of_screen
 from django_delayq.showing.overview import look, overview_data
+from django_delayq.showing.plain_json import json_text
 
 #: Seconds between two looks with --watch, and between two of the server's checks, which write and read on trial.
 WATCH_S, CHECKS_S = 2.0, 30.0
@@ -105,7 +105,7 @@ class Command(CommandWithExamples):
                 # Somebody may be watching a restart.
                 lines = list(status_report.lines_of_fault(error))
                 if is_json:
-                    lines = [json.dumps({"fault": " ".join(lines)})]
+                    lines = [json_text({"fault": " ".join(lines)})]
             screen.draw(lines)
             sleep(every_s)
 
@@ -115,7 +115,7 @@ class Command(CommandWithExamples):
             self._checked_ms = monotonic_ms()
         status = look(queues, self._problems)
         if is_json:
-            yield json.dumps(overview_data(status))
+            yield json_text(overview_data(status))
             return
         width = width_of_screen(self.stdout)
         styles = {

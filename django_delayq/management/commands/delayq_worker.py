@@ -17,7 +17,7 @@ from django.core.management.base import (
 )
 from django.utils.autoreload import StatReloader, get_child_arguments
 from django.utils.translation import gettext, gettext_lazy, ngettext
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from django_delayq import __version__, conf
 from django_delayq.clients.clients import own_clients
@@ -28,6 +28,7 @@ from django_delayq.management.backends import prepare_tasks
 from django_delayq.management.help import CommandWithExamples
 from django_delayq.management.terminal import padded, width_of
 from django_delayq.redaction import redact, redact_url
+from django_delayq.showing.overview import look_around
 from django_delayq.translating import number_text
 from django_delayq.worker import heartbeat
 from django_delayq.worker.process import WorkerOptions
@@ -287,11 +288,12 @@ class Command(CommandWithExamples):
 
     def _check_server(self, options: WorkerOptions) -> None:
         client = own_clients.make()
+        queues = [queue for queue, _ in options.queues]
+        names = [queue.name for queue in queues]
         try:
-            queues = [queue for queue, _ in options.queues]
             for problem in find_server_problems(
                 client,
-                [queue.name for queue in queues],
+                names,
                 key_ids=conf.get_keyring().ids,
                 max_jobs=conf.limits_of(queues),
             ):
@@ -301,6 +303,16 @@ class Command(CommandWithExamples):
         finally:
             client.close()
             client.connection_pool.disconnect()
+        try:
+            # While everything starts, the others may just not be there yet.
+            for problem in look_around(names):
+                logger.warning("%s %s", problem.message, problem.hint)
+        except ResponseError as error:
+            # What the server refuses was found before.
+            logger.debug("it cannot be seen who serves: %s", error)
+        finally:
+            # The processes make their own.
+            own_clients.forget()
 
     def _reload(self) -> int:
         """Run the worker as a child, and a new one whenever a module of this project changes."""

@@ -1,0 +1,301 @@
+"""The Sentinels that watch over a primary, and the question where that primary is now.
+
+A Sentinel may be away, or not know yet what the others know. So all of them are asked, one after the other, and the
+answer with the highest configuration epoch counts: every failover has an epoch of its own, higher than those before.
+"""
+
+import os
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from redis.asyncio.connection import Connection as AsyncConnection
+from redis.asyncio.connection import SSLConnection as AsyncSSLConnection
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.client import Redis
+from redis.connection import Connection, ConnectionPool, SSLConnection
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    NoPermissionError,
+    RedisError,
+    ResponseError,
+)
+from redis.retry import Retry
+from redis.sentinel import MasterNotFoundError
+
+from django_delayq.calls.errors import mark_unsent
+from django_delayq.redaction import redact
+
+#: How long one Sentinel may take to accept a connection, and for each answer, s. If none of them is that fast, all are
+#: asked once more with more patience.
+PATIENCE_S = (0.25, 1.0)
+#: A Sentinel that did not answer is left out for so long, as long as another one answers, s.
+LEFT_OUT_S = 0.5
+
+Address = tuple[str, int]
+
+
+class PrimaryNotFound(MasterNotFoundError):
+    """Raised when no Sentinel can be asked where the primary is."""
+
+
+class PrimaryUnknown(PrimaryNotFound):
+    """Raised when Sentinels answer, and none of them knows a primary of that name."""
+
+
+class SentinelsRefuse(AuthenticationError):
+    """Raised when the Sentinels do not accept the account that they are asked with."""
+
+
+class Primary(NamedTuple):
+    """Where the primary is, by the Sentinels."""
+
+    #: Rises with each failover.
+    epoch: int
+    host: str
+    port: int
+
+    def replaces(self, other: "Primary") -> bool:
+        """Return whether the primary was somewhere else before."""
+        return self.epoch > other.epoch and self[1:] != other[1:]
+
+
+class Led(Protocol):
+    """A connection to the primary."""
+
+    sentinels: "Sentinels"
+    #: Where that was when it was opened; None: it was never opened.
+    primary: Primary | None
+
+    def shut(self) -> None:
+        """Make every wait for the server end with an error. Called from any thread."""
+
+
+def note_connected(connection: Led) -> None:
+    """Remember a connection to a primary, for as long as somebody holds it."""
+    _connections[id(connection)] = connection
+
+
+def _forget_after_fork() -> None:
+    global _connections
+    _connections = weakref.WeakValueDictionary()
+
+
+# By id: other threads may add to it while it is copied.
+_connections: "weakref.WeakValueDictionary[int, Led]" = weakref.WeakValueDictionary()
+# To shut the parent's sockets would end the parent's calls.
+os.register_at_fork(after_in_child=_forget_after_fork)
+
+
+@dataclass(frozen=True)
+class Sentinels:
+    """Some Sentinels, and the name that they know a primary by. Equal if they are the same ones."""
+
+    name: str
+    addresses: tuple[Address, ...]
+    #: The arguments of a connection to each, by address; with ``ssl`` for one with TLS.
+    arguments: Mapping[Address, Mapping[str, Any]] = field(repr=False, compare=False)
+    #: A Sentinel that sees fewer others may be cut off from them, and its answer does not count.
+    min_others: int = 0
+    #: Take this host, whatever host the Sentinels name.
+    forced_host: str | None = None
+    # When a Sentinel that did not answer is asked again, by `time.monotonic`.
+    _left_out: dict[Address, float] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+
+    def find(self) -> Primary:
+        """Ask the Sentinels where the primary is.
+
+        Raises:
+            PrimaryNotFound, SentinelsRefuse: they do not say.
+        """
+        answers = _Answers(self)
+        for patience_s in PATIENCE_S:
+            for address in self._asked():
+                connection = self._connection(address, patience_s, is_async=False)
+                try:
+                    connection.connect()
+                    replies = []
+                    for question in self._questions():
+                        connection.send_command(*question)
+                        replies.append(connection.read_response())
+                except (RedisError, OSError) as error:
+                    answers.note_error(address, error)
+                else:
+                    answers.note(replies)
+                finally:
+                    connection.disconnect()
+            if answers.are_enough:
+                break
+        return answers.primary()
+
+    async def afind(self) -> Primary:
+        """`find` for asyncio."""
+        answers = _Answers(self)
+        for patience_s in PATIENCE_S:
+            for address in self._asked():
+                connection = self._connection(address, patience_s, is_async=True)
+                try:
+                    await connection.connect()
+                    replies = []
+                    for question in self._questions():
+                        await connection.send_command(*question)
+                        replies.append(await connection.read_response())
+                except (RedisError, OSError) as error:
+                    answers.note_error(address, error)
+                else:
+                    answers.note(replies)
+                finally:
+                    await connection.disconnect(nowait=True)
+            if answers.are_enough:
+                break
+        return answers.primary()
+
+    def shut_replaced(self) -> None:
+        """Shut the connections to a server that is the primary no more.
+
+        Raises:
+            PrimaryNotFound, SentinelsRefuse: the Sentinels do not say where the primary is.
+        """
+        primary = self.find()
+        for reference in _connections.valuerefs():
+            connection = reference()
+            if connection is None or connection.sentinels != self:
+                continue
+            if connection.primary is not None and primary.replaces(connection.primary):
+                connection.shut()
+
+    def clients(self) -> list[Redis]:
+        """Make a client of each Sentinel. Nothing connects yet."""
+        return [
+            Redis(
+                connection_pool=ConnectionPool(
+                    connection_class=SSLConnection
+                    if self.arguments[address].get("ssl")
+                    else Connection,
+                    **self._arguments(address, PATIENCE_S[-1], is_async=False),
+                )
+            )
+            for address in self.addresses
+        ]
+
+    def _asked(self) -> list[Address]:
+        """Return the Sentinels to ask: those that answered last, or if there are none, all of them."""
+        now_s = time.monotonic()
+        return [
+            address
+            for address in self.addresses
+            if self._left_out.get(address, 0.0) <= now_s
+        ] or list(self.addresses)
+
+    def leave_out(self, address: Address) -> None:
+        """Do not ask a Sentinel for a while, if others answer."""
+        self._left_out[address] = time.monotonic() + LEFT_OUT_S
+
+    def _questions(self) -> Sequence[tuple[str, ...]]:
+        # In this order: during a failover, a Sentinel has the new epoch before the new address.
+        return (
+            ("SENTINEL", "MASTER", self.name),
+            ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.name),
+        )
+
+    def _connection(
+        self, address: Address, patience_s: float, *, is_async: bool
+    ) -> Any:
+        has_tls = self.arguments[address].get("ssl")
+        cls: Any = SSLConnection if has_tls else Connection
+        if is_async:
+            cls = AsyncSSLConnection if has_tls else AsyncConnection
+        return cls(**self._arguments(address, patience_s, is_async=is_async))
+
+    def _arguments(
+        self, address: Address, patience_s: float, *, is_async: bool
+    ) -> dict[str, Any]:
+        arguments = dict(self.arguments[address])
+        arguments.pop("ssl", None)
+        retry: Any = AsyncRetry if is_async else Retry
+        return arguments | {
+            "host": address[0],
+            "port": address[1],
+            "socket_timeout": patience_s,
+            "socket_connect_timeout": patience_s,
+            "retry": retry(NoBackoff(), 0),
+            "decode_responses": False,
+            "health_check_interval": 0,
+            # A map comes as a list.
+            "protocol": 2,
+        }
+
+
+class _Answers:
+    """What the Sentinels said."""
+
+    def __init__(self, sentinels: Sentinels) -> None:
+        self._sentinels = sentinels
+        self._primaries: list[Primary] = []
+        self._errors: dict[Address, Exception] = {}
+        self._is_unknown = False
+        self._cut_off = 0
+
+    def note(self, replies: Sequence[Any]) -> None:
+        state, address = replies
+        facts = dict(zip(state[::2], state[1::2], strict=True))
+        if int(facts[b"num-other-sentinels"]) < self._sentinels.min_others:
+            self._cut_off += 1
+        elif address is not None:
+            host = self._sentinels.forced_host or address[0].decode()
+            epoch = int(facts[b"config-epoch"])
+            self._primaries.append(Primary(epoch, host, int(address[1])))
+
+    def note_error(self, address: Address, error: Exception) -> None:
+        if isinstance(error, ResponseError) and "No such master" in str(error):
+            self._is_unknown = True
+            return
+        self._errors[address] = error
+        if not isinstance(error, ResponseError | AuthenticationError):
+            self._sentinels.leave_out(address)
+
+    @property
+    def are_enough(self) -> bool:
+        """Whether more patience would not change the answer."""
+        refused = any(map(_is_refusal, self._errors.values()))
+        return bool(self._primaries) or self._is_unknown or refused
+
+    def primary(self) -> Primary:
+        if self._primaries:
+            return max(self._primaries)
+        error = self._error()
+        mark_unsent(error)
+        raise error
+
+    def _error(self) -> Exception:
+        name = self._sentinels.name
+        told = ", ".join(
+            f"{host}:{port} ({redact(str(error)) or type(error).__name__})"
+            for (host, port), error in self._errors.items()
+        )
+        places = ", ".join(f"{host}:{port}" for host, port in self._sentinels.addresses)
+        if any(map(_is_refusal, self._errors.values())):
+            return SentinelsRefuse(
+                f"the Sentinels of {name!r} do not accept the account: {told}"
+            )
+        if self._is_unknown:
+            return PrimaryUnknown(
+                f"no primary named {name!r} is known to the Sentinels {places}"
+            )
+        if self._cut_off:
+            return PrimaryNotFound(
+                f"each Sentinel of {name!r} that answers sees fewer than {self._sentinels.min_others} others"
+            )
+        return PrimaryNotFound(f"no Sentinel of {name!r} answers: {told}")
+
+
+def _is_refusal(error: Exception) -> bool:
+    return isinstance(
+        error, AuthenticationError | AuthorizationError | NoPermissionError
+    )

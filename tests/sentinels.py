@@ -1,0 +1,265 @@
+"""A primary with two replicas, and three Sentinels that watch over it: real servers, on loopback ports.
+
+The Sentinels are told to look several times a second, so that a failover takes about a second and not half a minute.
+"""
+
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+import redis
+
+from tests.polling import wait_until
+from tests.servers import Server
+
+NAME = "mymaster"
+#: A primary that is silent for so long is down, ms, for each Sentinel. If two of them notice at once, and each votes for
+#: itself, the third decides.
+DOWN_AFTER_MS = (500, 500, 1_000)
+#: How often a Sentinel looks and speaks, ms: their own periods are seconds. And it is not to think that its clock jumps,
+#: after which it does nothing for half a minute: on a loaded machine it is only late.
+PERIODS = {
+    "INFO-PERIOD": 100,
+    "PING-PERIOD": 100,
+    "ASK-PERIOD": 100,
+    "PUBLISH-PERIOD": 100,
+    "TILT-TRIGGER": 600_000,
+}
+#: How a Sentinel treats the primary.
+TREATMENT = {"failover-timeout": 3_000, "parallel-syncs": 2}
+#: A failover takes a second or two. A loaded machine may make that longer.
+FAILOVER_S = 45.0
+
+
+class Watched:
+    """Three data servers and three Sentinels.
+
+    ``password`` is that of the data servers, ``sentinel_password`` that of the Sentinels. ``options`` are lines of the
+    data servers' configuration.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        *,
+        password: str = "",
+        sentinel_password: str = "",
+        options: Mapping[str, str] | None = None,
+    ) -> None:
+        self.kind = kind
+        self.password = password
+        self.sentinel_password = sentinel_password
+        own = {
+            "repl-diskless-sync-delay": "0",
+            "repl-ping-replica-period": "1",
+            "appendonly": "no",
+            **(options or {}),
+        }
+        if password:
+            own |= {"requirepass": password, "masterauth": password}
+        self.servers = [Server(kind, own) for _ in range(3)]
+        self.sentinels: list[Server] = []
+        self._clients: dict[Server, redis.Redis] = {}
+
+    def start(self) -> "Watched":
+        """Start all six, and return once every Sentinel knows the others and both replicas."""
+        first, *others = self.servers
+        first.start()
+        for server in others:
+            server.options["replicaof"] = f"127.0.0.1 {first.port}"
+            server.start()
+        for _ in range(3):
+            options: dict[str, str] = {}
+            if self.sentinel_password:
+                options["requirepass"] = self.sentinel_password
+                options["sentinel sentinel-pass"] = self.sentinel_password
+            sentinel = Server(self.kind, options, arguments=("--sentinel",))
+            self.sentinels.append(sentinel)
+            sentinel.start()
+            periods = [part for item in PERIODS.items() for part in item]
+            self.client(sentinel).execute_command("SENTINEL", "DEBUG", *periods)
+            self._monitor(sentinel, first)
+        self.wait_until_whole()
+        return self
+
+    def _monitor(self, sentinel: Server, primary: Server) -> None:
+        execute = self.client(sentinel).execute_command
+        execute("SENTINEL", "MONITOR", NAME, "127.0.0.1", primary.port, 2)
+        own = {
+            "down-after-milliseconds": DOWN_AFTER_MS[self.sentinels.index(sentinel)],
+            "auth-pass": self.password,
+        }
+        for name, value in {**TREATMENT, **own}.items():
+            if value:
+                execute("SENTINEL", "SET", NAME, name, value)
+
+    def demote_unseen(self) -> Server:
+        """Swap the primary behind the backs of the Sentinels, so that no connection is closed. Return the new primary."""
+        old = self.primary
+        chosen = next(server for server in self.servers if server is not old)
+        for sentinel in self.sentinels:
+            self.client(sentinel).execute_command("SENTINEL", "REMOVE", NAME)
+        self.client(chosen).execute_command("REPLICAOF", "NO", "ONE")
+        for server in self.servers:
+            if server is not chosen:
+                self.client(server).execute_command(
+                    "REPLICAOF", "127.0.0.1", chosen.port
+                )
+        wait_until(
+            lambda: self.role(old) == "slave", description="the old primary to follow"
+        )
+        for sentinel in self.sentinels:
+            self._monitor(sentinel, chosen)
+        return chosen
+
+    def stop(self) -> None:
+        while self._clients:
+            self._clients.popitem()[1].close()
+        for server in (*self.sentinels, *self.servers):
+            server.stop()
+
+    def __enter__(self) -> "Watched":
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def url(self) -> str:
+        """What ``DELAYQ["CONNECTION"]`` takes."""
+        account = f":{self.password}@" if self.password else ""
+        query = (
+            f"?sentinel_password={self.sentinel_password}"
+            if self.sentinel_password
+            else ""
+        )
+        places = ",".join(f"127.0.0.1:{port}" for port in self.sentinel_ports)
+        return f"redis+sentinel://{account}{places}/{NAME}/0{query}"
+
+    @property
+    def sentinel_ports(self) -> list[int]:
+        return [sentinel.port for sentinel in self.sentinels]
+
+    @property
+    def primary(self) -> Server:
+        """The server that answers and says that it is the primary. There is one, but while a failover runs."""
+        found = [server for server in self.servers if self.role(server) == "master"]
+        assert len(found) == 1, [self.role(server) for server in self.servers]
+        return found[0]
+
+    def role(self, server: Server) -> str:
+        """Return what a server says about itself; empty if it does not answer."""
+        # The first connection may be one to the server that was killed.
+        for _ in range(2):
+            if not server.is_running:
+                break
+            try:
+                return str(self.client(server).execute_command("ROLE")[0].decode())
+            except redis.TimeoutError:
+                break
+            except redis.ConnectionError:
+                continue
+        return ""
+
+    def client(self, server: Server) -> redis.Redis:
+        """Return the client of one server or Sentinel, whatever its role."""
+        if server not in self._clients:
+            own = self.sentinel_password if server in self.sentinels else self.password
+            self._clients[server] = redis.Redis(
+                port=server.port,
+                password=own or None,
+                retry=None,
+                socket_timeout=1.0,
+                protocol=2,
+            )
+        return self._clients[server]
+
+    def named_ports(self) -> set[int]:
+        """Return where the Sentinels say that the primary is, each of them."""
+        ports = set()
+        for sentinel in self.sentinels:
+            _, port = self.client(sentinel).execute_command(
+                "SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME
+            )
+            ports.add(int(port))
+        return ports
+
+    def epoch(self) -> int:
+        """Return the number of the last failover that a Sentinel knows of."""
+        return max(int(self._facts(each)["config-epoch"]) for each in self.sentinels)
+
+    def wait_for_switch(self, old: Server) -> tuple[float, int]:
+        """Wait until a Sentinel names another primary than ``old``.
+
+        Return that moment, by `time.monotonic`, and the port of the new primary.
+        """
+        others = wait_until(
+            lambda: self.named_ports() - {old.port},
+            timeout=FAILOVER_S,
+            description="a Sentinel to name another primary",
+        )
+        return time.monotonic(), others.pop()
+
+    def fail_over(self, how: str) -> Server:
+        """Have the primary fail: ``kill`` or ``suspend``. Return it once another one was named."""
+        old = self.primary
+        if how == "kill":
+            old.kill()
+        else:
+            old.suspend()
+        self.wait_for_switch(old)
+        return old
+
+    def heal(self, old: Server) -> None:
+        """Bring a failed server back, and return once it is a replica that has what the primary has."""
+        if old.is_running:
+            old.resume()
+        else:
+            old.start()
+        self.wait_until_whole()
+
+    def wait_until_whole(self) -> None:
+        wait_until(
+            self._is_whole,
+            timeout=FAILOVER_S,
+            description="one primary, two replicas in step, three Sentinels that know all",
+        )
+
+    def _is_whole(self) -> bool:
+        # Asked once: a server that comes back says for a moment what it was.
+        roles = {server: self.role(server) for server in self.servers}
+        if sorted(roles.values()) != ["master", "slave", "slave"]:
+            return False
+        primary = next(server for server in roles if roles[server] == "master")
+        links = self.client(primary).info("replication")
+        in_step = [
+            links.get(f"slave{i}", {}).get("state") == "online" for i in range(2)
+        ]
+        return all(in_step) and all(
+            self._knows_all(sentinel, primary) for sentinel in self.sentinels
+        )
+
+    def _knows_all(self, sentinel: Server, primary: Server) -> bool:
+        facts = self._facts(sentinel)
+        return (
+            int(facts["port"]) == primary.port
+            and facts["flags"] == "master"
+            and int(facts["num-slaves"]) == 2
+            and int(facts["num-other-sentinels"]) == 2
+        )
+
+    def _facts(self, sentinel: Server) -> dict[str, str]:
+        told: Any = self.client(sentinel).execute_command("SENTINEL", "MASTER", NAME)
+        if not isinstance(told, dict):
+            told = dict(zip(told[::2], told[1::2], strict=True))
+        return {_text(key): _text(value) for key, value in told.items()}
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
