@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from django_delayq.conf import Backoff
+from django_delayq.delivery.durability import Durable
 from django_delayq.delivery.pausing import Pause
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import (
@@ -25,6 +26,7 @@ from django_delayq.exceptions import (
     MaybeChanged,
     MaybeScheduled,
     NewerFormat,
+    NotDurable,
     NotSigned,
     QueueFull,
     QueueNotFound,
@@ -79,6 +81,7 @@ __all__ = [
     "Cancel",
     "Changed",
     "DelayedTask",
+    "Durable",
     "EndedJob",
     "FoundJobs",
     "Job",
@@ -149,6 +152,7 @@ __all__ = [
     "MaybeChanged",
     "MaybeScheduled",
     "NewerFormat",
+    "NotDurable",
     "NotSigned",
     "QueueFull",
     "QueueNotFound",

@@ -109,6 +109,7 @@ def server_problems(
         [queue.name for queue in asked],
         key_ids=_key_ids(),
         max_jobs=conf.limits_of(asked),
+        durable=conf.durables_of(asked),
     )
 
 

@@ -28,6 +28,12 @@ from django_delayq.clients.clients import own_clients
 from django_delayq.clients.server import Server
 from django_delayq.clients.url import is_readable
 from django_delayq.codecs import Codec, default_codec, get_codec
+from django_delayq.delivery.durability import (
+    DURABLE_WANTED,
+    Durable,
+    as_durable,
+    is_durability,
+)
 from django_delayq.delivery.ended import MOST_ENDED
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.rates import (
@@ -131,6 +137,8 @@ class QueueSettings:
     shard_of: str | None = None
     #: Jobs that the queue may hold, whether they wait or run; None: any number. A full queue takes no new ones.
     max_jobs: int | None = None
+    #: Which replicas and disks have to have a job before a call that stores or changes it returns; None: none.
+    durable: Durable | None = None
     #: How many of its last ended jobs the queue remembers, for people; 0: none.
     keep_ended: int = 1_000
     #: Seconds to keep dead letters; None: forever.
@@ -226,6 +234,17 @@ def keep_ended(queue: str) -> int:
     """Return how many of its last ended jobs a queue remembers; 0 for a queue that is not configured."""
     settings = get_settings().find(queue)
     return settings.keep_ended if settings is not None else 0
+
+
+def durable_of(queue: str) -> Durable | None:
+    """Return what the changes of a queue's jobs wait for; None for a queue that is not configured."""
+    settings = get_settings().find(queue)
+    return None if settings is None else settings.durable
+
+
+def durables_of(queues: Iterable[QueueSettings]) -> dict[str, Durable]:
+    """Return what the calls of these queues wait for, by name, without those that wait for nothing."""
+    return {queue.name: queue.durable for queue in queues if queue.durable is not None}
 
 
 def limits_of(queues: Iterable[QueueSettings]) -> dict[str, int]:
@@ -683,6 +702,7 @@ _QUEUE: dict[str, tuple[str, _Check, str]] = {
         _optional(_is_count(1, 10**9)),
         "a number of jobs, 1 to 1,000,000,000, or None for any number",
     ),
+    "DURABLE": ("durable", _optional(is_durability), f"{DURABLE_WANTED} or None"),
     "KEEP_ENDED": ("keep_ended", _is_keep_ended, _KEEP_ENDED),
     "DEAD_TTL": ("dead_ttl_s", _is_ttl, _TTL),
     "MAX_DEAD": (
@@ -905,9 +925,13 @@ def read_settings(value: Any) -> Settings:
     sharded: dict[str, QueueSettings] = {}
     keep = value.get("KEEP_ENDED", Settings.keep_ended)
     for name, options in (value.get("QUEUES") or {"default": {}}).items():
-        retry = {"retry": _read_backoff(options["RETRY"])} if "RETRY" in options else {}
+        read: dict[str, Any] = {}
+        if "RETRY" in options:
+            read["retry"] = _read_backoff(options["RETRY"])
+        if options.get("DURABLE") is not None:
+            read["durable"] = as_durable(options["DURABLE"])
         options = {"KEEP_ENDED": keep, **options}
-        queue = _read(QueueSettings, options, _QUEUE, name=name, **retry)
+        queue = _read(QueueSettings, options, _QUEUE, name=name, **read)
         if queue.shards is None:
             queues[name] = queue
             continue

@@ -19,6 +19,7 @@ DelayqError
 │   └── JobExpired     it was too late to matter, and was not started
 ├── InvalidResult      what a function of Django's @task returned cannot be kept
 ├── MaybeScheduled     an error on the way; .scheduled are stored, .unsent are not, .unknown may be
+├── NotDurable         stored or changed, but not on as many replicas or disks as asked; .jobs
 ├── QueueFull          the queue holds MAX_JOBS jobs; .unsent can be sent again when there is room
 ├── MaybeChanged       an error while found jobs were changed; .won and .lost are counts, .unknown may be changed
 ├── LeaseLost          the job may be running elsewhere; stop writing
@@ -149,6 +150,33 @@ class MaybeScheduled(DelayqError):
         self.unsent = list(unsent)
         self.scheduled = list(scheduled)
         self.unknown = list(unknown)
+
+
+class NotDurable(DelayqError):
+    """Raised when jobs are stored or changed, but too few replicas or disks have that in time: see `Durable`.
+
+    ``jobs`` holds those jobs, ``job`` the first of them. ``wanted`` replicas were asked for, and ``acknowledged`` have
+    it; ``is_on_disk`` says whether the primary has it on disk, if that was asked.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        jobs: Sequence[Any] = (),
+        *,
+        acknowledged: int = 0,
+        wanted: int = 0,
+        is_on_disk: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.jobs = list(jobs)
+        self.acknowledged = acknowledged
+        self.wanted = wanted
+        self.is_on_disk = is_on_disk
+
+    @property
+    def job(self) -> Any:
+        return self.jobs[0]
 
 
 class QueueFull(DelayqError):

@@ -267,6 +267,7 @@ class Server:
                 stdout=log,
                 stderr=log,
                 env={**os.environ, **self.environment},
+                start_new_session=True,  # an interrupt at the terminal is not for it
             )
         self._reaper = subprocess.Popen(
             [
@@ -279,7 +280,7 @@ class Server:
             ],
             stdin=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # an interrupt at the terminal is not for it
+            start_new_session=True,
         )
         atexit.register(self.stop)
 

@@ -19,6 +19,7 @@ NAMES = {
     "Cancel",
     "Changed",
     "DelayedTask",
+    "Durable",
     "EndedJob",
     "FoundJobs",
     "Job",

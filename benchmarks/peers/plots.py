@@ -87,8 +87,8 @@ class Plot:
             f'viewBox="0 0 {WIDTH} {bottom + BOTTOM}" font-family="{FONT}" font-size="13" role="img">',
             f"<title>{escape(self.title)}</title>",
             f'<rect width="100%" height="100%" fill="{theme.background}"/>',
-            _text(16, 28, self.title, theme.text, size=16, weight="bold"),
-            _text(16, 50, self.unit, theme.faint),
+            draw_text(16, 28, self.title, theme.text, size=16, weight="bold"),
+            draw_text(16, 50, self.unit, theme.faint),
             *self._legend(theme),
         ]
         for tick, label in ticks:
@@ -96,7 +96,7 @@ class Plot:
             parts.append(
                 f'<path d="M{x:.1f} {TOP - 6}V{bottom}" stroke="{theme.grid}"/>'
             )
-            parts.append(_text(x, bottom + 18, label, theme.faint, anchor="middle"))
+            parts.append(draw_text(x, bottom + 18, label, theme.faint, anchor="middle"))
         for number, row in enumerate(self.rows):
             parts += self._row(row, TOP + ROW * number, place, theme)
         return "\n".join([*parts, "</svg>", ""])
@@ -109,7 +109,7 @@ class Plot:
         for number, name in enumerate(self.series):
             parts += [
                 _mark(number, x + 6, 66, theme),
-                _text(x + 19, 70.5, name, theme.text),
+                draw_text(x + 19, 70.5, name, theme.text),
             ]
             x += 48 + 7.2 * len(name)
         return parts
@@ -124,7 +124,7 @@ class Plot:
                 f'<rect x="8" y="{y}" width="{WIDTH - 16}" height="{ROW}" rx="4" fill="{theme.ours}"/>'
             )
         weight = "bold" if row.is_ours else "normal"
-        parts.append(_text(16, middle + 4.5, row.label, theme.text, weight=weight))
+        parts.append(draw_text(16, middle + 4.5, row.label, theme.text, weight=weight))
         known = [
             (i, place(max(value, self.floor)))
             for i, value in enumerate(row.values)
@@ -133,7 +133,7 @@ class Plot:
         if not known:
             return [
                 *parts,
-                _text(LEFT, middle + 4.5, row.missing, theme.faint, style="italic"),
+                draw_text(LEFT, middle + 4.5, row.missing, theme.faint, style="italic"),
             ]
         xs = [x for _, x in known]
         begin = min(xs) if len(self.series) > 1 else LEFT
@@ -146,7 +146,7 @@ class Plot:
         )
         return [
             *parts,
-            _text(
+            draw_text(
                 WIDTH - 16,
                 middle + 4.5,
                 figures,
@@ -157,7 +157,7 @@ class Plot:
         ]
 
 
-def _text(
+def draw_text(
     x: float,
     y: float,
     text: str,
@@ -167,6 +167,7 @@ def _text(
     size: int = 13,
     **style: str,
 ) -> str:
+    """Return a piece of text; ``style`` are attributes of its font."""
     more = "".join(
         f' font-{name}="{value}"' for name, value in style.items() if value != "normal"
     )

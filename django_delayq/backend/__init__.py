@@ -42,6 +42,7 @@ from django_delayq.exceptions import (
     InvalidResult,
     InvalidSettings,
     JobNotFound,
+    NotDurable,
     QueueNotFound,
 )
 from django_delayq.exceptions import InvalidTask as NoTask
@@ -173,11 +174,18 @@ class DelayqBackend(BaseTaskBackend):
             InvalidSettings: the app is not installed.
             TypeError, ValueError: an argument is not JSON, or does not fit the function.
             redis.exceptions.RedisError: the server's or connection's own error, with a note on what became of the job.
+            NotDurable: the job is stored, but too few replicas or disks have it in time.
         """
         plan = self._plan_of(task)
         job, result = self._prepare(task, plan, args, kwargs)
         on_commit = plan.definition.on_commit
-        send_job(job, on_commit)
+        try:
+            send_job(job, on_commit)
+        except NotDurable:
+            # It is stored, so whoever listens hears of it.
+            if not on_commit and job.created and hears_enqueued():
+                task_enqueued.send_robust(type(self), task_result=result)
+            raise
         if not job.created:
             return result_of(job, self.alias)
         if on_commit:
@@ -194,7 +202,12 @@ class DelayqBackend(BaseTaskBackend):
         if plan.definition.on_commit:
             return await super().aenqueue(task, args, kwargs)  # type: ignore[arg-type]
         job, result = self._prepare(task, plan, args, kwargs)
-        await asend_job(job)
+        try:
+            await asend_job(job)
+        except NotDurable:
+            if job.created:
+                await asend(task_enqueued, type(self), result)
+            raise
         if not job.created:
             return result_of(job, self.alias)
         await asend(task_enqueued, type(self), result)

@@ -24,6 +24,7 @@ from django_delayq.backend.upstream import (
     task_backends,
 )
 from django_delayq.conf import Backoff
+from django_delayq.delivery.durability import Durability
 from django_delayq.exceptions import InvalidTask as NoTask
 from django_delayq.jobs import registry
 from django_delayq.jobs.definition import TaskDefinition
@@ -114,6 +115,7 @@ class DelayqTask(_Planned):
     expires: Seconds | None = None
     on_expiry: Literal["drop", "dead"] = "drop"
     spread: Seconds | None = None
+    durable: Durability | None = None
 
     def __post_init__(self) -> None:
         set_plan(self, None)
@@ -177,7 +179,8 @@ class DelayqTask(_Planned):
         given = {
             name: value
             for name in OPTIONS
-            if (value := getattr(self, name)) is not None and value is not False
+            if (value := getattr(self, name)) is not None
+            and (value is not False or name == "durable")
         }
         return replace(
             defaults,

@@ -7,14 +7,17 @@ knows Django.
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from shlex import quote
 from typing import NamedTuple
 
 from redis.client import Redis
+from redis.exceptions import ResponseError
 
 from django_delayq.calls.several import run_all
 from django_delayq.delivery import holding, looking, pausing, upgrading
+from django_delayq.delivery.durability import Durable, Told, refusal
 from django_delayq.delivery.holding import HeldNames
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.looking import Counts
@@ -37,6 +40,8 @@ CLOCK_SKEW_MS = 2_000
 UNSERVED_MS = 5_000
 #: From this lateness on, a queue that is served is late.
 LATE_MS = 60_000
+#: How long the check waits for replicas.
+WAIT_S = 0.5
 #: The oldest servers that know every command of ours.
 OLDEST = {"Redis": (6, 2), "Valkey": (7, 2)}
 
@@ -66,11 +71,13 @@ def find_server_problems(
     *,
     key_ids: Collection[str] | None = None,
     max_jobs: Mapping[str, int] | None = None,
+    durable: Mapping[str, Durable] | None = None,
 ) -> list[ServerProblem]:
     """Find the problems that a server has with these queues, given by name; the worst comes first.
 
     ``key_ids`` are the ids of this project's keys. With None, nothing looks for jobs signed with other keys.
-    ``max_jobs`` says how many jobs a queue may hold, by name, if that is limited.
+    ``max_jobs`` says how many jobs a queue may hold, by name, if that is limited. ``durable`` says what its calls wait
+    for, if they do.
 
     Raises:
         redis.exceptions.ConnectionError: the server does not answer, or does not let us in.
@@ -95,6 +102,7 @@ def find_server_problems(
                 problems += _missing_keys(client, keys, key_ids)
             problems += _nearly_full(client, keys, max_jobs or {})
             problems += _paused(client, keys)
+    problems += _not_durable(client, durable or {})
     order = list(Level)
     return sorted(problems, key=lambda problem: order.index(problem.level))
 
@@ -365,6 +373,40 @@ def _paused(client: "Redis", queues: Sequence[DeliveryKeys]) -> Iterator[ServerP
         # Missing rights are reported with the commands themselves.
         if not isinstance(reply, Exception):
             yield from find_paused(reply)
+
+
+def _not_durable(
+    client: "Redis", durable: Mapping[str, Durable]
+) -> Iterator[ServerProblem]:
+    """Report what queues ask for with DURABLE and the server cannot give, found out by waiting for it."""
+    told: dict[Durable, Told | Exception] = {}
+    for queue, wanted in durable.items():
+        if wanted not in told:
+            told[wanted] = _wait(client, wanted)
+        reply = told[wanted]
+        name = f"Queue {queue!r} asks for {wanted} (DURABLE)"
+        if isinstance(reply, Exception):
+            yield ServerProblem(
+                Level.ERROR,
+                f"{name}, which this server cannot give: each call that stores a job raises NotDurable.",
+                f"WAIT fails: {refusal(reply)}.",
+            )
+        elif not reply.is_enough(wanted):
+            yield ServerProblem(
+                Level.WARNING,
+                f"{name}, and {reply.replicas} replicas answer: each call that stores a job waits"
+                f" {wanted.timeout_s:g} s and raises NotDurable.",
+                "Look at the replicas (INFO replication), or lower DURABLE.",
+            )
+
+
+def _wait(client: "Redis", wanted: Durable) -> Told | Exception:
+    # This connection may have written nothing, so the replicas have to be there, and no more.
+    command = replace(wanted, timeout=WAIT_S).command(None)
+    try:
+        return command.do(client)
+    except ResponseError as error:
+        return error
 
 
 def find_paused(pauses: Iterable[Pause]) -> Iterator[ServerProblem]:

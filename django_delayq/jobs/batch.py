@@ -13,9 +13,15 @@ from django_delayq.calls.errors import may_have_run
 from django_delayq.calls.steps import Steps, aperform, perform
 from django_delayq.clients.clients import own_clients
 from django_delayq.delivery import batching
+from django_delayq.delivery.durability import Wait, durably
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.states import State
-from django_delayq.exceptions import InvalidTask, MaybeScheduled, QueueFull
+from django_delayq.exceptions import (
+    InvalidTask,
+    MaybeScheduled,
+    NotDurable,
+    QueueFull,
+)
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import formats
 from django_delayq.jobs.following import written_anew
@@ -29,6 +35,8 @@ from django_delayq.signals import job_scheduled
 R = TypeVar("R")
 T = TypeVar("T")
 
+#: What to do about a callback that is not durable.
+WAITS_NOT = "It starts all the same, unless what is missing is lost with the primary"
 #: Why the callback is held, for people.
 WHY = "It starts once all jobs of its batch have ended."
 
@@ -101,16 +109,21 @@ class Batch(Generic[R]):
             InvalidTask: there is no job; or one of them was sent, is in another queue, or cannot be part of a batch.
                 Nothing was sent.
             MaybeScheduled, QueueFull: not all are stored, as `schedule_many` says.
+            NotDurable: all are stored, the callback among them, but too few replicas or disks have them in time.
         """
         with self._scheduling():
             joined = self._join(jobs)
             perform(own_clients.of_thread, self._beginning())
+            short: NotDurable | None = None
             try:
                 stored = schedule_many(joined)
             except QueueFull as error:
                 perform(own_clients.of_thread, self._withdrawing(error))
                 raise
-            perform(own_clients.of_thread, self._closing())
+            except NotDurable as error:
+                # All are stored, so the callback may start when they have ended.
+                short = error
+            perform(own_clients.of_thread, self._closing(short))
         return stored
 
     async def aschedule(self, jobs: Iterable[Job[T]]) -> list[Job[T]]:
@@ -118,12 +131,15 @@ class Batch(Generic[R]):
         with self._scheduling():
             joined = self._join(jobs)
             await aperform(own_clients.of_loop, self._beginning())
+            short: NotDurable | None = None
             try:
                 stored = await aschedule_many(joined)
             except QueueFull as error:
                 await aperform(own_clients.of_loop, self._withdrawing(error))
                 raise
-            await aperform(own_clients.of_loop, self._closing())
+            except NotDurable as error:
+                short = error
+            await aperform(own_clients.of_loop, self._closing(short))
         return stored
 
     def left(self) -> int:
@@ -216,6 +232,7 @@ class Batch(Generic[R]):
         # From now on only the server can say where it is.
         self._is_sent, callback._draft = True, None
         try:
+            # `_closing` waits for this as well.
             yield batching.open_batch(settings.keys, new, WHY)
         except RedisError as error:
             if not may_have_run(error):
@@ -244,13 +261,25 @@ class Batch(Generic[R]):
         self._is_sent = self._is_begun = False
         self.callback._draft, self.callback.state = self._draft, State.UNCOMMITTED
 
-    def _closing(self) -> Steps[None]:
+    def _closing(self, short: NotDurable | None) -> Steps[None]:
+        """Say that no more jobs come; ``short`` says that those before are not durable.
+
+        Raises:
+            NotDurable: that, or the callback is not durable.
+        """
         keys = DeliveryKeys.of(self.callback.queue)
-        yield batching.close_batch(keys, self.callback.token)
+        durable = None if self._draft is None else self._draft.extras.durable
+        waiting = Wait.of(durable, keys)
+        call = batching.close_batch(keys, self.callback.token)
+        yield from durably(call, waiting)
         self._is_closed = True
         yield from self.callback._refreshing()
         if job_scheduled.receivers:
             yield Telling(job_scheduled, [self.callback])
+        if short is not None:
+            raise short
+        if waiting is not None:
+            waiting.check([self.callback], "stored", WAITS_NOT)
 
     @contextmanager
     def _scheduling(self) -> Iterator[None]:

@@ -10,8 +10,6 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 from msgspec.structs import replace
-from redis.asyncio import Redis as AsyncRedis
-from redis.client import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -23,6 +21,14 @@ from django_delayq.clients.clients import own_clients
 from django_delayq.clock import epoch_ms, monotonic_ms
 from django_delayq.delivery import changing, limits, looking
 from django_delayq.delivery.changing import Kept
+from django_delayq.delivery.durability import (
+    Durability,
+    Durable,
+    Wait,
+    as_durable,
+    durably,
+    silence_of,
+)
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.looking import Inspected
 from django_delayq.delivery.progress import read_progress
@@ -43,7 +49,7 @@ from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import following, formats
 from django_delayq.jobs.duplicates import OnHolder
 from django_delayq.jobs.envelope import Follow, Follower
-from django_delayq.jobs.options import check_priority, seconds
+from django_delayq.jobs.options import check_durable, check_priority, seconds
 from django_delayq.jobs.progress import Progress, as_progress, stored_progress
 from django_delayq.jobs.registry import get_task
 from django_delayq.jobs.stopping import Stop
@@ -80,6 +86,8 @@ class Extras(msgspec.Struct, frozen=True, gc=False):
     follow: Follow | None = None
     #: The token of the callback of its batch.
     batch: str = ""
+    #: What the call that stores it waits for; None: nothing.
+    durable: Durable | None = None
 
     @property
     def least_format(self) -> int:
@@ -513,32 +521,63 @@ class Job(Generic[R_co]):
             return self.state
         return self._take((yield looking.inspect(self._keys, self.token)))
 
-    def cancel(self) -> bool:
+    def _lastingly(
+        self,
+        durable: Durability | None,
+        operation: Callable[[Wait | None], Steps[bool]],
+        name: str,
+    ) -> Steps[bool]:
+        """Change the job, and make sure that the change is as durable as this call or the queue asks for."""
+        waiting = self._waiting_for(durable)
+        is_changed = yield from operation(waiting)
+        if is_changed and waiting is not None:
+            waiting.check(
+                [self], "changed", f"Call {name}() again: it waits for them anew"
+            )
+        return is_changed
+
+    def _waiting_for(self, durable: Durability | None) -> Wait | None:
+        if durable is None:
+            return Wait.of(conf.durable_of(self.queue), self._keys)
+        check_durable(durable)
+        return Wait.of(as_durable(durable), self._keys)
+
+    def cancel(self, *, durable: Durability | None = None) -> bool:
         """Cancel the job unless it runs. True means that it will not run.
 
         Either this or a worker's claim wins, never both. If the result is False, `state` says why. A job that waits
         for a commit is not sent. On a queue shared with Java, `state` is UNKNOWN if the job lay deep in the destination
         queue: no worker of ours will run it, but Java may have taken it.
+
+        ``durable`` says what the call waits for, as for a task; None: what the queue says.
+
+        Raises:
+            InvalidTask: ``durable`` is something else.
+            NotDurable: the job is cancelled, but too few replicas or disks have that in time.
         """
-        return perform(own_clients.of_thread, self._cancelling())
+        return perform(own_clients.of_thread, self._cancelling_so(durable))
 
-    async def acancel(self) -> bool:
+    async def acancel(self, *, durable: Durability | None = None) -> bool:
         """`cancel` on the event loop."""
-        return await aperform(own_clients.of_loop, self._cancelling())
+        return await aperform(own_clients.of_loop, self._cancelling_so(durable))
 
-    def _cancelling(self) -> Steps[bool]:
+    def _cancelling_so(self, durable: Durability | None) -> Steps[bool]:
+        return self._lastingly(durable, self._cancelling, "cancel")
+
+    def _cancelling(self, waiting: Wait | None = None) -> Steps[bool]:
         if self.is_unsent:
             # This very object waits for the commit, which sees its state.
             self.state = State.CANCELLED
             return True
         if self._is_row:
             return False
-        change = yield changing.cancel(
+        call = changing.cancel(
             self._keys,
             self.token,
             keep_ended=conf.keep_ended(self.queue),
             kept=kept_if_cancelled([self]),
         )
+        change = yield from durably(call, waiting)
         if isinstance(change, State):
             self.state = change
         else:
@@ -551,41 +590,57 @@ class Job(Generic[R_co]):
             yield Telling(job_cancelled, [self], {"reason": BY_CALL})
         return True
 
-    def discard(self) -> bool:
-        """Delete a dead letter or a quarantined payload for good. Return False if the job is neither."""
-        return perform(own_clients.of_thread, self._discarding())
+    def discard(self, *, durable: Durability | None = None) -> bool:
+        """Delete a dead letter or a quarantined payload for good. Return False if the job is neither.
 
-    async def adiscard(self) -> bool:
+        Raises:
+            InvalidTask, NotDurable: as `cancel`.
+        """
+        return perform(own_clients.of_thread, self._discarding_so(durable))
+
+    async def adiscard(self, *, durable: Durability | None = None) -> bool:
         """`discard` on the event loop."""
-        return await aperform(own_clients.of_loop, self._discarding())
+        return await aperform(own_clients.of_loop, self._discarding_so(durable))
 
-    def _discarding(self) -> Steps[bool]:
+    def _discarding_so(self, durable: Durability | None) -> Steps[bool]:
+        return self._lastingly(durable, self._discarding, "discard")
+
+    def _discarding(self, waiting: Wait | None = None) -> Steps[bool]:
         yield from self._refreshing()
         if self.state not in (State.DEAD, State.QUARANTINED):
             return False
-        count = yield changing.discard(self._keys, [self.token], state=self.state)
+        call = changing.discard(self._keys, [self.token], state=self.state)
+        count = yield from durably(call, waiting)
         if count:
             self.state = State.FAILED
         return bool(count)
 
-    def reschedule(self, delay: Delay) -> bool:
+    def reschedule(self, delay: Delay, *, durable: Durability | None = None) -> bool:
         """Give the job another start time unless it runs; return whether it has it. Its id and attempts stay.
 
         A job that waits for a commit is sent with the new delay, which counts from the commit.
 
         Raises:
             InvalidDelay: see `parse_delay`.
+            InvalidTask, NotDurable: as `cancel`.
         """
-        return perform(own_clients.of_thread, self._rescheduling(delay))
+        return perform(own_clients.of_thread, self._rescheduling_so(delay, durable))
 
-    async def areschedule(self, delay: Delay) -> bool:
+    async def areschedule(
+        self, delay: Delay, *, durable: Durability | None = None
+    ) -> bool:
         """`reschedule` on the event loop."""
-        return await aperform(own_clients.of_loop, self._rescheduling(delay))
+        return await aperform(
+            own_clients.of_loop, self._rescheduling_so(delay, durable)
+        )
 
-    def _rescheduling(self, delay: Delay) -> Steps[bool]:
-        return (yield from self._moving(parse_delay(delay)))
+    def _rescheduling_so(self, delay: Delay, durable: Durability | None) -> Steps[bool]:
+        when = parse_delay(delay)
+        return self._lastingly(
+            durable, lambda waiting: self._moving(when, waiting), "reschedule"
+        )
 
-    def _moving(self, when: str) -> Steps[bool]:
+    def _moving(self, when: str, waiting: Wait | None = None) -> Steps[bool]:
         if self.is_unsent:
             if self._look_here() is not State.UNCOMMITTED:
                 return False
@@ -593,7 +648,8 @@ class Job(Generic[R_co]):
             return True
         if self._is_row:
             return False
-        reply = yield changing.reschedule(self._keys, self.token, when)
+        call = changing.reschedule(self._keys, self.token, when)
+        reply = yield from durably(call, waiting)
         change, start_time_ms = reply
         if isinstance(change, State):
             self.state = change
@@ -603,20 +659,38 @@ class Job(Generic[R_co]):
         self.start_time_ms = start_time_ms
         return is_moved
 
-    def reprioritize(self, priority: int) -> bool:
+    def reprioritize(self, priority: int, *, durable: Durability | None = None) -> bool:
         """Give the job another priority unless it runs; return whether it has it. Its id, start time and attempts stay.
 
         Raises:
             InvalidTask: it is no whole number from −100 to 100, the queue is shared with Redisson, or a worker of an
-                earlier version still serves the queue.
+                earlier version still serves the queue; or as `cancel`.
+            NotDurable: as `cancel`.
         """
-        return perform(own_clients.of_thread, self._reprioritizing(priority))
+        return perform(
+            own_clients.of_thread, self._reprioritizing_so(priority, durable)
+        )
 
-    async def areprioritize(self, priority: int) -> bool:
+    async def areprioritize(
+        self, priority: int, *, durable: Durability | None = None
+    ) -> bool:
         """`reprioritize` on the event loop."""
-        return await aperform(own_clients.of_loop, self._reprioritizing(priority))
+        return await aperform(
+            own_clients.of_loop, self._reprioritizing_so(priority, durable)
+        )
 
-    def _reprioritizing(self, priority: int) -> Steps[bool]:
+    def _reprioritizing_so(
+        self, priority: int, durable: Durability | None
+    ) -> Steps[bool]:
+        return self._lastingly(
+            durable,
+            lambda waiting: self._reprioritizing(priority, waiting),
+            "reprioritize",
+        )
+
+    def _reprioritizing(
+        self, priority: int, waiting: Wait | None = None
+    ) -> Steps[bool]:
         check_priority(priority, self.queue)
         if self.is_unsent:
             if self._look_here() is not State.UNCOMMITTED:
@@ -627,7 +701,8 @@ class Job(Generic[R_co]):
             return True
         if self._is_row:
             return False
-        reply = yield changing.reprioritize(self._keys, self.token, priority)
+        call = changing.reprioritize(self._keys, self.token, priority)
+        reply = yield from durably(call, waiting)
         if reply.format < formats.PRIORITIES:
             raise InvalidTask(
                 f"queue {self.queue!r} is in format {reply.format}, which has no priorities: a worker of an earlier version"
@@ -639,20 +714,28 @@ class Job(Generic[R_co]):
         self.priority = priority
         return True
 
-    def run_now(self) -> bool:
-        """Make the job due now; a dead letter or quarantined payload starts over. False if it runs or has gone."""
-        return perform(own_clients.of_thread, self._running_now())
+    def run_now(self, *, durable: Durability | None = None) -> bool:
+        """Make the job due now; a dead letter or quarantined payload starts over. False if it runs or has gone.
 
-    async def arun_now(self) -> bool:
+        Raises:
+            InvalidTask, NotDurable: as `cancel`.
+        """
+        return perform(own_clients.of_thread, self._running_now_so(durable))
+
+    async def arun_now(self, *, durable: Durability | None = None) -> bool:
         """`run_now` on the event loop."""
-        return await aperform(own_clients.of_loop, self._running_now())
+        return await aperform(own_clients.of_loop, self._running_now_so(durable))
 
-    def _running_now(self) -> Steps[bool]:
-        if (yield from self._rescheduling(0)):
+    def _running_now_so(self, durable: Durability | None) -> Steps[bool]:
+        return self._lastingly(durable, self._running_now, "run_now")
+
+    def _running_now(self, waiting: Wait | None = None) -> Steps[bool]:
+        if (yield from self._moving(parse_delay(0), waiting)):
             return True
         if self.state not in (State.DEAD, State.QUARANTINED):
             return False
-        count = yield changing.replay(self._keys, [self.token], state=self.state)
+        call = changing.replay(self._keys, [self.token], state=self.state)
+        count = yield from durably(call, waiting)
         if count:
             self.state = State.DUE
             self.attempts = self.kills = 0
@@ -670,7 +753,7 @@ class Job(Generic[R_co]):
             InvalidTask: the task keeps no result.
         """
         client = own_clients.of_thread()
-        return perform(client, self._waiting(timeout, _silence_s(client)))
+        return perform(client, self._waiting(timeout, silence_of(client)))
 
     def _waiting(
         self, timeout: float | timedelta | None, silence_s: float | None
@@ -710,7 +793,7 @@ class Job(Generic[R_co]):
     async def await_result(self, timeout: float | timedelta | None = None) -> R_co:
         """`wait` on the event loop."""
         client = await own_clients.of_loop()
-        return await aperform(client, self._waiting(timeout, _silence_s(client)))
+        return await aperform(client, self._waiting(timeout, silence_of(client)))
 
     def _take(self, seen: Inspected) -> State:
         self.state = seen.state
@@ -888,14 +971,6 @@ def _timeout_ms(timeout: float | timedelta | None) -> float:
 
 def _unit(timeout: float | timedelta | None) -> str:
     return "" if isinstance(timeout, timedelta) else " s"
-
-
-def _silence_s(client: Redis | AsyncRedis) -> float | None:
-    # A server that is silent for as long as the socket's time-out counts as dead.
-    silence_s: float | None = client.connection_pool.connection_kwargs.get(
-        "socket_timeout"
-    )
-    return silence_s
 
 
 def _next_slice(deadline: float | None, silence_s: float | None) -> float:

@@ -7,6 +7,12 @@ from functools import cached_property
 from typing import Any, Literal, TypedDict, cast
 
 from django_delayq.conf import Backoff, Settings, get_settings, suggestion
+from django_delayq.delivery.durability import (
+    DURABLE_WANTED,
+    Durability,
+    as_durable,
+    is_durability,
+)
 from django_delayq.exceptions import InvalidSettings, InvalidTask
 from django_delayq.jobs.limit import Limit
 from django_delayq.redaction import show
@@ -53,6 +59,7 @@ class SharedOptions(TypedDict, total=False):
     expires: Seconds | None
     on_expiry: Literal["drop", "dead"]
     spread: Seconds | None
+    durable: Durability | None
 
 
 class _CommonOptions(SharedOptions, total=False):
@@ -128,6 +135,9 @@ class TaskOptions:
     #: Write the job as a row of the caller's transaction, so that no commit is without its job; `on_commit` names the
     #: database. It needs the app django_delayq.outbox.
     outbox: bool | None = None
+    #: Which replicas and disks have to have a job before the call that stores it returns: a number of replicas, "disk", or
+    #: a `Durable`; False: none.
+    durable: Durability | None = None
     #: Run in a transaction with a row of the job's id, so that what the task does in that database is done once: True
     #: for the default database, or a database alias. It needs the app django_delayq.outbox.
     once: bool | str = False
@@ -190,6 +200,10 @@ class TaskOptions:
             self.unique,
             "True, a tuple of parameter names, or a function of the arguments",
         )
+        if self.durable is not None:
+            check_durable(self.durable)
+        if self.durable:
+            object.__setattr__(self, "durable", as_durable(self.durable))
         check(
             self.unique_until in ("end", "start"),
             "unique_until",
@@ -285,6 +299,7 @@ class TaskOptions:
             and not self.unique
             and not self.priority
             and self.limit is None
+            and self.durable is None
         )
 
     def changed(self, **options: Any) -> "TaskOptions":
@@ -385,6 +400,15 @@ def check_priority(priority: object, queue: str) -> None:
             f"priority={priority}: queue {queue!r} is shared with Redisson, whose transfer knows no priorities;"
             " use a queue without REDISSON, or priority=0"
         )
+
+
+def check_durable(durable: object) -> None:
+    """Make sure that a call can be as durable as this says.
+
+    Raises:
+        InvalidTask: it says something else.
+    """
+    _Checker()(is_durability(durable), "durable", durable, DURABLE_WANTED)
 
 
 class _Checker:

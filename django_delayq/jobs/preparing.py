@@ -11,6 +11,7 @@ from typing import Any
 
 from django_delayq import conf
 from django_delayq.delivery import storing
+from django_delayq.delivery.durability import Durable, as_durable
 from django_delayq.delivery.storing import NewJob
 from django_delayq.exceptions import EncodeError, InvalidArguments, InvalidTask
 from django_delayq.jobs import contexts, formats
@@ -75,8 +76,8 @@ def prepare(
     job: Job[Any] = Job(queue.name, token, task.name, plain_args, plain_kwargs, draft)
     if carried is not None:
         job.options = carried
-    if not options.is_plain:
-        _add_extras(job, draft, task, args, kwargs)
+    if queue.durable is not None or not options.is_plain:
+        _add_extras(job, draft, task, args, kwargs, queue.durable)
     return job
 
 
@@ -157,8 +158,9 @@ def _add_extras(
     task: TaskDefinition,
     args: Sequence[Any],
     kwargs: dict[str, Any],
+    durable: Durable | None,
 ) -> None:
-    """Add to a new job what the options of its task ask for beside the call."""
+    """Add to a new job what the options of its task ask for beside the call; ``durable`` is its queue's."""
     options = task.options
     token, when, unique, payload = draft.new
     if options.spread is not None:
@@ -175,6 +177,7 @@ def _add_extras(
         options.priority,
         "" if limit is None else limit.of_call(task.name, args, kwargs),
         on_holder(options) if options.duplicates else None,
+        durable=durable if options.durable is None else as_durable(options.durable),
     )
 
 

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import compress, islice
+from itertools import chain, compress, islice
 from typing import Any, NamedTuple, TypeVar
 
 from asgiref.sync import sync_to_async
@@ -14,6 +14,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from django_delayq import conf
 from django_delayq.calls.call import Call
+from django_delayq.calls.command import Command
 from django_delayq.calls.errors import mark_unsent, may_have_run
 from django_delayq.calls.running import arun, run
 from django_delayq.calls.several import run_stream
@@ -21,6 +22,15 @@ from django_delayq.calls.steps import Steps, aperform, perform
 from django_delayq.clients.clients import own_clients
 from django_delayq.clock import boottime_ms
 from django_delayq.delivery import limits, replacing, storing
+from django_delayq.delivery.durability import (
+    Told,
+    Wait,
+    durably,
+    fence,
+    is_lost,
+    silence_of,
+)
+from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.states import Change, State
 from django_delayq.delivery.storing import NewJob, Scheduled, tail_of
 from django_delayq.exceptions import InvalidTask, MaybeScheduled, QueueFull
@@ -59,14 +69,21 @@ def send(
         return job
     draft = job.draft
     sent_ms = draft.sent_ms
+    waiting = None if draft.extras is NO_EXTRAS else _waiting_for(job)
     try:
         client = _connected(own_clients.of_thread)
         known = formats.answer(job.queue)
         if known is None:
             known = perform(client, formats.asking(job.queue))
-        _take(job, run(client, _store(job.queue, draft, known, is_promised))[0])
+        call = _store(job.queue, draft, known, is_promised)
+        if waiting is None:
+            stored = run(client, call)
+        else:
+            stored = perform(client, durably(call, waiting))
+        _take(job, stored[0])
         if not job.created and draft.extras.duplicates is not None:
-            perform(client, _meeting(job, draft.extras.duplicates, is_promised))
+            meeting = _meeting(job, draft.extras.duplicates, waiting, is_promised)
+            perform(client, meeting)
     except RedisError as error:
         _forget_sending([draft], [sent_ms], error)
         explain(error, [job])
@@ -76,6 +93,8 @@ def send(
             tell(job_scheduled, task_of(job), job)
     elif draft.extras.duplicates is None:
         job.refresh()
+    if waiting is not None:
+        _check_durable(waiting, [job])
     return job
 
 
@@ -85,14 +104,20 @@ async def asend(job: Job[R], on_commit: Commit = False) -> Job[R]:
         return await sync_to_async(send)(job, on_commit)
     draft = job.draft
     sent_ms = draft.sent_ms
+    waiting = None if draft.extras is NO_EXTRAS else _waiting_for(job)
     try:
         client = await own_clients.of_loop()
         known = formats.answer(job.queue)
         if known is None:
             known = await aperform(client, formats.asking(job.queue))
-        _take(job, (await arun(client, _store(job.queue, draft, known)))[0])
+        call = _store(job.queue, draft, known)
+        if waiting is None:
+            stored = await arun(client, call)
+        else:
+            stored = await aperform(client, durably(call, waiting))
+        _take(job, stored[0])
         if not job.created and draft.extras.duplicates is not None:
-            await aperform(client, _meeting(job, draft.extras.duplicates))
+            await aperform(client, _meeting(job, draft.extras.duplicates, waiting))
     except RedisError as error:
         _forget_sending([draft], [sent_ms], error)
         explain(error, [job])
@@ -102,10 +127,35 @@ async def asend(job: Job[R], on_commit: Commit = False) -> Job[R]:
             await atell(job_scheduled, task_of(job), job)
     elif draft.extras.duplicates is None:
         await job.arefresh()
+    if waiting is not None:
+        _check_durable(waiting, [job])
     return job
 
 
-def _meeting(job: Job[Any], wanted: OnHolder, is_promised: bool = False) -> Steps[None]:
+def _waiting_for(job: Job[Any]) -> Wait | None:
+    return Wait.of(job.draft.extras.durable, DeliveryKeys.of(job.queue))
+
+
+def _check_durable(waiting: Wait, jobs: Sequence[Job[Any]]) -> None:
+    """Raise the error if jobs were stored and are not durable in time.
+
+    Raises:
+        NotDurable: too few replicas or disks have them.
+    """
+    waiting.check(
+        jobs,
+        "stored",
+        "They run all the same, unless what is missing is lost with the primary. To wait again, pass error.jobs to"
+        f" schedule_many within {limits.REPEAT_MS // 1000} s: no job is stored twice",
+    )
+
+
+def _meeting(
+    job: Job[Any],
+    wanted: OnHolder,
+    waiting: Wait | None,
+    is_promised: bool = False,
+) -> Steps[None]:
     """Do to the job that holds the unique key of this one what this call asks for.
 
     Raises:
@@ -113,10 +163,11 @@ def _meeting(job: Job[Any], wanted: OnHolder, is_promised: bool = False) -> Step
         QueueFull: it has gone, and the queue has no room for this one.
     """
     for _ in range(MOST_MEETINGS):
-        if (yield from _changing_holder(job, wanted)):
+        if (yield from _changing_holder(job, wanted, waiting)):
             return
         known = yield from formats.finding(job.queue)
-        _take(job, (yield _store(job.queue, job.draft, known, is_promised))[0])
+        call = _store(job.queue, job.draft, known, is_promised)
+        _take(job, (yield from durably(call, waiting))[0])
         if job.created:
             return
     raise MaybeScheduled(
@@ -126,7 +177,9 @@ def _meeting(job: Job[Any], wanted: OnHolder, is_promised: bool = False) -> Step
     )
 
 
-def _changing_holder(job: Job[Any], wanted: OnHolder) -> Steps[bool]:
+def _changing_holder(
+    job: Job[Any], wanted: OnHolder, waiting: Wait | None
+) -> Steps[bool]:
     """Change the job that holds the unique key, unless it runs or has gone; return whether that is done."""
     draft, settings = job.draft, conf.get_settings().queue(job.queue)
     known = yield from formats.finding(job.queue)
@@ -140,7 +193,7 @@ def _changing_holder(job: Job[Any], wanted: OnHolder) -> Steps[bool]:
             known.format,
         )
     new = written([draft], settings, known).jobs[0]
-    reply = yield replacing.replace(
+    call = replacing.replace(
         settings.keys,
         job.token,
         new,
@@ -148,6 +201,7 @@ def _changing_holder(job: Job[Any], wanted: OnHolder) -> Steps[bool]:
         moves=wanted.moves,
         max_wait_ms=wanted.max_wait_ms,
     )
+    reply = yield from durably(call, waiting)
     if reply.seen is None:
         return False
     job.replaced = reply.outcome is Change.REPLACED
@@ -269,7 +323,7 @@ def written(
     _write_anew(drafts, settings, format)
     new = [draft.new for draft in drafts]
     for i in [i for i, draft in enumerate(drafts) if draft.extras is not NO_EXTRAS]:
-        priority, limit, wanted, follow, batch = astuple(drafts[i].extras)
+        priority, limit, wanted, follow, batch, _ = astuple(drafts[i].extras)
         if not known.has_priorities:
             priority, limit = 0, ""
         is_ranked = is_ranked or priority != 0
@@ -402,17 +456,20 @@ def schedule_many(jobs: Iterable[Job[R]]) -> list[Job[R]]:
             ``unsent`` again is safe for 20 s. Later it is refused; ``job.refresh()`` says whether a job is there.
         QueueFull: a queue has no room for the jobs of a call, so that none of them was stored. No call was made
             after those that were under way. It has the same three lists.
+        NotDurable: all jobs are stored, and too few replicas or disks have that in time.
     """
     sending = _Sending(jobs)
     try:
         stream = sending.calls()
         for call in islice(filter(None, stream), 1):
             # This call goes alone: it brings the script to a server that has not seen it.
-            sending.take(_run_or_error(call))
+            sending.take(_run_or_error(call, sending.waiting))
             perform(own_clients.of_thread, sending.meeting())
         if sending.failure is None:
             with own_clients.lent() as client:
-                for reply in run_stream(client, stream):
+                waits = sending.waits(silence_of(client))
+                whole: chain[Any] = chain(stream, waits)
+                for reply in run_stream(client, whole):
                     sending.take(reply)
                     # The stream occupies this client.
                     perform(own_clients.of_thread, sending.meeting())
@@ -435,9 +492,11 @@ async def aschedule_many(jobs: Iterable[Job[R]]) -> list[Job[R]]:
     return sending.finish()
 
 
-def _run_or_error(call: Call[list[Scheduled]]) -> list[Scheduled] | Exception:
+def _run_or_error(
+    call: Call[list[Scheduled]], waiting: Wait | None
+) -> list[Scheduled] | Exception:
     try:
-        return run(_connected(own_clients.of_thread), call)
+        return perform(_connected(own_clients.of_thread), durably(call, waiting))
     except RedisError as error:
         return error
 
@@ -481,6 +540,10 @@ class _Sending:
         #: Whether no more calls are made, though the server could be asked.
         self._is_stopped = False
         self.failure: Exception | None = None
+        #: What the calls so far have to wait for.
+        self.waiting: Wait | None = None
+        # How many calls there were. The first one waits by itself.
+        self._calls = 0
 
     def calls(self) -> Iterator[Call[list[Scheduled]] | None]:
         """Yield one call for each batch, for a stream that does not wait for replies; end at the first error.
@@ -497,11 +560,20 @@ class _Sending:
                         return
                 # The stream occupies its own client, so another one asks.
                 known = perform(own_clients.of_thread, formats.finding(queue))
+                self._calls += 1
                 yield _call(queue, drafts, known)
                 if self._is_stopped:
                     return
         except Exception as error:
             self._fail_to_make(error)
+
+    def waits(self, silence_s: float | None) -> Iterator[Command[Any]]:
+        """Yield what ends a stream: WAIT covers all that its connection wrote before."""
+        waiting = self.waiting
+        if waiting is None or self._calls < 2 or self.failure is not None:
+            return
+        yield Command(fence(waiting.keys).full_command())
+        yield waiting.durable.command(silence_s)
 
     def steps(self) -> Steps[None]:
         """Make one call after the other and read the replies; end at the first error."""
@@ -519,7 +591,7 @@ class _Sending:
                 return
             # Any other error of the call passes through, as in `schedule_many`: it is not the server's.
             try:
-                reply = yield call
+                reply = yield from durably(call, self.waiting)
             except RedisError as error:
                 self.take(error)
                 return
@@ -550,8 +622,8 @@ class _Sending:
                 )
             draft = job.draft
             new = draft.new
-            if draft.extras is not NO_EXTRAS and draft.extras.duplicates is not None:
-                self._may_meet = True
+            if draft.extras is not NO_EXTRAS:
+                self._note_extras(job)
             if job.state is State.CANCELLED and job.is_unsent:
                 # Its `cancel` has promised that the job will not run.
                 continue
@@ -593,6 +665,17 @@ class _Sending:
         if last is not None:
             yield last
         yield from self._take_parked()
+
+    def _note_extras(self, job: Job[Any]) -> None:
+        extras = job.draft.extras
+        if extras.duplicates is not None:
+            self._may_meet = True
+        if extras.durable is None:
+            return
+        if self.waiting is None:
+            self.waiting = _waiting_for(job)
+        else:
+            self.waiting.add(extras.durable)
 
     def _take_batch(self) -> tuple[str, list[Draft]] | None:
         batch, self._batch = self._batch, []
@@ -640,8 +723,11 @@ class _Sending:
         self._under_way.append((batch, drafts, sent_ms))
         return batch[0].queue, drafts
 
-    def take(self, reply: list[Scheduled] | Exception) -> None:
-        """Take in the reply to the oldest call under way."""
+    def take(self, reply: Any) -> None:
+        """Take in the reply to the oldest call under way, or behind them, those to `waits`."""
+        if not self._under_way:
+            self._take_told(reply)
+            return
         batch, drafts, before = self._under_way.popleft()
         if isinstance(reply, Exception):
             self.fail(reply)
@@ -659,6 +745,16 @@ class _Sending:
             self._note_met(batch)
         if job_scheduled.receivers:
             self._note_new(batch)
+
+    def _take_told(self, reply: Any) -> None:
+        assert self.waiting is not None
+        if is_lost(reply):
+            # The server that has them may be gone. A repeat stores what the next one lacks, and waits anew.
+            self.fail(reply)
+            self._unsent += self._sent
+            self._sent = []
+        elif isinstance(reply, Told | Exception):
+            self.waiting.take(reply)
 
     def _note_new(self, jobs: Iterable[Job[Any]]) -> None:
         self._new += [job for job in jobs if job.created]
@@ -683,7 +779,7 @@ class _Sending:
             wanted = job.draft.extras.duplicates
             assert wanted is not None
             try:
-                yield from _meeting(job, wanted)
+                yield from _meeting(job, wanted, self.waiting)
                 if job_scheduled.receivers and job.created:
                     yield Telling(job_scheduled, [job])
             except (RedisError, QueueFull, MaybeScheduled) as error:
@@ -736,6 +832,8 @@ class _Sending:
             # The calls went from shard to shard.
             self._sent.sort(key=lambda job: self._places.get(id(job), -1))
         if self.failure is None and not self._too_late:
+            if self.waiting is not None:
+                _check_durable(self.waiting, self._sent)
             return self._sent
         for batch, _, _ in self._under_way:
             self._unsent += batch
@@ -764,6 +862,8 @@ class _Sending:
             text += f", {len(unknown)} may be"
         if len(unsent) > len(unknown):
             text += f", {len(unsent) - len(unknown)} are not"
+        if self.waiting is not None and self._sent:
+            text += f" (nothing has waited until {self.waiting.durable} had them)"
         full = self.failure if isinstance(self.failure, QueueFull) else None
         seconds = limits.REPEAT_MS // 1000
         if full is not None:

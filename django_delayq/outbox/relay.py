@@ -25,8 +25,15 @@ from django_delayq.calls.running import run
 from django_delayq.calls.steps import perform
 from django_delayq.clients.clients import own_clients
 from django_delayq.clock import boottime_ms
-from django_delayq.conf import QueueSettings, get_keyring, get_settings
+from django_delayq.conf import (
+    QueueSettings,
+    durable_of,
+    get_keyring,
+    get_settings,
+)
 from django_delayq.delivery import storing
+from django_delayq.delivery.durability import Wait, durably, fence
+from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import MAX_BATCH
 from django_delayq.delivery.storing import ROW_REPEAT_MS, NewJob
 from django_delayq.exceptions import DecodeError, DelayqError
@@ -194,11 +201,12 @@ class Relay:
         keep_ms = get_settings().outbox_keep_s * 1000
         problems: Counter[str] = Counter()
         unsent: list[Head] = []
-        durable: list[Head] = []
+        kept: list[Head] = []
         rest_ms = math.inf
         now_ms = Command(("TIME",), _read_time_ms).do(client)
         for name, members in _by_queue(heads).items():
             try:
+                is_durable = _wait_for_queue(client, name, len(members), problems)
                 since = _when_sent(client, name, members)
             except (DelayqError, ResponseError) as error:
                 problems[_problem(name, error)] += len(members)
@@ -206,16 +214,24 @@ class Relay:
             for head, since_ms in zip(members, since, strict=True):
                 if since_ms is None:
                     unsent.append(head)
+                elif not is_durable:
+                    # The row is what is durable.
+                    rest_ms = min(rest_ms, max(keep_ms, 1_000))
                 elif (had_ms := max(0, now_ms - since_ms)) >= keep_ms:
-                    durable.append(head)
+                    kept.append(head)
                 else:
                     rest_ms = min(rest_ms, keep_ms - had_ms)
         sent = self._send(client, unsent, problems) if unsent else set[int]()
         if sent and keep_ms:
             rest_ms = min(rest_ms, keep_ms)
         elif sent:
-            durable += [head for head in unsent if head.pk in sent]
-        deleted = self._delete(client, durable) if durable else 0
+            # Those of a queue with DURABLE are deleted once the server was asked.
+            kept += [
+                head
+                for head in unsent
+                if head.pk in sent and durable_of(head.queue) is None
+            ]
+        deleted = self._delete(client, kept) if kept else 0
         return Swept(len(heads), len(sent), deleted, problems, rest_ms)
 
     def _send(
@@ -248,6 +264,19 @@ class Relay:
         """Return the rows that no other worker has locked, each with its age, and lock them."""
         rows = _aged(self.alias).filter(pk__in=[head.pk for head in heads])
         return rows.select_for_update(skip_locked=True) if self._can_lock else rows
+
+
+def _wait_for_queue(
+    client: Redis, queue: str, rows: int, problems: Counter[str]
+) -> bool:
+    """Wait until the jobs that a queue has are as durable as it asks for; return whether they are."""
+    waiting = Wait.of(durable_of(queue), DeliveryKeys.of(queue))
+    if waiting is None:
+        return True
+    perform(client, durably(fence(waiting.keys), waiting))
+    if why := waiting.why_not:
+        problems[f"queue {queue}: DURABLE asks for {waiting.durable}: {why}"] += rows
+    return not why
 
 
 def _check_takes_writes(alias: str) -> None:

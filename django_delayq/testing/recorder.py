@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from hashlib import sha1
 from typing import Any
 
 from redis.exceptions import NoScriptError
@@ -102,6 +103,10 @@ class Recorder:
             name = _text(command[0])
             if name == "EVALSHA":
                 return self._call(command)
+            if name == "EVAL":
+                source = _bytes(command[1])
+                sha = sha1(source, usedforsecurity=False).hexdigest()
+                return self._call((name, sha, *command[2:]))
             answer = _COMMANDS.get(name)
             if answer is None:
                 raise self._cannot(name)
@@ -351,6 +356,12 @@ class Recorder:
         found = self._result(key)
         return found[0] if found else None
 
+    def _wait(self, replicas: str, timeout_ms: str) -> int:
+        return int(replicas)
+
+    def _waitaof(self, local: str, replicas: str, timeout_ms: str) -> list[int]:
+        return [int(local), int(replicas)]
+
     def _blmove(self, key: str, *rest: str) -> Any:
         if found := self._result(key):
             return found[0]
@@ -377,6 +388,7 @@ _SCRIPTS: dict[str, _Answer] = {
     "delivery/replace": Recorder._replace,
     "delivery/replay": Recorder._none,
     "delivery/discard": Recorder._none,
+    "delivery/fence": Recorder._none,
     "delivery/read_progress": Recorder._nothing,
 }
 _COMMANDS: dict[str, Callable[..., Any]] = {
@@ -384,6 +396,8 @@ _COMMANDS: dict[str, Callable[..., Any]] = {
     "LRANGE": Recorder._lrange,
     "LINDEX": Recorder._lindex,
     "BLMOVE": Recorder._blmove,
+    "WAIT": Recorder._wait,
+    "WAITAOF": Recorder._waitaof,
 }
 
 

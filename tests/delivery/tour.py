@@ -9,6 +9,7 @@ from typing import Any
 
 from django_delayq.delivery import (
     claiming,
+    durability,
     limiting,
     looking,
     progress,
@@ -1149,3 +1150,8 @@ def _(rig: Rig) -> Callable[[], object]:
     said = JobProgress(job.token, job.fence, b'{"done":1}')
     rig.run(progress.note_progress(rig.keys, [said], now_us=rig.now_us))
     return lambda: rig.run(progress.read_progress(rig.keys, job.token))
+
+
+@stop("put up a fence", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    return lambda: rig.run(durability.fence(rig.keys))

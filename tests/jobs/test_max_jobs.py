@@ -20,6 +20,7 @@ from django_delayq import (
     schedule,
     schedule_many,
 )
+from django_delayq.calls.running import PAUSES_S
 from django_delayq.jobs import sending
 from tests.jobs import samples
 from tests.jobs.conftest import LATER
@@ -176,7 +177,7 @@ def test_job_of_a_lost_call_that_a_full_queue_refuses_can_be_sent_at_any_time(
         settings.DELAYQ = settings.DELAYQ | {"CONNECTION": proxy.url}
         send(on(queue), is_async).cancel()
         job = on(queue).prepare(LATER, 1)
-        proxy.lose(b"tests.jobs.samples.add", 4)
+        proxy.lose(b"tests.jobs.samples.add", 1 + len(PAUSES_S))
         with pytest.raises(MaybeScheduled) as lost:
             send_many([job], is_async)
         assert lost.value.unknown == [job]

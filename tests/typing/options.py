@@ -5,6 +5,7 @@ from typing import reveal_type
 
 from django_delayq import (
     Backoff,
+    Durable,
     Limit,
     astore_schedule,
     cron,
@@ -42,6 +43,7 @@ def key_of(address: str) -> str:
     sensitive=("address",),
     keep_result=60,
     spread=timedelta(minutes=5),
+    durable=Durable(replicas=1, disk=True),
     on_commit="default",
 )
 def send(address: str) -> str:
@@ -84,6 +86,7 @@ delayed_task(backoff=30)  # E: call-overload
 delayed_task(time_limit="20")  # E: call-overload
 delayed_task(limit="mail")  # E: call-overload
 delayed_task(keep_results=60)  # E: call-overload
+delayed_task(durable="disc")  # E: call-overload
 delayed_task(name=5)  # E: call-overload
 
 queue_handler("orders", keep_results=60)  # E: call-arg
@@ -95,6 +98,10 @@ queue_handler("orders", limit=Limit("mail", concurrency=3))  # E: call-arg
 
 send.using(queue="mail", priority=5, expires=timedelta(1), max_attempts=1)
 send.using(max_atempts=1)  # E: call-arg
+send.using(durable=False).schedule(5, "x").cancel(durable="disk")
+send.schedule(5, "x").reschedule(9, durable=2)
+send.using(durable="disc")  # E: arg-type
+send.schedule(5, "x").cancel(durable="disc")  # E: arg-type
 send.using(spread="5 min")  # E: arg-type
 send.using(name="other")  # E: call-arg
 send.using(retry_on=OSError)  # E: call-arg

@@ -296,6 +296,7 @@ class Command(CommandWithExamples):
                 names,
                 key_ids=conf.get_keyring().ids,
                 max_jobs=conf.limits_of(queues),
+                durable=conf.durables_of(queues),
             ):
                 logger.log(
                     _LOG_LEVELS[problem.level], "%s %s", problem.message, problem.hint

@@ -136,6 +136,12 @@ class Keyspace:
     def ping(self) -> Ok:
         return Ok(b"PONG")
 
+    def wait(self, replicas: bytes, timeout_ms: bytes) -> int:
+        return integer(replicas)
+
+    def waitaof(self, local: bytes, replicas: bytes, timeout_ms: bytes) -> list[int]:
+        return [integer(local), integer(replicas)]
+
     def publish(self, channel: bytes, message: bytes) -> int:
         return 0
 

@@ -1,0 +1,378 @@
+"""``python -m benchmarks.soak``: steady load for an hour, and whether anything grows, is lost, runs twice or runs early.
+
+A server with an append-only file, a worker of two processes with the defaults, and a producer that schedules twenty tasks
+at a steady rate: some fail, some die, some have unique keys, limits, priorities, results, progress or schedules; some are
+cancelled or moved. The producer and the tasks write a ledger of their own. Every 15 s a sample is taken.
+
+Ctrl-C ends it with what it has. The exit status is 1 if a finding does not hold.
+"""
+
+import argparse
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import msgspec
+
+from benchmarks import bench
+from benchmarks.peers.plots import THEMES
+from benchmarks.soak.ledger import Event, Ledger
+from benchmarks.soak.picture import draw
+from benchmarks.soak.sampling import Sample, Sampler, Watcher, timed_lateness
+from benchmarks.soak.verdict import End, Finding, judge
+from tests.polling import wait_until
+from tests.servers import Server, available_kinds
+
+PROCESSES = 2
+#: A server that keeps what it has, as deploy.md has it.
+LASTING = {"appendonly": "yes", "appendfsync": "everysec"}
+#: For how long the limit is measured, if no rate is given.
+LIMIT_S = 10.0
+#: Until then caches are cold.
+LIMIT_AFTER_S = 3.0
+#: After the last job is due: for retries, and for a machine that is busy.
+DRAIN_S = 120.0
+
+
+class Report(msgspec.Struct):
+    """What a soak leaves behind, as JSON."""
+
+    began: str
+    seconds: float
+    rate: float
+    queues: int
+    #: The longest delay, seconds.
+    longest_s: float
+    server: str
+    jobs: int
+    is_interrupted: bool
+    samples: list[Sample]
+    findings: list[Finding]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.soak", description=__doc__
+    )
+    parser.add_argument("--seconds", type=float, default=3_600)
+    parser.add_argument(
+        "--rate", type=float, help="jobs a second; by default half of what is measured"
+    )
+    parser.add_argument("--queues", type=int, default=4)
+    parser.add_argument("--every", type=float, default=15, help="seconds a sample")
+    parser.add_argument("--longest", type=float, default=300, help="longest delay, s")
+    parser.add_argument(
+        "--server", default=available_kinds()[0], choices=available_kinds()
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path(".cache/soak/soak"),
+        help="path without suffix",
+    )
+    options = parser.parse_args()
+    with (
+        _interrupts() as interrupts,
+        tempfile.TemporaryDirectory(prefix="dq-soak-") as folder,
+        _serving(options) as server,
+    ):
+        try:
+            rate = options.rate
+            if rate is None:
+                with _setting(server, Path(folder) / "limit", 1.0, interrupts) as limit:
+                    rate = limit.measure() / 2
+                _say(f"half of the limit is {rate:,.0f} jobs a second")
+                server.client().flushall()
+        except (Interrupted, ProcessEnded) as error:
+            sys.exit(f"there is nothing to judge: {error}")
+        report = soak(options, server, rate, Path(folder) / "soak", interrupts)
+    publish(report, options.output)
+    if any(finding.holds is False for finding in report.findings):
+        sys.exit(1)
+
+
+def soak(
+    options: argparse.Namespace,
+    server: Server,
+    rate: float,
+    folder: Path,
+    interrupts: int,
+) -> Report:
+    """Run it, and return what was found."""
+    samples: list[Sample] = []
+    errors: list[str] = []
+    is_interrupted = False
+    began = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+    with _setting(server, folder, options.longest, interrupts) as setting:
+        setting.begin(rate)
+        try:
+            while (left_s := options.seconds - setting.spent_s) > 0:
+                setting.sleep(min(options.every, left_s))
+                samples.append(setting.sample())
+                _tell(samples[-1], options.seconds)
+            setting.stop_producing()
+            _say("the producer has stopped; what waits comes to its end")
+            setting.drain(options.longest + DRAIN_S)
+        except Interrupted:
+            is_interrupted = True
+            _say("interrupted; this is the verdict on what there is")
+        except ProcessEnded as error:
+            errors.append(str(error))
+        end = setting.end(errors)
+        ledger = setting.ledger
+    return Report(
+        began,
+        samples[-1].at_s if samples else 0.0,
+        rate,
+        options.queues,
+        options.longest,
+        setting.server_name,
+        ledger.events[Event.STORED],
+        is_interrupted,
+        samples,
+        judge(samples, ledger, end),
+    )
+
+
+def publish(report: Report, output: Path) -> None:
+    """Write samples and pictures beside each other, and print the verdict."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.with_suffix(".json").write_bytes(msgspec.json.encode(report))
+    if report.samples:
+        title = f"{report.seconds / 60:.0f} minutes of soak"
+        subtitle = (
+            f"{report.jobs:,} jobs on {report.queues} queues of one server, {report.server};"
+            f" a worker of {PROCESSES} processes; {report.began}"
+        )
+        for name, theme in THEMES.items():
+            path = output.with_name(f"{output.name}-{name}.svg")
+            path.write_text(draw(report.samples, title, subtitle, theme))
+    bench.table(
+        ("", "figure", "bar", "holds"),
+        [
+            (f.name, f.figure, f.bar, {True: "yes", False: "NO", None: "?"}[f.holds])
+            for f in report.findings
+        ],
+    )
+
+
+class Interrupted(Exception):
+    """Raised when somebody wants the soak to end."""
+
+
+class ProcessEnded(Exception):
+    """Raised when a process has ended that should not have."""
+
+
+@contextmanager
+def _interrupts() -> Iterator[int]:
+    """Have the first Ctrl-C or SIGTERM make a file readable, and the second one interrupt whatever is done."""
+    reading, writing = os.pipe()
+
+    def note(number: int, frame: FrameType | None) -> None:
+        os.write(writing, b"!")
+        signal.signal(number, signal.default_int_handler)
+
+    before = {
+        number: signal.signal(number, note)
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield reading
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(reading)
+        os.close(writing)
+
+
+class Setting:
+    """The server and the processes of one run."""
+
+    def __init__(
+        self,
+        server: Server,
+        folder: Path,
+        longest_s: float,
+        worker: subprocess.Popen[bytes],
+        interrupts: int,
+    ) -> None:
+        self._server = server
+        self._folder = folder
+        self._longest_s = longest_s
+        self._worker = worker
+        #: Files that become readable when somebody wants it to end, or a process ends.
+        self._interrupts = interrupts
+        self._ends: dict[int, str] = {}
+        self._client = server.client()
+        self._discarded = 0
+        self.ledger = Ledger(folder)
+        self.server_name = f"{server.kind} {'.'.join(map(str, server.version))}"
+
+    def begin(self, rate: float) -> None:
+        """Start the producer once all worker processes claim."""
+        from django_delayq.jobs.workers import workers
+
+        wait_until(
+            lambda: len(workers()) == PROCESSES, description="the worker has begun"
+        )
+        self._producer = subprocess.Popen(
+            [
+                sys.executable,
+                *("-m", "benchmarks.soak.producing"),
+                *(str(rate), str(self._longest_s)),
+            ],
+            cwd=bench.ROOT,
+            env=bench.environment(bench.ROOT),
+            stdin=subprocess.PIPE,
+        )
+        for name, process in (("producer", self._producer), ("worker", self._worker)):
+            self._ends[os.pidfd_open(process.pid)] = name
+        self._watcher = Watcher()
+        self._watcher.start()
+        self._began = time.monotonic()
+        pids = {
+            "server": self._server.pid,
+            "producer": self._producer.pid,
+            "supervisor": self._worker.pid,
+        }
+        self._sampler = Sampler(self._client, self.ledger, self._watcher, pids)
+
+    @property
+    def spent_s(self) -> float:
+        return time.monotonic() - self._began
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass.
+
+        Raises:
+            Interrupted, ProcessEnded: before it has passed.
+        """
+        ready, _, _ = select.select([self._interrupts, *self._ends], [], [], seconds)
+        if self._interrupts in ready:
+            raise Interrupted("it was interrupted")
+        for file in ready:
+            raise ProcessEnded(f"the {self._ends[file]} has ended by itself")
+
+    def sample(self) -> Sample:
+        """Take a sample, and discard what is dead, as somebody does who looks after it."""
+        from django_delayq import find_jobs
+
+        sample = self._sampler.take()
+        self._discarded += find_jobs(state="dead").discard().won
+        return sample
+
+    def measure(self) -> float:
+        """Return how many jobs a second come to their end if the producer schedules as fast as it goes."""
+        self.begin(0)
+        self.sleep(LIMIT_AFTER_S)
+        self.sample()
+        self.sleep(LIMIT_S)
+        ended = self.sample().ended_a_second
+        self.end([])
+        return ended
+
+    def stop_producing(self) -> None:
+        """End the producer; again, it does nothing."""
+        assert self._producer.stdin is not None
+        self._producer.stdin.close()
+        self._producer.wait()
+        self._forget("producer")
+
+    def _forget(self, name: str) -> None:
+        for file in [file for file, ends in self._ends.items() if ends == name]:
+            del self._ends[file]
+            os.close(file)
+
+    def drain(self, timeout_s: float) -> None:
+        """Wait until every job has come to its end; what has not by then is lost."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            self.ledger.read()
+            if not self.ledger.waiting:
+                return
+            self.sleep(0.2)
+
+    def end(self, errors: Sequence[str]) -> End:
+        """Stop everything but the server, and say what there is then."""
+        from django_delayq import conf, find_jobs
+        from django_delayq.jobs.statistics import statistics_totals
+
+        self.stop_producing()
+        self._watcher.stop()
+        overview = self._watcher.error
+        self._worker.terminate()
+        self._worker.wait()
+        self._forget("worker")
+        self.ledger.read()
+        lateness = timed_lateness()
+        persistence = self._client.info("persistence")
+        schedules = sum(
+            self._client.zcard(queue.keys.periods)
+            for queue in conf.get_settings().queues.values()
+        )
+        living = ["scheduled", "due", "running", "retrying", "held", "quarantined"]
+        totals = statistics_totals().values()
+        return End(
+            waiting_on_server=find_jobs(state=living).count() - schedules,
+            dead=self._discarded + find_jobs(state="dead").count(),
+            runs=sum(each.queue.runs for each in totals),
+            p50_ms=lateness.percentile(50),
+            p99_ms=lateness.percentile(99),
+            statuses={
+                "producer": self._producer.returncode,
+                "worker": self._worker.returncode,
+            },
+            aof={
+                name: persistence[name]
+                for name in ("aof_last_write_status", "aof_last_bgrewrite_status")
+            },
+            errors=[*errors, *([f"the overview: {overview!r}"] if overview else ())],
+        )
+
+
+@contextmanager
+def _serving(options: argparse.Namespace) -> Iterator[Server]:
+    with bench.running(options.server, **LASTING) as server:
+        os.environ["DELAYQ_SOAK_URL"] = server.url
+        os.environ["DELAYQ_SOAK_QUEUES"] = str(options.queues)
+        os.environ["DJANGO_SETTINGS_MODULE"] = "benchmarks.soak.settings"
+        import django
+
+        django.setup()
+        yield server
+
+
+@contextmanager
+def _setting(
+    server: Server, folder: Path, longest_s: float, interrupts: int
+) -> Iterator[Setting]:
+    folder.mkdir()
+    os.environ["DELAYQ_SOAK_LEDGER"] = str(folder)
+    with bench.working("--processes", str(PROCESSES), "--verbosity", "0") as worker:
+        yield Setting(server, folder, longest_s, worker, interrupts)
+
+
+def _tell(sample: Sample, seconds: float) -> None:
+    late = "–" if sample.p99_ms is None else f"{sample.p99_ms:.1f}"
+    _say(
+        f"{sample.at_s:6.0f} of {seconds:.0f} s: {sample.ended_a_second:.0f} jobs/s, {sample.waiting:,} wait,"
+        f" p99 {late} ms, {sample.dbsize} keys, {sample.used_memory / 2**20:.1f} MiB,"
+        f" {sample.clients} clients, load {sample.load:.1f}"
+    )
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""A primary with replicas, each a server of its own."""
+
+from collections.abc import Callable
+
+from tests.polling import PATIENCE_S, wait_until
+from tests.servers import Server
+
+#: The primary speaks to a new replica at once, and a replica tells what it has within a second or less.
+QUICK = {"repl_diskless_sync_delay": "0", "repl_ping_replica_period": "1"}
+
+
+class Replicated:
+    """A primary and its replicas, all of which have what the primary has."""
+
+    def __init__(self, start: Callable[..., Server], replicas: int, **options: str):
+        self.primary = start(**QUICK, **options)
+        self.replicas = [
+            start(replicaof=f"127.0.0.1 {self.primary.port}", **QUICK, **options)
+            for _ in range(replicas)
+        ]
+        self.wait_for_replicas()
+
+    def wait_for_replicas(self) -> None:
+        """Return once all replicas have what was written; a new one may take a second."""
+        count = len(self.replicas)
+        with self.primary.client() as client:
+            wait_until(
+                lambda: client.info("replication")["connected_slaves"] == count,
+                description="all replicas are connected",
+            )
+            client.set("replicated", 1, px=1)
+            assert client.wait(count, round(1000 * PATIENCE_S)) == count
+
+    def promote(self) -> Server:
+        """Make the first replica a primary, as Sentinel does."""
+        replica = self.replicas[0]
+        with replica.client() as client:
+            client.replicaof("NO", "ONE")
+        return replica
