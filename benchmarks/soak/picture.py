@@ -18,7 +18,7 @@ COLUMNS = 2
 #: Of a panel, its place among the others included.
 PANEL_WIDTH, PANEL_HEIGHT = WIDTH // COLUMNS, 196
 #: Where the lines are within a panel.
-LEFT, RIGHT, TOP, BOTTOM = 64, PANEL_WIDTH - 18, 58, PANEL_HEIGHT - 28
+LEFT, RIGHT, TOP, BOTTOM = 64, PANEL_WIDTH - 26, 58, PANEL_HEIGHT - 28
 HEAD = 62
 DASHES = ("", "7 3", "2 3", "9 3 2 3")
 #: About so many ticks.
