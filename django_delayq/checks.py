@@ -22,6 +22,7 @@ from django_delayq import conf
 from django_delayq.clients.clients import own_clients
 from django_delayq.codecs.unsupported import UnsupportedCodec
 from django_delayq.database_checks import check_databases, check_room
+from django_delayq.delivery.sharding import shard_name
 from django_delayq.exceptions import DelayqError
 from django_delayq.faults import describe_fault
 from django_delayq.jobs import contexts, outbox, periodic, registry
@@ -29,6 +30,7 @@ from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.commit import is_alias
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.options import InOutbox, commit_of
+from django_delayq.jobs.preparing import check_key
 from django_delayq.redaction import redact_url, show
 from django_delayq.testing import mode
 from django_delayq.worker.surroundings import find_middleware
@@ -76,7 +78,7 @@ def _problems_now() -> "list[ServerProblem]":
 
     found = server_problems()
     try:
-        seen = look(list(conf.get_settings().queues.values()), found)
+        seen = look(conf.get_settings().queues_of(), found)
     except ResponseError:
         # What the server refuses is among them.
         return found
@@ -101,7 +103,7 @@ def server_problems(
     # Other checks need not import it.
     from django_delayq.health.problems import find_server_problems
 
-    asked = conf.get_settings().queues.values() if queues is None else list(queues)
+    asked = conf.get_settings().queues_of() if queues is None else list(queues)
     return find_server_problems(
         own_clients.shared(),
         [queue.name for queue in asked],
@@ -165,7 +167,9 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckM
     for task in registry.all_tasks():
         found += [*_check_on_commit(task), *_check_outbox(task, settings)]
         found += _check_annotations(task)
-        if task.options.queue not in settings.queues:
+        if task.options.queue in settings.sharded:
+            found += _check_shards(task)
+        elif task.options.queue not in settings.queues:
             found.append(
                 checks.Error(
                     f"Task {task.name!r} goes to queue {task.options.queue!r}, which is not in DELAYQ['QUEUES'].",
@@ -178,6 +182,24 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckM
         else:
             found += _check_payloads(task, settings.queues[task.options.queue])
     return [*found, *_check_schedules(), *check_databases(settings)]
+
+
+def _check_shards(task: TaskDefinition) -> Iterator[checks.CheckMessage]:
+    queue = task.options.queue
+    if registry.get_handler(queue) is task:
+        yield checks.Error(
+            f"Handler {task.name!r} gets nothing: queue {queue!r} has shards, and what others offer lies in one of them.",
+            hint=f"Register the handler for a shard, such as {shard_name(queue, 0)!r}, or take SHARDS out.",
+            id="django_delayq.E028",
+        )
+    try:
+        check_key(task.name, task.options)
+    except DelayqError as error:
+        yield checks.Error(
+            f"{str(error)[0].upper()}{str(error)[1:]}.",
+            hint="Its calls raise InvalidTask.",
+            id="django_delayq.E028",
+        )
 
 
 def _check_paths(settings: conf.Settings) -> Sequence[checks.CheckMessage]:

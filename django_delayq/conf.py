@@ -44,6 +44,14 @@ from django_delayq.delivery.rates import (
     is_concurrency,
     is_rate,
     limit_text,
+    share_of_rate,
+)
+from django_delayq.delivery.sharding import (
+    MOST_SHARDS,
+    parse_shard,
+    shard_name,
+    shard_of,
+    share_of,
 )
 from django_delayq.delivery.statistics import MOST_TASKS
 from django_delayq.exceptions import DelayqError, InvalidSettings, QueueNotFound
@@ -123,6 +131,12 @@ class QueueSettings:
     rate: str | None = None
     #: Share of the claims, unless the worker has another.
     weight: int = 1
+    #: The shards that the queue consists of; None: it has none. What is said of the queue is divided among them.
+    shards: int | None = None
+    #: How many shards keep unique keys, limits and schedules; 0: the queue under its bare name; None: as many as SHARDS.
+    key_shards: int | None = None
+    #: The queue of which this is a shard; None: it is no shard.
+    shard_of: str | None = None
     #: Jobs that the queue may hold, whether they wait or run; None: any number. A full queue takes no new ones.
     max_jobs: int | None = None
     #: Which replicas and disks have to have a job before a call that stores or changes it returns; None: none.
@@ -137,6 +151,42 @@ class QueueSettings:
     quarantine_ttl_s: float | None = 30 * 86_400.0
     #: Seconds to keep quarantined jobs of ours; None: forever.
     quarantined_jobs_ttl_s: float | None = None
+
+    def shard(self, number: int) -> "QueueSettings":
+        """Return the settings of a shard: a queue like any other, with its share of what the whole queue may do."""
+        shards = self.shards or 1
+
+        def share(total: int | None) -> int | None:
+            # A shard that was left behind when their number was lowered still needs something.
+            return None if total is None else max(1, share_of(total, number, shards))
+
+        return replace(
+            self,
+            name=shard_name(self.name, number),
+            shards=None,
+            key_shards=None,
+            shard_of=self.name,
+            concurrency=share(self.concurrency),
+            rate=None if self.rate is None else share_of_rate(self.rate, shards),
+            max_jobs=share(self.max_jobs),
+            max_dead=share(self.max_dead),
+            keep_ended=-(-self.keep_ended // shards),
+        )
+
+    def bare(self) -> "QueueSettings":
+        """Return the settings of what has the bare name of a queue with shards: jobs of a time without them."""
+        # Its share is that of one more shard.
+        return replace(self.shard(self.shards or 0), name=self.name)
+
+    @property
+    def most_shards(self) -> int:
+        """How many shards may hold jobs."""
+        return max(self.shards or 0, self.key_shards or 0)
+
+    @property
+    def whole(self) -> str:
+        """The name of the queue as DELAYQ['QUEUES'] has it: of a shard, that of the queue that it is a part of."""
+        return self.name if self.shard_of is None else self.shard_of
 
     @property
     def many_dead(self) -> int | None:
@@ -184,13 +234,13 @@ class QueueSettings:
 
 def keep_ended(queue: str) -> int:
     """Return how many of its last ended jobs a queue remembers; 0 for a queue that is not configured."""
-    settings = get_settings().queues.get(queue)
+    settings = get_settings().find(queue)
     return settings.keep_ended if settings is not None else 0
 
 
 def durable_of(queue: str) -> Durable | None:
     """Return what the changes of a queue's jobs wait for; None for a queue that is not configured."""
-    settings = get_settings().queues.get(queue)
+    settings = get_settings().find(queue)
     return None if settings is None else settings.durable
 
 
@@ -249,7 +299,10 @@ class Settings:
     keys: Sequence[str | bytes] | None = field(default=None, repr=False)
     #: Directory whose folder .delayq has the embedded server's data; None: BASE_DIR, else the current directory.
     embedded_dir: Path | None = None
+    #: The queues that hold jobs: those without shards, and in the place of each other one its shards.
     queues: Mapping[str, QueueSettings] = field(default_factory=dict)
+    #: The queues that consist of shards. Under its bare name, such a queue may hold jobs of a time without shards.
+    sharded: Mapping[str, QueueSettings] = field(default_factory=dict)
     worker: WorkerSettings = field(default_factory=WorkerSettings)
     #: Largest payload that may be scheduled, bytes.
     max_payload_bytes: int = 1 << 20
@@ -277,19 +330,85 @@ class Settings:
     test: str = "captured"
 
     def queue(self, name: str) -> QueueSettings:
-        """Return one queue's settings.
+        """Return the settings of one queue that holds jobs: what the id of a job begins with.
 
         Raises:
-            QueueNotFound: it is not in ``DELAYQ["QUEUES"]``.
+            QueueNotFound: neither the queue nor what it is a shard of is in ``DELAYQ["QUEUES"]``.
         """
         try:
             return self.queues[name]
         except KeyError:
-            raise QueueNotFound(
-                f"queue {show(name)} is not configured; DELAYQ['QUEUES'] has {', '.join(map(repr, sorted(self.queues)))}."
-                + suggestion(name, self.queues)
-                + f" Add {show(name)}: {{}} to DELAYQ['QUEUES'] if it is meant."
-            ) from None
+            found = self._left_behind(name)
+            if found is None:
+                raise self._not_found(name) from None
+            return found
+
+    def find(self, name: str) -> QueueSettings | None:
+        """Return what `queue` returns, or None."""
+        found = self.queues.get(name)
+        return self._left_behind(name) if found is None else found
+
+    def queues_of(self, *names: str | None) -> list[QueueSettings]:
+        """Return the queues that hold the jobs of queues: each itself, or its shards; without a name, those of every queue.
+
+        Raises:
+            QueueNotFound: see `queue`.
+        """
+        found: dict[str, QueueSettings] = {}
+        for name in [each for each in names if each is not None] or self.names:
+            whole = self.sharded.get(name)
+            for queue in [self.queue(name)] if whole is None else self.parts_of(whole):
+                found[queue.name] = queue
+        return list(found.values())
+
+    def parts_of(self, whole: QueueSettings) -> list[QueueSettings]:
+        """Return the shards of a queue, and last what it may hold under its bare name."""
+        numbers = range(whole.most_shards)
+        shards = [self.queues[shard_name(whole.name, number)] for number in numbers]
+        return [*shards, whole.bare()]
+
+    def shard_of_token(self, whole: QueueSettings, token: str) -> QueueSettings:
+        """Return the shard of a job that no key holds in another."""
+        assert whole.shards is not None
+        return self.queues[shard_name(whole.name, shard_of(token, whole.shards))]
+
+    def shard_of_key(self, whole: QueueSettings, key: str) -> QueueSettings:
+        """Return the shard that a unique key, a limit or a schedule leads to."""
+        shards = whole.shards if whole.key_shards is None else whole.key_shards
+        if not shards:
+            return whole.bare()
+        return self.queues[shard_name(whole.name, shard_of(key, shards))]
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The names of all queues as DELAYQ['QUEUES'] has them."""
+        return list(dict.fromkeys(queue.whole for queue in self.queues.values()))
+
+    def whole(self, name: str) -> str:
+        """Return the name of a queue as DELAYQ['QUEUES'] has it, if this is a shard of it; else the name as it is."""
+        found = self.find(name) if isinstance(name, str) else None
+        return name if found is None else found.whole
+
+    def _left_behind(self, name: object) -> QueueSettings | None:
+        """Return the settings of what holds jobs of another number of shards than that of the settings."""
+        if not isinstance(name, str):
+            return None
+        if name in self.sharded:
+            # The queue had no shards once, or still has none where older settings are in force.
+            return self.sharded[name].bare()
+        shard = parse_shard(name)
+        if shard is None:
+            return None
+        queue, number = shard
+        whole = self.sharded.get(queue) or self.queues.get(queue)
+        return None if whole is None else whole.shard(number)
+
+    def _not_found(self, name: str) -> QueueNotFound:
+        return QueueNotFound(
+            f"queue {show(name)} is not configured; DELAYQ['QUEUES'] has {', '.join(map(repr, sorted(self.names)))}."
+            + suggestion(name, self.names)
+            + f" Add {show(name)}: {{}} to DELAYQ['QUEUES'] if it is meant."
+        )
 
 
 # The tables of the settings: key in DELAYQ → field, check, what the check wants.
@@ -571,6 +690,16 @@ _QUEUE: dict[str, tuple[str, _Check, str]] = {
         _is_count(1, LARGEST_WEIGHT),
         f"a whole number, 1 to {LARGEST_WEIGHT:,}",
     ),
+    "SHARDS": (
+        "shards",
+        _optional(_is_count(1, MOST_SHARDS)),
+        f"a number of shards, 1 to {MOST_SHARDS}, or None for a queue without shards",
+    ),
+    "KEY_SHARDS": (
+        "key_shards",
+        _optional(_is_count(0, MOST_SHARDS)),
+        f"a number of shards, 0 to {MOST_SHARDS}, or None for that of SHARDS",
+    ),
     "MAX_JOBS": (
         "max_jobs",
         _optional(_is_count(1, 10**9)),
@@ -643,9 +772,63 @@ def find_problems(value: Any) -> Iterator[Problem]:
             yield from _check_keys(path, options, _QUEUE)
             if isinstance(retry := options.get("RETRY"), dict):
                 yield from _check_keys(f"{path}['RETRY']", _in_capitals(retry), _RETRY)
+            if _QUEUE["SHARDS"][1](options.get("SHARDS")):
+                yield from _check_shards(name, options, path, queues)
     worker = value.get("WORKER", {})
     if isinstance(worker, dict):
         yield from _check_keys("DELAYQ['WORKER']", worker, _WORKER)
+
+
+def _check_shards(
+    name: Any, options: dict[str, Any], path: str, queues: dict[Any, Any]
+) -> Iterator[Problem]:
+    """Yield what hinders a queue from having shards."""
+    shards = options.get("SHARDS")
+    if shards is None:
+        if options.get("KEY_SHARDS") is not None:
+            yield Problem(
+                "E003",
+                f"{path} has KEY_SHARDS, and no SHARDS.",
+                "Give SHARDS as well: 1 is a queue of one shard.",
+            )
+        return
+    if not isinstance(name, str):
+        return
+    if options.get("REDISSON") is not None:
+        yield Problem(
+            "E003",
+            f"{path} has both SHARDS and REDISSON.",
+            "Take one of them out: Java knows no shards. To share a shard with Java, configure it as a queue of its own.",
+        )
+    if "{" in name or "}" in name:
+        yield Problem(
+            "E004",
+            f"{path} has SHARDS, and braces in its name: all its shards would share one hash slot.",
+            "Give it a name without braces.",
+        )
+    for other in queues:
+        shard = parse_shard(other) if isinstance(other, str) else None
+        if shard is not None and shard[0] == name:
+            yield Problem(
+                "E004",
+                f"DELAYQ['QUEUES'][{show(other)}] has the name of a shard of queue {show(name)}.",
+                "Rename one of the two queues.",
+            )
+    for key in ("CONCURRENCY", "MAX_JOBS"):
+        total = options.get(key)
+        if isinstance(total, int) and 0 < total < shards:
+            yield Problem(
+                "E003",
+                f"{path}[{key!r}] is {total}, and {shards} shards cannot share that: each needs 1 at least.",
+                f"Give {shards} or more, or fewer SHARDS.",
+            )
+    rate: Any = options.get("RATE")
+    if is_rate(rate) and not is_rate(share_of_rate(rate, shards)):
+        yield Problem(
+            "E003",
+            f"{path}['RATE'] is {show(rate)}, and {shards} shards cannot share that: each starts a job a week at least.",
+            "Give a higher rate, or fewer SHARDS.",
+        )
 
 
 def _check_keys(
@@ -742,6 +925,7 @@ def read_settings(value: Any) -> Settings:
             "\n".join(f"{problem.message} {problem.hint}" for problem in problems)
         )
     queues: dict[str, QueueSettings] = {}
+    sharded: dict[str, QueueSettings] = {}
     keep = value.get("KEEP_ENDED", Settings.keep_ended)
     for name, options in (value.get("QUEUES") or {"default": {}}).items():
         read: dict[str, Any] = {}
@@ -750,13 +934,20 @@ def read_settings(value: Any) -> Settings:
         if options.get("DURABLE") is not None:
             read["durable"] = as_durable(options["DURABLE"])
         options = {"KEEP_ENDED": keep, **options}
-        queues[name] = _read(QueueSettings, options, _QUEUE, name=name, **read)
+        queue = _read(QueueSettings, options, _QUEUE, name=name, **read)
+        if queue.shards is None:
+            queues[name] = queue
+            continue
+        sharded[name] = queue
+        for shard in map(queue.shard, range(queue.most_shards)):
+            queues[shard.name] = shard
     directory = value.get("EMBEDDED_DIR")
     return Settings(
         connection=hide_url(value.get("CONNECTION")),
         keys=hide(value.get("KEYS")),
         embedded_dir=Path(directory) if directory is not None else None,
         queues=queues,
+        sharded=sharded,
         worker=_read(WorkerSettings, value.get("WORKER", {}), _WORKER),
         max_payload_bytes=value.get("MAX_PAYLOAD_BYTES", Settings.max_payload_bytes),
         max_foreign_bytes=value.get("MAX_FOREIGN_BYTES", Settings.max_foreign_bytes),

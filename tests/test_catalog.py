@@ -234,6 +234,7 @@ _NO_LANGUAGE = {
     " of its worker processes cannot read format ",
     # Names of types, and of a codec.
     "Moment", "Moment | None", "Pager", "JobAdmin", "ModelAdmin[Job]", "Filter", "ShownProgress | None", "ByteArrayCodec",
+    "Sequence[QueueStatus]",
 }  # fmt: skip
 
 

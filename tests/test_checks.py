@@ -27,6 +27,7 @@ from django_delayq.delivery.workers import (
     unregister,
 )
 from django_delayq.jobs.decorator import delayed_task, queue_handler
+from django_delayq.jobs.limit import Limit
 from django_delayq.wire.frame import FrameFormat, pack
 from django_delayq.wire.keys import QueueKeys
 from tests.databases import added
@@ -753,3 +754,43 @@ def test_shipped_contexts_have_no_mistakes() -> None:
     context = [f"django_delayq.context.{path}" for path in paths]
 
     assert found(DELAYQ={"CONNECTION": URL, "CONTEXT": context}) == []
+
+
+# Shards
+
+
+def test_task_on_a_queue_with_shards_is_fine() -> None:
+    @delayed_task(name="tests.checks.sharded", queue="sharded", unique=("text",))
+    def sharded(text: str) -> None: ...
+
+    assert found(DELAYQ={"CONNECTION": URL, "QUEUES": QUEUES_WITH_SHARDS}) == []
+
+
+QUEUES_WITH_SHARDS = {"default": {}, "sharded": {"SHARDS": 2}}
+
+
+def test_task_whose_keys_may_part_is_reported() -> None:
+    @delayed_task(
+        name="tests.checks.parted",
+        queue="sharded",
+        unique=("text",),
+        limit=Limit("checks-parted", concurrency=1, key=lambda account, text: account),
+    )
+    def parted(account: int, text: str) -> None: ...
+
+    (mistake,) = found(DELAYQ={"CONNECTION": URL, "QUEUES": QUEUES_WITH_SHARDS})
+
+    assert mistake[0] == "django_delayq.E028"
+    assert mistake[1].startswith(
+        "Task 'tests.checks.parted' has a limit by a key, and a unique key of its own,"
+    )
+
+
+def test_handler_of_a_queue_with_shards_is_reported() -> None:
+    @queue_handler("sharded", name="tests.checks.handler_of_shards")
+    def handler(value: object) -> None: ...
+
+    (mistake,) = found(DELAYQ={"CONNECTION": URL, "QUEUES": QUEUES_WITH_SHARDS})
+
+    assert mistake[0] == "django_delayq.E028"
+    assert "such as 'sharded:0'" in mistake[2]

@@ -1006,3 +1006,112 @@ async def test_change_of_settings_brings_another_client_to_a_loop(
         lambda: queue_name not in [entry["name"] for entry in client.client_list()],
         description="the first one's connection closed",
     )
+
+
+# Shards
+
+
+def test_queue_with_shards_is_its_shards() -> None:
+    settings = read_settings(
+        {
+            "QUEUES": {
+                "mail": {"SHARDS": 3, "CONCURRENCY": 10, "MAX_JOBS": 4, "RATE": "9/m"},
+                "a": {},
+            }
+        }
+    )
+
+    assert list(settings.queues) == ["mail:0", "mail:1", "mail:2", "a"]
+    assert settings.names == ["mail", "a"]
+    assert [each.name for each in settings.queues_of("mail")] == [
+        "mail:0",
+        "mail:1",
+        "mail:2",
+        "mail",
+    ]
+    assert [each.name for each in settings.queues_of()] == [
+        "mail:0",
+        "mail:1",
+        "mail:2",
+        "mail",
+        "a",
+    ]
+    shards = list(settings.queues.values())[:3]
+    assert [each.concurrency for each in shards] == [4, 3, 3]
+    assert [each.max_jobs for each in shards] == [2, 1, 1]
+    assert {each.rate for each in shards} == {"9/3m"}
+    assert {each.whole for each in shards} == {"mail"}
+    assert (settings.whole("mail:2"), settings.whole("a")) == ("mail", "a")
+
+
+@pytest.mark.parametrize(
+    "queues", [{"mail": {"SHARDS": 2}}, {"mail": {}}], ids=["fewer", "none"]
+)
+def test_shard_of_another_number_is_known_by_its_name(queues: Any) -> None:
+    settings = read_settings({"QUEUES": queues})
+
+    assert settings.queue("mail:5").whole == "mail"
+    assert settings.queue("mail").name == "mail"
+    for name in ("mail:64", "mail:x", "post:1", "mail:05"):
+        with pytest.raises(QueueNotFound, match="'mail'"):
+            settings.queue(name)
+
+
+@pytest.mark.parametrize("value", [0, -1, 65, True, "4", 2.0])
+def test_shards_are_a_number_that_workers_can_serve(value: Any) -> None:
+    text = problems({"QUEUES": {"mail": {"SHARDS": value}}})
+
+    assert text.startswith(
+        f"E003 DELAYQ['QUEUES']['mail']['SHARDS'] is {value!r}. Give a number of shards,"
+        " 1 to 64"
+    )
+
+
+@pytest.mark.parametrize(
+    ("queues", "text"),
+    [
+        (
+            {"mail": {"SHARDS": 2, "REDISSON": "3.16.6"}},
+            "E003 DELAYQ['QUEUES']['mail'] has both SHARDS and REDISSON.",
+        ),
+        (
+            {"{mail}": {"SHARDS": 2}},
+            "E004 DELAYQ['QUEUES']['{mail}'] has SHARDS, and braces in its name",
+        ),
+        (
+            {"mail": {"SHARDS": 2}, "mail:7": {}},
+            "E004 DELAYQ['QUEUES']['mail:7'] has the name of a shard of queue 'mail'.",
+        ),
+        (
+            {"mail": {"SHARDS": 4, "CONCURRENCY": 3}},
+            "E003 DELAYQ['QUEUES']['mail']['CONCURRENCY'] is 3, and 4 shards cannot share",
+        ),
+        (
+            {"mail": {"SHARDS": 4, "MAX_JOBS": 3}},
+            "E003 DELAYQ['QUEUES']['mail']['MAX_JOBS'] is 3, and 4 shards cannot share",
+        ),
+        (
+            {"mail": {"SHARDS": 64, "RATE": "1/d"}},
+            "E003 DELAYQ['QUEUES']['mail']['RATE'] is '1/d', and 64 shards cannot share",
+        ),
+        (
+            {"mail": {"KEY_SHARDS": 2}},
+            "E003 DELAYQ['QUEUES']['mail'] has KEY_SHARDS, and no SHARDS.",
+        ),
+        (
+            {"mail": {"SHARDS": 2, "KEY_SHARDS": -1}},
+            "E003 DELAYQ['QUEUES']['mail']['KEY_SHARDS'] is -1. Give a number of shards",
+        ),
+    ],
+)
+def test_queue_that_cannot_have_shards_is_refused(queues: Any, text: str) -> None:
+    assert problems({"QUEUES": queues}).startswith(text)
+    with pytest.raises(InvalidSettings):
+        read_settings({"QUEUES": queues})
+
+
+def test_name_like_that_of_a_shard_is_free_beside_a_queue_without_shards() -> None:
+    settings = read_settings({"QUEUES": {"mail": {}, "mail:1": {"WEIGHT": 3}}})
+
+    assert settings.queue("mail:1").weight == 3
+    assert settings.names == ["mail", "mail:1"]

@@ -5,6 +5,7 @@ Its pictures are of all queues together, or of the one that somebody chooses.
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
 from django.http import HttpResponse
 from django.utils.functional import Promise
@@ -14,6 +15,7 @@ from django_delayq import conf
 from django_delayq.admin import charts, pages
 from django_delayq.admin.charts import Chart
 from django_delayq.admin.visit import Visit
+from django_delayq.conf import QueueSettings
 from django_delayq.delivery.looking import Counts
 from django_delayq.delivery.states import State
 from django_delayq.delivery.statistics import Figures, Unit, total
@@ -84,7 +86,7 @@ def show_queues(
     behind = BEHIND[span]
     is_hours = behind.unit is Unit.HOUR
     seen = look(
-        list(settings.queues.values()),
+        settings.queues_of(),
         minutes=MINUTES if is_hours else behind.spans,
         hours=behind.spans if is_hours else 0,
         ahead_ms=_ENDS_MS,
@@ -96,10 +98,15 @@ def show_queues(
         "problems": say_problems(seen.problems),
         "tiles": _tiles(seen),
         "minutes": MINUTES,
-        "rows": [_row(visit, each) for each in seen.queues],
+        "rows": [
+            _row(visit, each)
+            for queue in seen.queues
+            for each in (queue, *(queue.shards if queue.name == chosen else ()))
+            if each.is_used
+        ],
         "tabs": pages.TABS.values(),
-        "chosen": chosen if chosen in settings.queues else "",
-        "names": list(settings.queues),
+        "chosen": chosen if chosen in settings.names else "",
+        "names": settings.names,
         "span": span,
         "spans": [(key, each.label) for key, each in BEHIND.items()],
         "ahead": _charts_ahead(drawn),
@@ -119,6 +126,10 @@ def give_data(visit: Visit) -> HttpResponse:
 def _row(visit: Visit, queue: QueueStatus) -> dict[str, Any]:
     settings = queue.settings
     row: dict[str, Any] = {"queue": settings, "url": visit.queue_url(settings.name)}
+    if queue.shards:
+        # Its shards stand below it, each with a page of its own.
+        query = urlencode({"queue": settings.name})
+        row["url"] = f"{visit.reverse('changelist')}?{query}"
     counts = queue.counts
     if isinstance(counts, Exception):
         row["fault"] = say_fault(describe_fault(counts))
@@ -135,7 +146,7 @@ def _row(visit: Visit, queue: QueueStatus) -> dict[str, Any]:
         "has_paused_tasks": any(each.task is not None for each in queue.pauses),
         "next": Moment.of(counts.next_ms, counts.now_ms),
         "cells": [
-            (tab, count, url)
+            (tab, count, _search_url(visit, settings, tab) if queue.shards else url)
             for tab, count, url in visit.tabs(settings, counts)
             if tab.state not in (State.SCHEDULED, State.DUE)
         ],
@@ -153,6 +164,10 @@ def _row(visit: Visit, queue: QueueStatus) -> dict[str, Any]:
         if figures.lateness.count
         else [],
     }
+
+
+def _search_url(visit: Visit, queue: QueueSettings, tab: pages.Tab) -> str:
+    return visit.search_url(urlencode({"queue": queue.name, "state": tab.state.value}))
 
 
 class Tile(NamedTuple):

@@ -84,7 +84,7 @@ class SearchForm(forms.Form):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        queues = [(name, name) for name in conf.get_settings().queues]
+        queues = [(name, name) for name in conf.get_settings().names]
         fields: dict[str, Any] = self.fields
         fields["queue"].choices = [("", gettext("all queues")), *queues]
         fields["state"].choices = [

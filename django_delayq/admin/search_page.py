@@ -47,8 +47,8 @@ def find(visit: Visit) -> HttpResponse:
                 messages.WARNING,
             )
     elif search.text:
-        queues = conf.get_settings().queues.values()
-        found = find_by_id(search.text.strip(), list(queues))
+        queues = conf.get_settings().queues_of()
+        found = find_by_id(search.text.strip(), queues)
         if found is not None:
             return HttpResponseRedirect(visit.job_url(*found))
     try:

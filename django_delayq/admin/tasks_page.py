@@ -81,7 +81,7 @@ def show_tasks(visit: Visit) -> HttpResponse:
     span = asked.get("span", "hour")
     span = span if span in SPANS else "hour"
     chosen = asked.get("queue", "")
-    chosen = chosen if chosen in settings.queues else ""
+    chosen = chosen if chosen in settings.names else ""
     sort = asked.get("sort", "runs")
     column = COLUMNS.get(sort.removeprefix("-"), COLUMNS["runs"])
     is_reversed = sort.startswith("-")
@@ -130,7 +130,7 @@ def show_tasks(visit: Visit) -> HttpResponse:
         "rows": [
             _shown(visit, row, now_ms) for row in rows[first : first + visit.per_page]
         ],
-        "names": list(settings.queues),
+        "names": settings.names,
         "chosen": chosen,
         "span": span,
         "sort": "" if sort == "runs" else sort,
@@ -154,7 +154,7 @@ def _read(queue: str | None, span: dict[str, int]) -> list[Row]:
     figures = tasks_statistics(None if queue is None else [queue], **span)
     moments: dict[tuple[str, str], datetime | None] = {}
     for schedule in get_schedules(queue):
-        key = (schedule.queue, schedule.task)
+        key = (conf.get_settings().whole(schedule.queue), schedule.task)
         known, its = moments.get(key), schedule.next_moment
         moments[key] = min(filter(None, (known, its)), default=None)
     rows = [

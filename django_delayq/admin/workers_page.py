@@ -124,11 +124,11 @@ def show_workers(visit: Visit) -> HttpResponse:
 def _row(visit: Visit, worker: Worker) -> dict[str, Any]:
     # How long ago counts by the server's clock, like what the worker said.
     now_ms = int(worker.seen_at.timestamp() * 1000)
-    queues = conf.get_settings().queues
+    settings = conf.get_settings()
     jobs = []
     for job in worker.jobs:
         queue, _, token = job.id.rpartition(":")
-        url = visit.job_url(queue, token) if queue in queues else ""
+        url = visit.job_url(queue, token) if settings.find(queue) else ""
         since_ms = now_ms - int(job.since.timestamp() * 1000)
         jobs.append(
             (clean(job.task or ""), clean(job.id), url, span_text(max(0, since_ms)))

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar, Unpack
 
 from django.utils import timezone
 
+from django_delayq import conf
 from django_delayq.backend.upstream import (
     AnyResult,
     AnyTask,
@@ -207,7 +208,11 @@ def unchecked(task: DelayqTask, **changes: Any) -> DelayqTask:
 
 def in_queue(task: DelayqTask, queue: str) -> DelayqTask:
     """Return a task as a call that went to this queue has it."""
-    return task if task.queue_name == queue else unchecked(task, queue_name=queue)
+    if task.queue_name == queue:
+        return task
+    # Jobs of a queue with shards are in one of them.
+    whole = conf.get_settings().whole(queue)
+    return task if task.queue_name == whole else unchecked(task, queue_name=whole)
 
 
 class BackendTask(TaskDefinition):

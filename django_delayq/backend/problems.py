@@ -88,7 +88,8 @@ def find_problems(
             id="django_delayq.E020",
         )
     try:
-        known = set(conf.get_settings().queues)
+        settings = conf.get_settings()
+        known = {*settings.queues, *settings.names}
     except DelayqError:
         # The check of DELAYQ says what is wrong.
         known = set(queues)

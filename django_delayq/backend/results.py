@@ -5,6 +5,7 @@ from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from django_delayq import conf
 from django_delayq.backend.definition import BackendTask, DelayqTask, unchecked
 from django_delayq.backend.upstream import (
     AnyResult,
@@ -213,7 +214,7 @@ def _task_of(job: Job[Any], alias: str) -> DelayqTask:
     return unchecked(
         known.task,
         priority=job.priority,
-        queue_name=job.queue,
+        queue_name=conf.get_settings().whole(job.queue),
         backend=alias,
         run_after=_run_after(job),
     )

@@ -1,6 +1,7 @@
 """Reading a queue: one job, a page of jobs in one state, counts, what is due in some time."""
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from math import isfinite
@@ -112,6 +113,22 @@ class Counts(NamedTuple):
     def late_ms(self) -> int:
         """For how long the first due job has waited."""
         return 0 if self.next_ms is None else max(0, self.now_ms - self.next_ms)
+
+
+def sum_of(counts: Sequence[Counts]) -> Counts:
+    """Return the numbers of several queues together."""
+    counters: Counter[str] = Counter()
+    for each in counts:
+        counters.update(each.counters)
+    firsts = [each.next_ms for each in counts if each.next_ms is not None]
+    numbers = counts[0]._fields[: counts[0]._fields.index("next_ms")]
+    return counts[0]._replace(
+        **{name: sum(getattr(each, name) for each in counts) for name in numbers},
+        next_ms=min(firsts, default=None),
+        now_ms=max(each.now_ms for each in counts),
+        # A queue tells what it counts, even where that is nothing.
+        counters={name: counters[name] for each in counts for name in each.counters},
+    )
 
 
 def inspect(

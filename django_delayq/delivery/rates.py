@@ -52,6 +52,29 @@ def read_rate(text: object) -> Rate | None:
     return Rate(found.string, interval_us, at_once)
 
 
+def share_of_rate(text: str, shards: int) -> str:
+    """Return the rate of one of several shards that start jobs at this rate together. It may be too low to be one."""
+    found = _RATE.fullmatch(text)
+    assert found is not None
+    count, period, unit, burst = found.groups()
+    share = f"{count}/{int(period or 1) * shards}{unit}"
+    return share if burst is None else f"{share} burst {max(1, int(burst) // shards)}"
+
+
+def whole_of_rate(text: str, shards: int) -> str:
+    """Return the rate of which each of several shards has this share, as far as it can be told."""
+    found = _RATE.fullmatch(text)
+    assert found is not None
+    count, period, unit, burst = found.groups()
+    units = int(period or 1)
+    if units % shards:
+        count = str(int(count) * shards)
+    else:
+        units //= shards
+    whole = f"{count}/{units if units > 1 else ''}{unit}"
+    return whole if burst is None else f"{whole} burst {int(burst) * shards}"
+
+
 def is_rate(text: object) -> bool:
     return read_rate(text) is not None
 

@@ -183,16 +183,31 @@ class Batch(Generic[R]):
                 raise InvalidTask(
                     f"job {job.id} is the callback of the batch, so it cannot be part of it as well"
                 )
-            if job.queue != self.callback.queue:
+            if job.queue != self.callback.queue and not self._can_move(job, draft):
                 raise InvalidTask(
                     f"job {job.id} cannot be part of batch {self.callback.id}: all jobs of a batch are in one queue, that of its"
                     f" callback, {self.callback.queue!r}; prepare it with task.using(queue={self.callback.queue!r})"
                 )
-            joining.append((draft, self._payload_of(draft)))
-        for draft, (payload, format) in joining:
+            joining.append((job, draft, self._payload_of(draft)))
+        for job, draft, (payload, format) in joining:
+            # Of a queue with shards, all jobs of a batch are in one.
+            job.queue = self.callback.queue
             draft.new, draft.format = draft.new._replace(payload=payload), format
             draft.extras = replace(draft.extras, batch=self.callback.token)
         return found
+
+    def _can_move(self, job: Job[Any], draft: Draft) -> bool:
+        """Whether a job can go to the shard of the callback, as no key holds it in its own."""
+        settings = conf.get_settings()
+        if settings.whole(job.queue) != settings.whole(self.callback.queue):
+            return False
+        if job.unique or draft.extras.limit:
+            raise InvalidTask(
+                f"job {job.id} cannot be part of batch {self.callback.id}: its unique key or its limit is kept in shard"
+                f" {job.queue!r}, and all jobs of a batch are in one shard, that of its callback,"
+                f" {self.callback.queue!r}; use a queue without SHARDS, or a task without unique= and limit="
+            )
+        return True
 
     def _has(self, job: Job[Any]) -> bool:
         draft = job._draft
@@ -211,7 +226,7 @@ class Batch(Generic[R]):
         callback, draft = self.callback, self._draft
         if self._is_begun or draft is None:
             return
-        settings = conf.get_settings().queues[callback.queue]
+        settings = conf.get_settings().queue(callback.queue)
         known = yield from formats.finding(callback.queue)
         (new,), _, _ = written([draft], settings, known)
         # From now on only the server can say where it is.

@@ -64,10 +64,8 @@ async def aended_jobs(
 def _reading(queue: str | None, limit: int) -> Steps[list[EndedJob]]:
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
         raise InvalidSearch(f"limit={show(limit)}: give a number of jobs, 1 or more")
-    settings = conf.get_settings()
-    names = list(settings.queues) if queue is None else [queue]
     found: list[EndedJob] = []
-    for each in [settings.queue(name) for name in names]:
+    for each in conf.get_settings().queues_of(queue):
         stored: list[bytes] = []
         while len(stored) < min(limit, MOST_ENDED):
             # What is added between two calls shifts the others, so a page may begin with what the last one ended with.

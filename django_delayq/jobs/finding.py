@@ -3,6 +3,7 @@
 `delivery.searching` reads a queue. This module says what is looked for, and makes handles of what fits.
 """
 
+import math
 import re
 from collections import deque
 from collections.abc import (
@@ -59,6 +60,7 @@ LONGEST_NUMBER = 4096
 _PLAIN_NAME = re.compile(r"[\w.]+", re.ASCII)
 _MAY_DIFFER = re.compile(r'["\\/\x00-\x1f\x7f-\x9f]')
 _NUMBER = re.compile(r"[\d.e+-]+")
+_ORDER = {place: number for number, place in enumerate(searching.PLACES)}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _ENDED = (
@@ -146,15 +148,26 @@ class FoundJobs(Generic[R]):
         return f"<FoundJobs {' '.join(parts)}>"
 
     def __iter__(self) -> Iterator[Job[R]]:
-        walk = self.walk()
-        while (jobs := perform(own_clients.of_thread, walk.next())) is not None:
+        pages = self._pages()
+        while (jobs := perform(own_clients.of_thread, pages.next())) is not None:
             yield from jobs
 
     async def __aiter__(self) -> AsyncIterator[Job[R]]:
-        walk = self.walk()
-        while (jobs := await aperform(own_clients.of_loop, walk.next())) is not None:
+        pages = self._pages()
+        while (jobs := await aperform(own_clients.of_loop, pages.next())) is not None:
             for job in jobs:
                 yield job
+
+    def _pages(self) -> "Walk | MergedWalk":
+        """Return the jobs of all pages in order: of a queue with shards, those of all shards by their start times."""
+        settings = conf.get_settings()
+        wholes = [settings.whole(name) for name in self._search.queues]
+        if len(set(wholes)) == len(wholes):
+            return self.walk()
+        parts: dict[str, list[str]] = {}
+        for whole, name in zip(wholes, self._search.queues, strict=True):
+            parts.setdefault(whole, []).append(name)
+        return MergedWalk(self._search, list(parts.values()), self._watch)
 
     @property
     def queues(self) -> tuple[str, ...]:
@@ -386,7 +399,7 @@ class Walk:
             return None
         if self._now_ms is None:
             now_us = yield ask_time()
-            self._begin(now_us)
+            self.begin(now_us)
         settings = conf.get_settings()
         while self._place.is_at_end:
             if not self._queues:
@@ -416,7 +429,8 @@ class Walk:
         fits = self._fitting(queue.name, page)
         return Read(queue.name, page.now_ms, len(page.found), fits)
 
-    def _begin(self, now_us: int) -> None:
+    def begin(self, now_us: int) -> None:
+        """Begin by the server's clock."""
         self._now_ms = now_us // 1000
         self._window = self._search.window(self._now_ms)
         if self._moves_to is not None:
@@ -519,6 +533,76 @@ def _values_in(arguments: object) -> Iterator[str]:
             yield repr(value)
 
 
+class MergedWalk:
+    """A walk through queues with shards: the shards of each are read side by side, a page of each at a time."""
+
+    def __init__(
+        self,
+        search: _Search,
+        parts: list[list[str]],
+        watch: Callable[[int], None] | None,
+    ) -> None:
+        """``parts`` are the shards of each queue, by name."""
+        self._search = search
+        self._parts = deque(parts)
+        self._watch = watch
+        self._left = search.limit
+        self._looked = 0
+        self._now_us: int | None = None
+        # Those that are not at their end, with what they have read.
+        self._walks: list[tuple[Walk, deque[Fit]]] = []
+
+    def next(self) -> Steps[Iterator[Job[Any]] | None]:
+        """Return the jobs that come next; None at the end."""
+        if self._left == 0:
+            return None
+        while not self._walks:
+            if not self._parts:
+                return None
+            if self._now_us is None:
+                self._now_us = yield ask_time()
+            for name in self._parts.popleft():
+                walk = Walk(self._search._replace(queues=(name,)))
+                walk.begin(self._now_us)
+                self._walks.append((walk, deque()))
+            yield from self._fill()
+        jobs = []
+        # Where one has nothing at hand, nobody knows what comes next.
+        while self._walks and all(fits for _, fits in self._walks):
+            if self._left == 0:
+                break
+            fits = min(
+                (fits for _, fits in self._walks), key=lambda fits: _rank(fits[0])
+            )
+            jobs.append(fits.popleft().job)
+            if self._left is not None:
+                self._left -= 1
+        if self._left != 0:
+            yield from self._fill()
+        return iter(jobs)
+
+    def _fill(self) -> Steps[None]:
+        """Read on where nothing is at hand, and let go of what is at its end."""
+        while hungry := [each for each in self._walks if not each[1]]:
+            replies = yield from together([walk.read() for walk, _ in hungry])
+            for each, page in zip(hungry, replies, strict=True):
+                if isinstance(page, Exception):
+                    raise page
+                if page is None:
+                    self._walks.remove(each)
+                    continue
+                each[1].extend(page.fits)
+                self._looked += page.looked
+            if self._watch is not None:
+                self._watch(self._looked)
+
+
+def _rank(fit: Fit) -> tuple[int, float]:
+    """Return where an element stands among those of other shards: by its place, and there by its start time."""
+    due_ms = fit.found.due_ms
+    return _ORDER[fit.found.place], math.inf if due_ms is None else due_ms
+
+
 def _leaves_of(value: object, *, with_keys: bool = False) -> Iterator[Any]:
     rest = [value]
     while rest:
@@ -609,13 +693,14 @@ afind_jobs = find_jobs
 def _check_queues(queue: Any) -> tuple[str, ...]:
     settings = conf.get_settings()
     if queue is None:
-        return tuple(settings.queues)
+        return tuple(each.name for each in settings.queues_of())
     names = [queue] if isinstance(queue, str) else _items(queue, "queue", "a name")
     for name in names:
         if not isinstance(name, str):
             raise InvalidSearch(f"a queue has a name, a string; got {show(name)}")
-        settings.queue(name)
-    return tuple(dict.fromkeys(names))
+    # Nothing is found where nothing is looked for.
+    parts = settings.queues_of(*names) if names else []
+    return tuple(each.name for each in parts)
 
 
 def _check_states(state: Any) -> frozenset[State]:

@@ -131,4 +131,4 @@ def _tail(follower: Follower) -> str | bytes:
 
 def queue_of(name: str) -> conf.QueueSettings:
     """Return the settings of a queue, by default where this process does not have it: what follows must not be lost."""
-    return conf.get_settings().queues.get(name) or conf.QueueSettings(name=name)
+    return conf.get_settings().find(name) or conf.QueueSettings(name=name)

@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 from django.core.signals import setting_changed
 from redis.exceptions import RedisError
 
+from django_delayq import conf
 from django_delayq.calls.errors import mark_unsent
 from django_delayq.calls.steps import Steps
 from django_delayq.clock import monotonic_ms
 from django_delayq.delivery import upgrading
 from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.jobs import sharding
 from django_delayq.wire import signing
 
 #: How long an answer counts, ms. `Resigning` waits this long after it lowers a format.
@@ -71,13 +73,19 @@ def finding(queue: str) -> Steps[Known]:
 
 
 def asking(queue: str) -> Steps[Known]:
-    """Ask the server which format to write.
+    """Ask the server which format to write, and of a queue with shards whether it keeps keys where we do.
 
     Raises:
+        InvalidSettings: it does not; nothing was sent.
         redis.exceptions.RedisError: the server did not answer; nothing was sent.
     """
     asked_ms = monotonic_ms()
+    settings = conf.get_settings()
+    configured = settings.find(queue)
+    whole = configured and settings.sharded.get(configured.whole)
     try:
+        if whole is not None:
+            yield from sharding.agreeing(whole)
         found = yield upgrading.read_format(DeliveryKeys.of(queue))
     except RedisError as error:
         mark_unsent(error)

@@ -817,7 +817,7 @@ class Job(Generic[R_co]):
         return self.state
 
     def _read(self, payload: bytes) -> None:
-        settings = conf.get_settings().queues.get(self.queue)
+        settings = conf.get_settings().find(self.queue)
         if not envelopes.is_readable(payload, conf.get_settings().max_foreign_bytes):
             return
         try:

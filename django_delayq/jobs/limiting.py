@@ -18,7 +18,10 @@ from django_delayq.delivery.rates import (
     is_concurrency,
     is_rate,
     numbers_of,
+    share_of_rate,
+    whole_of_rate,
 )
+from django_delayq.delivery.sharding import parse_shard, share_of
 from django_delayq.exceptions import InvalidArguments
 from django_delayq.jobs import registry
 from django_delayq.jobs.limit import MAX_LIMIT_NAME, Limit, is_limit_name
@@ -147,7 +150,7 @@ def _setting(
     rate: Rate,
 ) -> Steps[None]:
     name = _name_of(limit)
-    changes: dict[str, int | float | str] = {}
+    changes: dict[str, int | str | None] = {}
     for what, value, is_good, wanted in (
         (
             "concurrency",
@@ -157,14 +160,13 @@ def _setting(
         ),
         ("rate", rate, is_rate, RATE_WANTED),
     ):
-        if value is None:
-            changes |= UNLIMITED[what]
-        elif not isinstance(value, _Unchanged):
-            if not is_good(value):
-                raise InvalidArguments(
-                    f"{what}={show(value)}: give {wanted}; or None for no such limit. To pause a queue, use pause()"
-                )
-            changes |= numbers_of(**{what: value})  # type: ignore[arg-type]
+        if isinstance(value, _Unchanged):
+            continue
+        if value is not None and not is_good(value):
+            raise InvalidArguments(
+                f"{what}={show(value)}: give {wanted}; or None for no such limit. To pause a queue, use pause()"
+            )
+        changes[what] = value
     if not changes:
         raise InvalidArguments(
             "set_limit() changes nothing: give concurrency=, rate=, or both. clear_limit() forgets what was set"
@@ -173,12 +175,61 @@ def _setting(
     queues = _queues_of(queue, name, "set_limit")
     if name is not None:
         yield from _checking_name(name, queues)
-    for each in queues:
-        yield limiting.set_limit(each.keys, changes, name=name or "", by=by)
+    numbers = [_numbers(each, changes, queue, name) for each in queues]
+    for each, its in zip(queues, numbers, strict=True):
+        yield limiting.set_limit(each.keys, its, name=name or "", by=by)
         for found in (yield from _in_force(each)):
             if found.limit == name:
                 logger.warning("%s", found)
         yield from _loosening(each, name)
+
+
+def _numbers(
+    part: QueueSettings,
+    changes: dict[str, int | str | None],
+    queue: str | None,
+    name: str | None,
+) -> dict[str, int | float | str]:
+    """Return a change as the scripts read it. Of a limit of a whole queue, a shard gets its share.
+
+    Raises:
+        InvalidArguments: there is too little to share.
+    """
+    whole = conf.get_settings().sharded.get(part.whole)
+    numbers: dict[str, int | float | str] = {}
+    for what, value in changes.items():
+        if value is None:
+            numbers |= UNLIMITED[what]
+            continue
+        if whole is not None and name is None and queue == whole.name:
+            try:
+                value = share_in(part, whole, value)
+            except ValueError:
+                raise InvalidArguments(
+                    f"{what}={show(value)}: the {whole.shards} shards of queue {whole.name!r} share it, and this is too"
+                    " little; give more"
+                ) from None
+        numbers |= numbers_of(**{what: value})  # type: ignore[arg-type]
+    return numbers
+
+
+def share_in(part: QueueSettings, whole: QueueSettings, value: int | str) -> int | str:
+    """Return the share that a shard has of a number of jobs, or of a rate.
+
+    Raises:
+        ValueError: it is less than can be given.
+    """
+    shards = whole.shards or 1
+    if isinstance(value, str):
+        rate = share_of_rate(value, shards)
+        if not is_rate(rate):
+            raise ValueError(rate)
+        return rate
+    if value < shards:
+        raise ValueError(value)
+    shard = parse_shard(part.name)
+    number = shards if part.name == whole.name or shard is None else shard[1]
+    return share_of(value, number, shards)
 
 
 def _checking_name(name: str, queues: list[QueueSettings]) -> Steps[None]:
@@ -224,11 +275,83 @@ def _loosening(queue: QueueSettings, name: str | None) -> Steps[None]:
 
 def _reading(queue: str | None) -> Steps[list[LimitInForce]]:
     settings = conf.get_settings()
-    names = settings.queues if queue is None else [queue]
     found: list[LimitInForce] = []
-    for each in [settings.queue(name) for name in names]:
-        found += yield from _in_force(each)
+    for name in settings.names if queue is None else [queue]:
+        whole = settings.sharded.get(name)
+        if whole is None:
+            found += yield from _in_force(settings.queue(name))
+            continue
+        parts = []
+        for part in settings.parts_of(whole):
+            parts.append((part, (yield from _in_force(part))))
+        found += _merged(whole, parts)
     return found
+
+
+def _merged(
+    whole: QueueSettings, parts: list[tuple[QueueSettings, list[LimitInForce]]]
+) -> Iterator[LimitInForce]:
+    """Yield the limits of a queue with shards: one where all shards say the same, else each."""
+    names = dict.fromkeys(each.limit for _, found in parts for each in found)
+    for name in names:
+        of_parts = [
+            (part, each)
+            for part, found in parts
+            for each in found
+            if each.limit == name
+        ]
+        first = of_parts[0][1]
+        together = first._replace(queue=whole.name)
+        if name is None:
+            together = together._replace(
+                concurrency=_sum_of(whole, of_parts), rate=_rate_of(whole, first.rate)
+            )
+        if len(of_parts) < len(parts) and name is None:
+            yield from (each for _, each in of_parts)
+        elif all(
+            each[2:4] == _shares(part, whole, together, name) for part, each in of_parts
+        ):
+            yield together
+        else:
+            yield from (each for _, each in of_parts)
+
+
+def _sum_of(
+    whole: QueueSettings, of_parts: list[tuple[QueueSettings, LimitInForce]]
+) -> int | None:
+    shards = [
+        each.concurrency
+        for part, each in of_parts
+        if (shard := parse_shard(part.name)) is not None
+        and shard[1] < (whole.shards or 1)
+    ]
+    if not shards or None in shards:
+        return None
+    return sum(each for each in shards if each is not None)
+
+
+def _rate_of(whole: QueueSettings, rate: str | None) -> str | None:
+    if rate is None:
+        return None
+    if whole.rate is not None and share_of_rate(whole.rate, whole.shards or 1) == rate:
+        return whole.rate
+    return whole_of_rate(rate, whole.shards or 1)
+
+
+def _shares(
+    part: QueueSettings, whole: QueueSettings, together: LimitInForce, name: str | None
+) -> tuple[int | None, str | None]:
+    """Return what a shard says if it has its share of a limit."""
+    concurrency, rate = together.concurrency, together.rate
+    if name is None:
+        try:
+            if concurrency is not None:
+                concurrency = int(share_in(part, whole, concurrency))
+            if rate is not None:
+                rate = str(share_in(part, whole, rate))
+        except ValueError:
+            return None, None
+    return concurrency, rate
 
 
 def _in_force(queue: QueueSettings) -> Steps[list[LimitInForce]]:
@@ -306,9 +429,9 @@ def _queues_of(queue: str | None, name: str | None, verb: str) -> list[QueueSett
             raise InvalidArguments(
                 f"{verb}() needs the name of a queue, or limit= and that of a limit: {verb}('mail'), {verb}(limit='stripe')"
             )
-        return list(settings.queues.values())
+        return settings.queues_of()
     if not isinstance(queue, str):
         raise InvalidArguments(
             f"{verb}() takes the name of a queue; got {show(queue)}. For tasks, say {verb}(limit=…)"
         )
-    return [settings.queue(queue)]
+    return settings.queues_of(queue)

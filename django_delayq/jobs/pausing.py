@@ -137,7 +137,7 @@ def _pausing(
     found = yield pausing.pauses(queues[0].keys)
     for pause in found:
         if pause.task == name:
-            where = "" if name is None or len(queues) == 1 else _others(queues)
+            where = "" if len(queues) == 1 else _others(queues)
             logger.warning("%s%s", pause, where)
 
 
@@ -183,12 +183,27 @@ def _releasing(queue: QueueSettings, task: str) -> Steps[None]:
 
 
 def _asking(queue: str | None) -> Steps[list[Pause]]:
-    settings = conf.get_settings()
-    names = settings.queues if queue is None else [queue]
     found: list[Pause] = []
-    for each in [settings.queue(name) for name in names]:
+    for each in conf.get_settings().queues_of(queue):
         found += yield pausing.pauses(each.keys)
-    return found
+    return merged_pauses(found)
+
+
+def merged_pauses(pauses: Sequence[Pause]) -> list[Pause]:
+    """Return pauses, where a pause of all shards of a queue is one of the queue."""
+    settings = conf.get_settings()
+    found: dict[tuple[str, str | None], list[Pause]] = {}
+    for each in pauses:
+        found.setdefault((settings.whole(each.queue), each.task), []).append(each)
+    merged: list[Pause] = []
+    for (name, _), several in found.items():
+        whole = settings.sharded.get(name)
+        parts = (
+            [] if whole is None else [part.name for part in settings.parts_of(whole)]
+        )
+        is_whole = bool(parts) and {each.queue for each in several} == set(parts)
+        merged += [several[0]._replace(queue=name)] if is_whole else several
+    return merged
 
 
 def name_of(task: Task) -> str:
@@ -216,12 +231,12 @@ def _queues_of(
             raise InvalidArguments(
                 f"{verb}() needs the name of a queue, or task= and a task: {verb}('mail'), {verb}(task=send)"
             )
-        return list(settings.queues.values())
+        return settings.queues_of()
     if not isinstance(queue, str):
         raise InvalidArguments(
             f"{verb}() takes the name of a queue; got {show(queue)}. For a task, say {verb}(task=…)"
         )
-    return [settings.queue(queue)]
+    return settings.queues_of(queue)
 
 
 def _others(queues: Sequence[QueueSettings]) -> str:

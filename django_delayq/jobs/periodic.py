@@ -142,7 +142,22 @@ class CodeSchedule:
 
     @property
     def queue(self) -> str:
-        return self.options.queue
+        """The queue that holds its jobs: of a queue with shards, one of them."""
+        settings = conf.get_settings()
+        if self.options.queue not in settings.sharded:
+            return self.options.queue
+        try:
+            limit = self._limit()
+        except Exception:
+            # `definition` raises it, and says of which schedule.
+            limit = ""
+        return home_of(self.options.queue, self.name, limit)
+
+    def _limit(self) -> str:
+        limit = self.options.limit
+        if limit is None:
+            return ""
+        return limit.of_call(self.task.name, tuple(self.args), dict(self.kwargs))
 
     def definition(self) -> Definition:
         """Return what is stored of it.
@@ -162,6 +177,13 @@ class CodeSchedule:
             overlap=self.overlap,
             loaded_ms=LOADED_MS,
         )
+
+
+def home_of(queue: str, name: str, limit: str) -> str:
+    """Return the queue that holds a schedule and its jobs: of a queue with shards, the one of its limit or its name."""
+    settings = conf.get_settings()
+    whole = settings.sharded.get(queue)
+    return queue if whole is None else settings.shard_of_key(whole, limit or name).name
 
 
 def define(

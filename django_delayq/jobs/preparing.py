@@ -13,13 +13,13 @@ from django_delayq import conf
 from django_delayq.delivery import storing
 from django_delayq.delivery.durability import Durable, as_durable
 from django_delayq.delivery.storing import NewJob
-from django_delayq.exceptions import EncodeError, InvalidArguments
+from django_delayq.exceptions import EncodeError, InvalidArguments, InvalidTask
 from django_delayq.jobs import contexts, formats
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.duplicates import on_holder
 from django_delayq.jobs.job import Draft, Extras, Job, is_unicode
-from django_delayq.jobs.options import Seconds, check_priority, seconds
+from django_delayq.jobs.options import Seconds, TaskOptions, check_priority, seconds
 from django_delayq.redaction import show
 from django_delayq.wire.delay import (
     MAX_DELAY_MS,
@@ -50,14 +50,16 @@ def prepare(
     when = parse_delay(delay, FIRST)
     settings = conf.get_settings()
     options = task.options
-    queue = settings.queue(options.queue)
+    queue = settings.queues.get(options.queue)
+    token = storing.new_token()
+    if queue is None:
+        queue = _shard_of_call(task, delay, args, kwargs, token)
     least, most = task.positional
     # Almost every call fits, and is not looked at any further.
     if kwargs or not 0 < len(args) <= most or len(args) < least:
         _check_call(task, delay, args, kwargs)
     plain_args, plain_kwargs = envelopes.plain(args, kwargs)
     carried = None if options is task.base else options.carried(task.base)
-    token = storing.new_token()
     format = formats.last_known(queue.name)
     call = envelopes.Envelope(task.name, plain_args, plain_kwargs, carried, at_ms)
     if settings.context:
@@ -77,6 +79,50 @@ def prepare(
     if queue.durable is not None or not options.is_plain:
         _add_extras(job, draft, task, args, kwargs, queue.durable)
     return job
+
+
+def _shard_of_call(
+    task: TaskDefinition,
+    delay: Delay,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    token: str,
+) -> conf.QueueSettings:
+    """Return the shard that holds the job of a call: with all others of its limit, or of its unique key.
+
+    Raises:
+        QueueNotFound: the queue has no shards, and is not configured at all.
+        InvalidTask: see `check_key`.
+    """
+    settings, options = conf.get_settings(), task.options
+    whole = settings.sharded.get(options.queue)
+    if whole is None:
+        return settings.queue(options.queue)
+    _check_call(task, delay, args, kwargs)
+    if options.limit is not None:
+        check_key(task.name, options)
+        key = options.limit.of_call(task.name, args, kwargs)
+    elif options.unique:
+        key = _unique_key(task, args, kwargs)
+    else:
+        return settings.shard_of_token(whole, token)
+    return settings.shard_of_key(whole, key)
+
+
+def check_key(task: str, options: TaskOptions) -> None:
+    """Make sure that one shard holds all that a job of a task has to meet there.
+
+    Raises:
+        InvalidTask: its limit and its unique key may lead to different shards.
+    """
+    limit, unique = options.limit, options.unique
+    if limit is None or limit.key is None or not unique or unique is True:
+        return
+    raise InvalidTask(
+        f"task {task!r} has a limit by a key, and a unique key of its own, and queue {options.queue!r} has shards: a job is"
+        " in one shard, and the two keys may lead to two. Give unique=True, for which equal jobs have equal limit keys; or"
+        " use a queue without SHARDS"
+    )
 
 
 def _within_limit(

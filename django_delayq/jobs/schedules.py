@@ -444,9 +444,8 @@ async def astore_schedule(
 
 def _listing(queue: str | None) -> Steps[list[Schedule]]:
     settings = conf.get_settings()
-    names = settings.queues if queue is None else [queue]
     schedules: list[Schedule] = []
-    queues = [settings.queue(name) for name in names]
+    queues = settings.queues_of(queue)
     all_known = yield from together([loading(each) for each in queues])
     for each, known in zip(queues, all_known, strict=True):
         if isinstance(known, Exception):
@@ -476,8 +475,9 @@ def _in_code(queue: str) -> dict[str, CodeSchedule]:
 
 
 def _getting(name: str, queue: str | None) -> Steps[Schedule]:
-    if queue is not None:
-        known = yield from loading(conf.get_settings().queue(queue))
+    settings = conf.get_settings()
+    if queue is not None and queue not in settings.sharded:
+        known = yield from loading(settings.queue(queue))
         one = known.find(name)
         if one is not None:
             # What a later version has written is not shown.
@@ -725,7 +725,8 @@ def _storing(
     found_task = cast("DelayedTask[..., Any]", get_task(name_of(task)))
     chosen: TaskOptions = found_task.using(**options).options
     definitions.check_options(found_task.name, chosen, overlap)
-    queue = conf.get_settings().queue(chosen.queue)
+    settings = conf.get_settings()
+    queue = settings.queue(chosen.queue)
     when.check()
     definitions.check_call(name, found_task, args, kwargs or {})
     check_priority(chosen.priority, queue.name)
@@ -740,8 +741,12 @@ def _storing(
         catch_up=catch_up,
         overlap=overlap,
     )
+    limit = "" if chosen.limit is None else definition.limit
+    queue = settings.queue(definitions.home_of(chosen.queue, name, limit))
     definitions.check_size(queue, name, definition)
     text = definitions.sealed(queue.name, "stored", name, definition)
+    if queue.shard_of is not None:
+        yield from _checking_others(name, queue)
     for _ in range(TRIES):
         known = yield from loading(queue)
         entry = known.entries.get(name) or Entry()
@@ -765,6 +770,19 @@ def _storing(
             logger.info("schedule %s is stored on queue %s: %s", name, queue.name, when)
             return (yield from _getting(name, queue.name))
     raise _too_busy(name)
+
+
+def _checking_others(name: str, queue: QueueSettings) -> Steps[None]:
+    """Make sure that no other shard has a schedule of this name: its task's limit may have led it there."""
+    for part in conf.get_settings().queues_of(queue.shard_of):
+        if part.name == queue.name:
+            continue
+        known = yield from loading(part)
+        if name in known.entries:
+            raise InvalidSchedule(
+                f"a schedule named {name!r} is in shard {part.name!r}, and by the limit of its task this one belongs to"
+                f" {queue.name!r}; delete that one first, or choose another name"
+            )
 
 
 def _count_stored(known: Known) -> int:

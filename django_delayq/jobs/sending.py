@@ -182,7 +182,7 @@ def _changing_holder(
     job: Job[Any], wanted: OnHolder, waiting: Wait | None
 ) -> Steps[bool]:
     """Change the job that holds the unique key, unless it runs or has gone; return whether that is done."""
-    draft, settings = job.draft, conf.get_settings().queues[job.queue]
+    draft, settings = job.draft, conf.get_settings().queue(job.queue)
     known = yield from formats.finding(job.queue)
     payload = b""
     if wanted.replaces:
@@ -254,7 +254,9 @@ def explain(error: RedisError, jobs: Sequence[Job[Any]]) -> None:
 def _store(
     queue: str, draft: Draft, known: formats.Known, is_promised: bool = False
 ) -> Call[list[Scheduled]]:
-    settings = conf.get_settings().queues[queue]
+    configured = conf.get_settings()
+    # Almost every queue is found at once. Each job that is scheduled pays for what is here.
+    settings = configured.queues.get(queue) or configured.queue(queue)
     if draft.format == known.format and draft.extras is NO_EXTRAS:
         # Almost every job.
         new, is_ranked, has_batches = draft.new, known.is_ranked, False
@@ -278,7 +280,7 @@ def _store(
 def _call(
     queue: str, drafts: Sequence[Draft], known: formats.Known
 ) -> Call[list[Scheduled]]:
-    settings = conf.get_settings().queues[queue]
+    settings = conf.get_settings().queue(queue)
     new, is_ranked, has_batches = written(drafts, settings, known)
     call = storing.schedule(
         settings.keys,
@@ -415,12 +417,16 @@ def _again(job: Job[Any]) -> str:
 
 
 def _queue_full(queue: str, count: int, refused: list[Job[Any]]) -> QueueFull:
-    settings = conf.get_settings().queues.get(queue)
-    limit = (settings.max_jobs if settings else None) or 0
+    settings = conf.get_settings()
+    found, name = settings.find(queue), settings.whole(queue)
+    limit = (found.max_jobs if found else None) or 0
+    whole = settings.sharded.get(name)
+    share = "" if whole is None else f", of which a shard has {limit:,}"
+    total = limit if whole is None else whole.max_jobs or 0
     more = "another job" if len(refused) == 1 else f"{len(refused):,} more jobs"
     return QueueFull(
         f"queue {queue!r} has no room for {more}: it holds {count:,} that wait or run, and"
-        f" DELAYQ['QUEUES'][{queue!r}]['MAX_JOBS'] is {limit:,}. {ADVICE.format(_again(refused[0]))}",
+        f" DELAYQ['QUEUES'][{name!r}]['MAX_JOBS'] is {total:,}{share}. {ADVICE.format(_again(refused[0]))}",
         queue=queue,
         count=count,
         limit=limit,
@@ -430,7 +436,7 @@ def _queue_full(queue: str, count: int, refused: list[Job[Any]]) -> QueueFull:
 
 def _most_in_a_call(job: Job[Any]) -> int:
     """Return how many jobs one call sends to its queue: never more than the queue may hold, or none would ever be stored."""
-    settings = conf.get_settings().queues.get(job.queue)
+    settings = conf.get_settings().find(job.queue)
     limit = settings.max_jobs if settings else None
     if limit is None:
         return storing.SCHEDULE_BATCH
@@ -499,6 +505,18 @@ def _run_or_error(
         return error
 
 
+class _Parked(NamedTuple):
+    """The batch of a shard while jobs of others come."""
+
+    jobs: list[Job[Any]]
+    drafts: list[Draft]
+    #: Bytes of the payloads.
+    size: int
+    tokens: set[str]
+    #: How many jobs one call may take.
+    most: int
+
+
 class _Sending:
     """The jobs of one `schedule_many`: batches under way, stored jobs, and the others."""
 
@@ -506,6 +524,10 @@ class _Sending:
         self._jobs = iter(jobs)
         self._batch: list[Job[Any]] = []
         self._drafts: list[Draft] = []
+        #: Of a queue with shards, the batches of the other shards, by their names: jobs of all shards come in turns.
+        self._parked: dict[str, _Parked] = {}
+        #: The place of each of those jobs among all, by its identity.
+        self._places: dict[int, int] = {}
         # Whether a job so far may change another that holds its unique key.
         self._may_meet = False
         #: For each batch under way: jobs, drafts, and when each draft was first sent before this call.
@@ -609,7 +631,7 @@ class _Sending:
 
     def _batches(self) -> Iterator[tuple[str, list[Draft]]]:
         """Yield a queue and the drafts that one call sends to it, bounded in number and size."""
-        size, tokens, most = 0, set[str](), 0
+        size, tokens, most, queue, is_other = 0, set[str](), 0, "", False
         for job in self._jobs:
             if not isinstance(job, Job):
                 raise InvalidTask(
@@ -623,27 +645,43 @@ class _Sending:
                 # Its `cancel` has promised that the job will not run.
                 continue
             full = None
+            if job.queue != queue and self._parks(queue, job.queue):
+                self._parked[queue] = _Parked(
+                    self._batch, self._drafts, size, tokens, most
+                )
+                self._batch, self._drafts, size, tokens, most = self._parked.pop(
+                    job.queue, _Parked([], [], 0, set(), 0)
+                )
+                queue = job.queue
             if not self._batch:
-                most = _most_in_a_call(job)
+                queue, most = job.queue, _most_in_a_call(job)
             elif (
                 len(self._batch) >= most
                 or size + len(new.payload) > SCHEDULE_BYTES
-                or job.queue != self._batch[0].queue
+                or job.queue != queue
                 # A job that comes twice is a repeat, and only a whole call can be a repeat.
                 or new.token in tokens
             ):
-                full = self._begin()
+                full = self._take_batch()
+                is_other = job.queue != queue
                 size, tokens, most = 0, set(), _most_in_a_call(job)
+                queue = job.queue
             # These are kept before the call is handed out: after an error this generator is not resumed.
             self._batch.append(job)
             self._drafts.append(draft)
             size += len(new.payload)
             tokens.add(new.token)
+            if self._places:
+                self._places[id(job)] = len(self._places)
             if full is not None:
                 yield full
-        last = self._begin()
+            if is_other:
+                is_other = False
+                yield from self._take_parked()
+        last = self._take_batch()
         if last is not None:
             yield last
+        yield from self._take_parked()
 
     def _note_extras(self, job: Job[Any]) -> None:
         extras = job.draft.extras
@@ -656,14 +694,38 @@ class _Sending:
         else:
             self.waiting.add(extras.durable)
 
-    def _begin(self) -> tuple[str, list[Draft]] | None:
-        """Return the part of the batch that may be sent; None if it is empty.
+    def _take_batch(self) -> tuple[str, list[Draft]] | None:
+        batch, self._batch = self._batch, []
+        drafts, self._drafts = self._drafts, []
+        return self._begin(batch, drafts)
+
+    def _take_parked(self) -> Iterator[tuple[str, list[Draft]]]:
+        while self._parked:
+            # What was not handed out stays in place: after an error this generator is not resumed.
+            batch, drafts, *_ = self._parked.pop(next(iter(self._parked)))
+            begun = self._begin(batch, drafts)
+            if begun is not None:
+                yield begun
+
+    def _parks(self, queue: str, other: str) -> bool:
+        """Whether the batch of a queue waits while jobs of another come: both are shards of one."""
+        if not self._batch:
+            return False
+        settings = conf.get_settings()
+        if not settings.sharded or settings.whole(queue) != settings.whole(other):
+            return False
+        if not self._places:
+            self._places = {id(job): n for n, job in enumerate(self._batch)}
+        return True
+
+    def _begin(
+        self, batch: list[Job[Any]], drafts: list[Draft]
+    ) -> tuple[str, list[Draft]] | None:
+        """Return the part of a batch that may be sent; None if it is empty.
 
         Whether a job may be sent again is decided here, not when it came: the jobs after it may have taken long to
         make.
         """
-        batch, self._batch = self._batch, []
-        drafts, self._drafts = self._drafts, []
         sent_ms = [draft.sent_ms for draft in drafts]
         # No clock counts from 0, so what was sent is true.
         if any(sent_ms):
@@ -783,6 +845,9 @@ class _Sending:
 
     def finish(self) -> list[Job[Any]]:
         """Return the jobs, or raise an error that holds the jobs not known to be stored."""
+        if self._places:
+            # The calls went from shard to shard.
+            self._sent.sort(key=lambda job: self._places.get(id(job), -1))
         if self.failure is None and not self._too_late:
             if self.waiting is not None:
                 _check_durable(self.waiting, self._sent)
@@ -790,6 +855,8 @@ class _Sending:
         for batch, _, _ in self._under_way:
             self._unsent += batch
         self._unsent += self._batch
+        for parked in self._parked.values():
+            self._unsent += parked.jobs
         try:
             # Only jobs: nothing else could be sent a second time.
             self._unsent += (job for job in self._jobs if isinstance(job, Job))

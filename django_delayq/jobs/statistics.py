@@ -3,6 +3,7 @@
 Whatever the number of queues, a question costs a few round trips: each asks all queues in one write.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from itertools import chain
@@ -171,10 +172,16 @@ async def astatistics_totals(
     return await aperform(own_clients.of_loop, _totals(queues))
 
 
-def _settings_of(queues: Iterable[str] | None) -> list[QueueSettings]:
+def _parts_of(queues: Iterable[str] | None) -> tuple[list[str], list[QueueSettings]]:
+    """Return all that hold the jobs of queues; and of each the name of the queue under which its numbers count."""
     settings = conf.get_settings()
-    names: Iterable[str] = settings.queues if queues is None else dict.fromkeys(queues)
-    return [settings.queue(name) for name in names]
+    names: list[str] = []
+    parts: list[QueueSettings] = []
+    for name in settings.names if queues is None else dict.fromkeys(queues):
+        found = settings.queues_of(name)
+        parts += found
+        names += [name] * len(found)
+    return names, parts
 
 
 def _range(minutes: int | None, hours: int | None) -> tuple[Unit, int]:
@@ -221,14 +228,26 @@ def _of_queues(
     queues: Iterable[str] | None, minutes: int | None, hours: int | None
 ) -> Steps[dict[str, Series]]:
     unit, count = _range(minutes, hours)
-    settings = _settings_of(queues)
+    names, parts = _parts_of(queues)
     found = yield from _ask(
-        [statistics.read_figures(each.keys, unit, count=count) for each in settings]
+        [statistics.read_figures(each.keys, unit, count=count) for each in parts]
     )
-    series = {}
-    for each, read in zip(settings, found, strict=True):
-        series[each.name] = series_of(unit, count, read)
-    return series
+    series: dict[str, list[Series]] = {}
+    for name, read in zip(names, found, strict=True):
+        series.setdefault(name, []).append(series_of(unit, count, read))
+    return {name: together_of(several) for name, several in series.items()}
+
+
+def together_of(several: Sequence[Series]) -> Series:
+    """Return what was measured of several queues, or shards, as that of one."""
+    if len(several) == 1:
+        return several[0]
+    # Shards may lie on several servers, of which one is in the next minute already.
+    found: dict[datetime, list[Figures]] = {}
+    for span in (span for series in several for span in series.spans):
+        found.setdefault(span.since, []).append(span.figures)
+    spans = [Span(since, total(found[since])) for since in sorted(found)]
+    return Series(several[0].unit, spans[-len(several[0].spans) :])
 
 
 def series_of(unit: Unit, count: int, read: Read) -> Series:
@@ -243,14 +262,15 @@ def _of_task(
     queue: str, task: str, minutes: int | None, hours: int | None
 ) -> Steps[Series]:
     unit, count = _range(minutes, hours)
-    (settings,) = _settings_of([queue])
+    _, parts = _parts_of([queue])
     found: dict[int, Figures] = {}
     now = None
-    for read in (yield from _read_tasks([settings], unit, count))[0]:
-        now = read.now if now is None else now
-        for moment, name, text in tasks_in(read):
-            if name == task:
-                _merge(found, moment, decode_figures(text))
+    for reads in (yield from _read_tasks(parts, unit, count)):
+        for read in reads:
+            now = read.now if now is None else now
+            for moment, name, text in tasks_in(read):
+                if name == task:
+                    _merge(found, moment, decode_figures(text))
     assert now is not None
     return _series(unit, now, count, found)
 
@@ -266,27 +286,30 @@ def _of_tasks(
             raise InvalidSearch(
                 f"minutes={show(minutes)}, hours={show(hours)}, days={show(days)}: give one of them"
             )
-        return (yield from _of_days(_settings_of(queues), days))
+        return (yield from _of_days(queues, days))
     unit, count = _range(minutes, hours)
-    settings = _settings_of(queues)
-    all_read = yield from _read_tasks(settings, unit, count)
+    names, parts = _parts_of(queues)
+    all_read = yield from _read_tasks(parts, unit, count)
     found: dict[str, dict[str, Figures]] = {}
-    for each, reads in zip(settings, all_read, strict=True):
-        found[each.name] = sum_up(
-            (name, text) for read in reads for _, name, text in tasks_in(read)
-        )
+    for queue, reads in zip(names, all_read, strict=True):
+        its = sum_up((name, text) for read in reads for _, name, text in tasks_in(read))
+        _merge_all(found.setdefault(queue, {}), its)
     return found
 
 
 def _of_days(
-    settings: Sequence[QueueSettings], count: int
+    queues: Iterable[str] | None, count: int
 ) -> Steps[dict[str, dict[str, Figures]]]:
     if not _is_number(count):
         raise InvalidSearch(
             f"days={show(count)}: give a number of days, 1 to {DAYS_KEPT}"
         )
-    found = yield from _together([_in_days(each.keys, count) for each in settings])
-    return {each.name: tasks for each, tasks in zip(settings, found, strict=True)}
+    names, parts = _parts_of(queues)
+    read = yield from _together([_in_days(each.keys, count) for each in parts])
+    found: dict[str, dict[str, Figures]] = {}
+    for queue, tasks in zip(names, read, strict=True):
+        _merge_all(found.setdefault(queue, {}), tasks)
+    return found
 
 
 def _in_days(keys: DeliveryKeys, count: int) -> Steps[dict[str, Figures]]:
@@ -325,6 +348,11 @@ def _merge(found: dict[K, Figures], key: K, figures: Figures) -> None:
         found[key] = figures
 
 
+def _merge_all(found: dict[K, Figures], more: dict[K, Figures]) -> None:
+    for key, figures in more.items():
+        _merge(found, key, figures)
+
+
 def _series(unit: Unit, now: int, count: int, stored: dict[int, Figures]) -> Series:
     return Series(
         unit,
@@ -339,14 +367,26 @@ def _series(unit: Unit, now: int, count: int, stored: dict[int, Figures]) -> Ser
 
 
 def _totals(queues: Iterable[str] | None) -> Steps[dict[str, Totals]]:
-    settings = _settings_of(queues)
-    calls: list[Call[Any]] = [statistics.read_totals(each.keys) for each in settings]
-    calls += [looking.counts(each.keys) for each in settings]
+    names, parts = _parts_of(queues)
+    calls: list[Call[Any]] = [statistics.read_totals(each.keys) for each in parts]
+    calls += [looking.counts(each.keys) for each in parts]
     replies = yield from _ask(calls)
-    read, counted = replies[: len(settings)], replies[len(settings) :]
+    read, counted = replies[: len(parts)], replies[len(parts) :]
+    ended = [counts.ended for counts in counted]
+    return totals_by_queue(zip(names, read, ended, strict=True))
+
+
+def totals_by_queue(
+    read: Iterable[tuple[str, dict[str, Figures], dict[State, int]]],
+) -> dict[str, Totals]:
+    """Return what was read of queues, or of their shards, under the names of the queues."""
+    found: dict[str, tuple[dict[str, Figures], Counter[State]]] = {}
+    for queue, tasks, ended in read:
+        known, counted = found.setdefault(queue, ({}, Counter()))
+        _merge_all(known, tasks)
+        counted.update(ended)
     return {
-        each.name: totals_of(tasks, counts.ended)
-        for each, tasks, counts in zip(settings, read, counted, strict=True)
+        queue: totals_of(tasks, dict(ended)) for queue, (tasks, ended) in found.items()
     }
 
 

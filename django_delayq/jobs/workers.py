@@ -160,8 +160,7 @@ async def astop_worker(worker_id: str) -> bool:
 def _reading(
     queue: str | None, most: int = MOST_WORKERS
 ) -> Steps[tuple[list[Worker], int]]:
-    settings = conf.get_settings()
-    wanted = set(settings.queues) if queue is None else {settings.queue(queue).name}
+    wanted = {each.name for each in conf.get_settings().queues_of(queue)}
     page: WorkersPage = yield read_workers(REGISTRY)
     pages, total = [page], page.total
     rest = range(WORKERS_BATCH, min(total, most), WORKERS_BATCH)

@@ -311,7 +311,7 @@ def _advise_settings(survey: Survey, name: str) -> Iterator[str]:
     if not survey.formats:
         yield gettext("No waiting frame reveals the format.")
         return
-    configured = conf.get_settings().queues.get(name)
+    configured = conf.get_settings().find(name)
     if configured is None:
         yield gettext("The queue is not in the settings. To serve it:")
         is_ours = survey.jobs == survey.waiting.total()

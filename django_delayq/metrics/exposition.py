@@ -15,7 +15,7 @@ from django_delayq.delivery import statistics
 from django_delayq.delivery.looking import Counts
 from django_delayq.delivery.statistics import Figures, Histogram, Outcome
 from django_delayq.health.problems import Level
-from django_delayq.jobs.statistics import BOUNDS_MS, Totals, totals_of
+from django_delayq.jobs.statistics import BOUNDS_MS, Totals, totals_by_queue
 from django_delayq.jobs.workers import Worker, WorkerState
 from django_delayq.showing.overview import Overview, QueueStatus, look
 
@@ -50,7 +50,7 @@ def read() -> str:
         redis.exceptions.RedisError: the server does not answer, or answers nothing about any queue.
     """
     settings = conf.get_settings()
-    queues = list(settings.queues.values())
+    queues = settings.queues_of()
     seen = look(queues)
     totals: dict[str, Totals] = {}
     if settings.statistics:
@@ -58,11 +58,11 @@ def read() -> str:
             own_clients.of_thread(),
             [statistics.read_totals(queue.keys) for queue in queues],
         )
-        totals = {
-            queue.name: totals_of(reply, {})
+        totals = totals_by_queue(
+            (queue.whole, reply, {})
             for queue, reply in zip(queues, replies, strict=True)
             if not isinstance(reply, Exception)
-        }
+        )
     return text_of([_up(1), *_families(seen, totals)])
 
 

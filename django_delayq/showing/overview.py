@@ -18,7 +18,7 @@ from django_delayq.clock import monotonic_ms
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import holding, looking, pausing, statistics, upgrading
 from django_delayq.delivery.holding import HeldNames
-from django_delayq.delivery.looking import Counts
+from django_delayq.delivery.looking import Counts, sum_of
 from django_delayq.delivery.pausing import Pause
 from django_delayq.delivery.statistics import Figures, Unit, total
 from django_delayq.delivery.upgrading import QueueFormat
@@ -27,7 +27,8 @@ from django_delayq.faults import describe_fault, is_forbidden
 from django_delayq.health import problems
 from django_delayq.health.facts import Facts, ask_each, whole
 from django_delayq.health.problems import Level, ServerProblem
-from django_delayq.jobs.statistics import Series, series_of
+from django_delayq.jobs.pausing import merged_pauses
+from django_delayq.jobs.statistics import Series, series_of, together_of
 from django_delayq.jobs.workers import Worker, WorkerState, workers
 from django_delayq.redaction import redact_url
 from django_delayq.repair.calls import FrameHead, Stretch
@@ -55,6 +56,8 @@ class QueueStatus(NamedTuple):
     format: QueueFormat | None = None
     held: HeldNames | None = None
     frames: Sequence[FrameHead] = ()
+    #: Of a queue with shards, all that hold its jobs; the numbers above are their sums.
+    shards: "Sequence[QueueStatus]" = ()
 
     @property
     def name(self) -> str:
@@ -62,6 +65,8 @@ class QueueStatus(NamedTuple):
 
     @property
     def is_paused(self) -> bool:
+        if self.shards:
+            return all(each.is_paused for each in self.shards)
         return any(pause.task is None for pause in self.pauses)
 
     @property
@@ -78,7 +83,12 @@ class QueueStatus(NamedTuple):
     @property
     def problems(self) -> Iterator[ServerProblem]:
         """What `find_unserved` says of it."""
-        if isinstance(self.counts, Counts) and self.workers is not None:
+        if self.shards and any(
+            each.workers != self.workers for each in self.shards if each.is_used
+        ):
+            for shard in self.shards:
+                yield from shard.problems
+        elif isinstance(self.counts, Counts) and self.workers is not None:
             yield from problems.find_unserved(
                 self.name,
                 self.counts,
@@ -90,11 +100,29 @@ class QueueStatus(NamedTuple):
     def all_problems(self, key_ids: Collection[str] | None) -> Iterator[ServerProblem]:
         """Everything that is wrong with it, as far as its numbers show that; ``key_ids`` are None if nobody knows them."""
         yield from self.problems
+        if self.shards:
+            yield from problems.find_paused(self.pauses)
+            for shard in self.shards:
+                yield from shard._own_problems(key_ids, ())
+        else:
+            yield from self._own_problems(key_ids, self.pauses)
+
+    @property
+    def is_used(self) -> bool:
+        """Whether it has anything to do with jobs now: what has the bare name of a queue with shards mostly has not."""
+        if self.name != self.settings.shard_of:
+            return True
+        return isinstance(self.counts, Exception) or self.counts.jobs > 0
+
+    def _own_problems(
+        self, key_ids: Collection[str] | None, pauses: Sequence[Pause]
+    ) -> Iterator[ServerProblem]:
+        """What is wrong with what lies in one slot of the server."""
         if self.format is not None:
             yield from problems.find_newer(self.name, self.format)
         if self.held is not None and key_ids is not None:
             yield from problems.find_missing_on(self.name, self.held, key_ids)
-        yield from problems.find_paused(self.pauses)
+        yield from problems.find_paused(pauses)
         if isinstance(self.counts, Counts):
             limit = self.settings.max_jobs
             yield from problems.find_nearly_full(self.name, self.counts.jobs, limit)
@@ -257,7 +285,39 @@ def look_at_queues(
                 stretch.frames if stretch is not None else (),
             )
         )
-    return found
+    return list(_by_queue(found))
+
+
+def _by_queue(found: Sequence[QueueStatus]) -> Iterator[QueueStatus]:
+    """Yield each queue, where all that hold the jobs of one with shards are one with their sums."""
+    settings = conf.get_settings()
+    asked = {each.name: each for each in found}
+    for each in found:
+        whole = settings.sharded.get(each.settings.whole)
+        parts = [] if whole is None else settings.parts_of(whole)
+        if whole is None or not all(part.name in asked for part in parts):
+            yield each
+        elif each.name == parts[0].name:
+            yield _together(whole, [asked[part.name] for part in parts])
+
+
+def _together(whole: QueueSettings, shards: Sequence[QueueStatus]) -> QueueStatus:
+    counts = [each.counts for each in shards]
+    fault = next((each for each in counts if isinstance(each, Exception)), None)
+    serving = [each.workers for each in shards]
+    workers = {each.id: each for its in serving for each in its or ()}
+    minutes = [each.minutes for each in shards if each.minutes is not None]
+    hours = [each.hours for each in shards if each.hours is not None]
+    return QueueStatus(
+        whole,
+        fault or sum_of([each for each in counts if isinstance(each, Counts)]),
+        merged_pauses([pause for each in shards for pause in each.pauses]),
+        None if None in serving else list(workers.values()),
+        together_of(minutes) if minutes else None,
+        together_of(hours) if hours else None,
+        [sum(each) for each in zip(*(one.ahead for one in shards if one.ahead))],  # noqa: B905
+        shards=shards,
+    )
 
 
 def look_around(served: Collection[str]) -> list[ServerProblem]:
@@ -268,9 +328,7 @@ def look_around(served: Collection[str]) -> list[ServerProblem]:
     """
     serving = _living()
     others = [
-        queue
-        for queue in conf.get_settings().queues.values()
-        if queue.name not in served
+        queue for queue in conf.get_settings().queues_of() if queue.name not in served
     ]
     found = look_at_queues(others, serving, minutes=0)
     versions = {
@@ -293,7 +351,7 @@ def overview_data(seen: Overview | None = None) -> dict[str, Any]:
     By default it looks itself; texts are English.
     """
     if seen is None:
-        seen = look(list(conf.get_settings().queues.values()))
+        seen = look(conf.get_settings().queues_of())
     facts = seen.facts
     return {
         "server": {
@@ -319,6 +377,13 @@ def overview_data(seen: Overview | None = None) -> dict[str, Any]:
 def _queue_data(queue: QueueStatus) -> dict[str, Any]:
     counts, figures = queue.counts, queue.recent
     told: dict[str, Any] = {"name": queue.name}
+    if queue.shards:
+        told["shards"] = [
+            _queue_data(each)
+            for each in queue.shards
+            # What has the bare name of the queue mostly holds nothing.
+            if each.is_used
+        ]
     if isinstance(counts, Exception):
         return {**told, "fault": describe_fault(counts).message}
     return {

@@ -153,7 +153,7 @@ class Captured(Sequence[CapturedJob]):
             note
             for note in self._recorder.notes.jobs
             if note.state is not State.CANCELLED
-            and (queue is None or note.queue == queue)
+            and (queue is None or queue in (note.queue, _whole(note.queue)))
             and (due_in is None or _is_due(note, due_in))
         ]
         wanted_args = None if args is None else _plain(args, "args", Sequence)
@@ -203,6 +203,10 @@ class Captured(Sequence[CapturedJob]):
             raise AssertionError(
                 f"{what} was scheduled, {len(found)} times; {self.listed()}"
             )
+
+
+def _whole(queue: str) -> str:
+    return conf.get_settings().whole(queue)
 
 
 def _name_of(task: object) -> str:

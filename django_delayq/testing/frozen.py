@@ -207,16 +207,14 @@ class FrozenQueue:
     @property
     def due(self) -> list[str]:
         """What is due now and has not run: each job as text. Those of paused queues are left out."""
-        found = []
+        found: dict[str, str] = {}
         for state in self._states():
             name = state.settings.name
             if any(each.task is None for each in paused(name)):
                 continue
-            found += [
-                f"{job.task or 'a foreign element'} ({job.id})"
-                for job in find_jobs(queue=name, state=State.DUE)
-            ]
-        return found
+            for job in find_jobs(queue=name, state=State.DUE):
+                found[job.id] = f"{job.task or 'a foreign element'} ({job.id})"
+        return list(found.values())
 
     def check_left(self) -> None:
         """Make sure that nothing is due.
@@ -236,12 +234,13 @@ class FrozenQueue:
 
     def _enroll(self) -> None:
         """Give each queue the format of this version, as its first worker does."""
-        for settings in conf.get_settings().queues.values():
+        for settings in conf.get_settings().queues_of():
             run(self._client, upgrading.enroll(settings.keys, owner=OWNER))
 
     def _states(self) -> list[QueueState]:
         """Return what is known of each queue that has something, as a worker's loop knows it."""
-        for name, settings in conf.get_settings().queues.items():
+        for settings in conf.get_settings().queues_of():
+            name = settings.name
             if name not in self._queues and self._has_any(settings.keys):
                 state = QueueState(self._client, settings, 1, OWNER)
                 self._queues[name] = state

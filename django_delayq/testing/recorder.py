@@ -140,6 +140,9 @@ class Recorder:
     def _read_format(self, queue: str, args: list[Any]) -> Any:
         return [signing.FORMAT, signing.FORMAT, 0]
 
+    def _pin_shards(self, queue: str, args: list[Any]) -> Any:
+        return [int(args[0]), int(args[1])]
+
     def _store(self, queue: str, args: list[Any]) -> Any:
         payload = _bytes(args[2])
         start = 11
@@ -372,6 +375,7 @@ class Recorder:
 _Answer = Callable[[Recorder, str, list[Any]], Any]
 _SCRIPTS: dict[str, _Answer] = {
     "delivery/read_format": Recorder._read_format,
+    "delivery/pin_shards": Recorder._pin_shards,
     "delivery/store": Recorder._store,
     "delivery/schedule": Recorder._schedule,
     "delivery/open": Recorder._open,

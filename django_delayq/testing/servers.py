@@ -91,8 +91,7 @@ class TestWorker:
         self, queues: Sequence[str] | None = None, *, threads: int = 2
     ) -> None:
         settings = conf.get_settings()
-        names = list(settings.queues) if queues is None else queues
-        self._queues = [settings.queue(name) for name in names]
+        self._queues = settings.queues_of(*queues or ())
         self._process = WorkerProcess(
             WorkerOptions(
                 queues=[(queue, 1) for queue in self._queues],

@@ -26,6 +26,7 @@ from django_delayq.worker.plan import NOTHING, Plan
 from django_delayq.worker.planning import AHEAD_MS, Planner
 from django_delayq.worker.queue_state import QueueState
 from django_delayq.worker.settlement import is_queues_own
+from django_delayq.worker.shards import OtherShards
 from django_delayq.worker.suspects import Suspects
 from django_delayq.worker.upkeep import ROUND_MS
 
@@ -61,11 +62,15 @@ class Claiming:
         outage: Outage,
         suspects: Suspects,
         ending: Ending,
+        shards: OtherShards,
     ) -> None:
         self._line = line
+        self._shards = shards
         self._queues = queues
         self._lease_ms = worker.lease_ms
         self._is_weighted = is_weighted
+        names = dict.fromkeys(queue.settings.whole for queue in queues.values())
+        self._ranks = {name: rank for rank, name in enumerate(names)}
         self._alarm = alarm
         self._watch = watch
         self._crew = crew
@@ -132,6 +137,10 @@ class Claiming:
             ready.sort(
                 key=lambda queue: random.random() ** (1 / queue.weight), reverse=True
             )
+        elif len(self._queues) > len(self._ranks):
+            # The order of the queues holds, and the shards of each take turns.
+            random.shuffle(ready)
+            ready.sort(key=lambda queue: self._ranks[queue.settings.whole])
         if self._suspects.were_put_off():
             # While a claim sent ahead may bring a suspect, no other claim may bring one. The suspects of an earlier queue
             # would be put off for as long as a later one has jobs.
@@ -184,6 +193,7 @@ class Claiming:
     def _claim(self, queue: QueueState, plan: Plan) -> None:
         if not queue.has_begun:
             self._line.rest()
+            self._shards.begin(queue.settings)
             queue.upkeep.begin()
             queue.has_begun = True
         is_ahead = queue.under_way is not None
@@ -356,9 +366,16 @@ class Claiming:
                 queue.upkeep.note(error)
         if is_kept_up:
             queue.upkeep.turn(now_ms)
+            self._look_for_shards(queue)
         is_due = now_us >= queue.periods.due_us or now_ms >= queue.periods.next_ms
         if is_due and self._may_move_on(queue):
             self._move_on(queue, now_ms, now_us)
+
+    def _look_for_shards(self, queue: QueueState) -> None:
+        try:
+            self._shards.look(queue.settings)
+        except RedisError as error:
+            queue.upkeep.note(error)
 
     def _may_move_on(self, queue: QueueState) -> bool:
         # After the first upkeep, which raises the queue's format: only then jobs have priorities and limits. What comes

@@ -63,7 +63,7 @@ class WorkerOptions:
     """What a worker, with all its processes, is to do."""
 
     #: Queues and their weights, in order of priority.
-    queues: Sequence[tuple[QueueSettings, int]]
+    queues: Sequence[tuple[QueueSettings, float]]
     #: Claim by weight instead of by order.
     is_weighted: bool
     worker: WorkerSettings
@@ -129,6 +129,7 @@ class WorkerProcess:
             max_jobs=options.max_jobs,
             follows_death=follows_death,
             watch=self._watch,
+            subscribe=self._subscribe,
             # The embedded server comes back by itself, unless its guardian has died as well.
             revive=conf.connection_url
             if conf.get_settings().connection is None
@@ -191,6 +192,12 @@ class WorkerProcess:
     def _watch(self, queue: str) -> None:
         self._destinations.arm(queue, lambda: self.loop.destination_changed(queue))
 
+    def _subscribe(self, queue: QueueSettings) -> None:
+        for channel in (queue.keys.queue.channel, queue.keys.channel):
+            self._listener.subscribe(
+                channel, lambda message: self.loop.message_came(queue.name, message)
+            )
+
     def run(self, before_giving_back: Callable[[], None] = lambda: None) -> int:
         """Work, and return the exit status. ``before_giving_back`` is called last, see `Ending.finish`."""
         # The loop needs the interpreter for a fraction of a ms: it should not wait 5 ms for a busy task to release it.
@@ -215,15 +222,8 @@ class WorkerProcess:
         hear_switches(self._client)
         if self._relay is not None:
             self._relay.start(sweep_first=self._options.is_burst)
-        for name, queue in self.loop.queues.items():
-            for channel in (
-                queue.settings.keys.queue.channel,
-                queue.settings.keys.channel,
-            ):
-                self._listener.subscribe(
-                    channel,
-                    lambda message, name=name: self.loop.message_came(name, message),  # type: ignore[misc]
-                )
+        for queue in list(self.loop.queues.values()):
+            self._subscribe(queue.settings)
 
     def _end(self, before_giving_back: Callable[[], None]) -> int:
         self._threads.close()

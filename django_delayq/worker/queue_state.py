@@ -52,7 +52,7 @@ class QueueState:
     """One queue: what may be there, what it was asked without an answer, what its calls cost."""
 
     def __init__(
-        self, client: Redis, settings: QueueSettings, weight: int, owner: bytes
+        self, client: Redis, settings: QueueSettings, weight: float, owner: bytes
     ) -> None:
         self.settings = settings
         self.weight = weight

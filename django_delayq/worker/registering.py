@@ -55,7 +55,7 @@ class Registering:
         self.id = owner.hex()
         self._host, self._pid = socket.gethostname(), os.getpid()
         self._version = version("django-delayq")
-        self._queues = list(queues)
+        self._queues = queues
         self._crew = crew
         self._ending = ending
         self._do = {QUIET: quiet, STOP: stop}
@@ -94,7 +94,7 @@ class Registering:
             self._pid,
             self._version,
             signing.FORMAT,
-            self._queues,
+            list(self._queues),
             crew.threads.size,
             crew.coroutines.size,
             len(running) - coroutines,

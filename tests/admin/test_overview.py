@@ -9,7 +9,7 @@ import pytest
 from django.test import Client
 from redis.connection import AbstractConnection
 
-from django_delayq import conf, pause
+from django_delayq import conf, pause, schedule_many
 from django_delayq.admin import charts
 from django_delayq.calls.running import run
 from django_delayq.delivery import looking
@@ -21,6 +21,7 @@ from tests.admin import living
 from tests.admin.conftest import url
 from tests.admin.filling import Queue
 from tests.admin.test_job_admin import content_of
+from tests.jobs import samples
 from tests.polling import wait_until
 
 XSS = "</title></text></td><img src=x onerror='window.owned=1'><script>window.owned=1</script>"
@@ -467,3 +468,34 @@ def test_ahead_counts_between_times(queue: Queue) -> None:
     assert run(queue.client, call) == [2, 0, 1]
     with pytest.raises(ValueError, match="121 times are more than 120"):
         looking.ahead(queue.keys, range(121))
+
+
+def test_queue_with_shards_is_one_row_that_opens_its_shards(
+    browser: Client, queue: Queue, settings: Any
+) -> None:
+    settings.DELAYQ = {
+        **settings.DELAYQ,
+        "QUEUES": {"default": {}, queue.name: {"SHARDS": 2}},
+    }
+    task = samples.add.using(queue=queue.name)
+    jobs = schedule_many(task.prepare(7_200, n) for n in range(10))
+
+    page = overview(browser)
+    names = [row["queue"].name for row in page.context["rows"]]
+    row = row_of(page, queue)
+
+    assert names == ["default", queue.name]
+    assert row["scheduled"] == 10
+    page = browser.get(row["url"])
+    rows = {row["queue"].name: row for row in page.context["rows"]}
+    assert list(rows) == ["default", queue.name, *(f"{queue.name}:{n}" for n in (0, 1))]
+    for n in (0, 1):
+        name = f"{queue.name}:{n}"
+        count = sum(job.queue == name for job in jobs)
+        assert rows[name]["scheduled"] == count
+        shown = browser.get(rows[name]["url"])
+        assert f"{count}" in content_of(shown)
+    search = dict((tab.state.value, address) for tab, _, address in row["cells"])
+    assert browser.get(search["dead"]).status_code == 200
+    found = browser.get(url("search"), {"queue": queue.name})
+    assert len(found.context["rows"]) == 10

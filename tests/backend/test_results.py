@@ -462,3 +462,20 @@ def test_wait_says_by_its_class_how_a_job_ended(configure, queue_name, burst) ->
         cancelled.wait(5)
     with pytest.raises(JobExpired, match="too late to matter"):
         late.wait(5)
+
+
+def test_result_of_a_queue_with_shards_names_the_queue(
+    burst, configure, queue_name
+) -> None:
+    configure({"SHARDS": 3})
+    task = samples.add.using(queue_name=queue_name)
+    results = [task.enqueue(n) for n in range(8)]
+
+    assert {result.task.queue_name for result in results} == {queue_name}
+    assert len({result.id.rpartition(":")[0] for result in results}) > 1
+    burst()
+
+    for result in results:
+        result = task.get_result(result.id)
+        assert result.status == SUCCESSFUL
+        assert result.task.queue_name == queue_name

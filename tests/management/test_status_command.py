@@ -422,3 +422,27 @@ def test_long_tables_are_drawn_as_their_rows_come() -> None:
     assert next(lines) == "0"
     assert taken == 100
     assert len(list(lines)) == 249
+
+
+def test_queue_with_shards_is_one_row_and_each_shard_is_another(
+    queue: str, settings: Any, call: Call
+) -> None:
+    settings.DELAYQ = settings.DELAYQ | {"QUEUES": {queue: {"SHARDS": 3}}}
+    jobs = [add(queue, n) for n in range(12)]
+
+    said = call("delayq_status")
+    told = json.loads(call("delayq_status", "--json").out)
+
+    assert cells(said.out, "QUEUE", queue)["SCHEDULED"] == "12"
+    assert f"{queue}:" not in said.out.replace(f"--queue {queue}:", "")
+    (row,) = told["queues"]
+    assert (row["name"], row["scheduled"]) == (queue, 12)
+    in_shards = {each["name"]: each["scheduled"] for each in row["shards"]}
+    assert in_shards == {
+        f"{queue}:{n}": sum(job.queue == f"{queue}:{n}" for job in jobs)
+        for n in range(3)
+    }
+    name = jobs[0].queue
+    assert cells(call("delayq_status", "--queue", name).out, "QUEUE", name)[
+        "SCHEDULED"
+    ] == str(in_shards[name])

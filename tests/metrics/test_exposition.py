@@ -336,3 +336,18 @@ def test_scrape_of_many_queues_takes_few_round_trips(
     scrape()
 
     assert writes.during(scrape) <= 10
+
+
+def test_queue_with_shards_is_one_queue_with_sums(
+    queue: str, settings: Any, scrape: Callable[[], Scrape]
+) -> None:
+    settings.DELAYQ = settings.DELAYQ | {"QUEUES": {queue: {"SHARDS": 3}}}
+    jobs = [add(queue, n) for n in range(12)]
+    assert len({job.queue for job in jobs}) > 1
+
+    read = scrape()
+
+    assert read("delayq_jobs", queue=queue, state="scheduled") == 12
+    assert read("delayq_jobs_offered_total", queue=queue) == 12
+    names = {dict(labels).get("queue") for _, labels in read.values}
+    assert names <= {queue, None}

@@ -31,6 +31,7 @@ from django_delayq.delivery import (
     replacing,
     searching,
     settling,
+    sharding,
     statistics,
     storing,
     tending,
@@ -919,6 +920,12 @@ def _(world: World) -> Any:
 @op(upgrading.read_format)
 def _(world: World) -> Any:
     return upgrading.read_format(world.keys)
+
+
+@op(sharding.pin_shards)
+def _(world: World) -> Any:
+    shards, with_keys = world.random.choice(((0, 0), (2, 2), (4, 2), (3, 0)))
+    return sharding.pin_shards(world.keys, shards, with_keys)
 
 
 @op(upgrading.set_format)

@@ -501,3 +501,18 @@ def test_objects_of_redisson_say_that_they_need_a_server() -> None:
     queue = DelayedQueue("default")
     with captured(), pytest.raises(NotImplementedError, match="use frozen_queue"):
         queue.remove("x")
+
+
+def test_job_of_a_queue_with_shards_is_captured_under_the_name_of_the_queue(
+    settings: Any,
+) -> None:
+    settings.DELAYQ = {"QUEUES": {"default": {"SHARDS": 4}, "mail": {}}}
+
+    with captured() as jobs:
+        made = [double.schedule(900, n) for n in range(8)]
+        once.schedule(900, 1)
+        assert not once.schedule(900, 1).created
+
+        assert len({job.queue for job in made}) > 1
+        assert len(jobs.of(double, queue="default")) == 8
+        jobs.assert_scheduled(double, args=[1], queue=made[1].queue)

@@ -51,7 +51,9 @@ class InlineWorker:
         self.process = WorkerProcess(
             WorkerOptions(
                 queues=[
-                    (settings.queue(name), weight) for name, weight in weights.items()
+                    (queue, weight)
+                    for name, weight in weights.items()
+                    for queue in settings.queues_of(name)
                 ],
                 is_weighted=isinstance(queues, Mapping),
                 worker=conf.WorkerSettings(**{"threads": 4, "grace_s": 5.0, **worker}),

@@ -305,7 +305,7 @@ class Command(CommandWithExamples):
 
 
 def _check_setting(name: str, is_on: bool) -> None:
-    queue = conf.get_settings().queues.get(name)
+    queue = conf.get_settings().find(name)
     if queue is None or queue.keeps_list == is_on:
         return
     path = f"DELAYQ['QUEUES'][{name!r}]"

@@ -173,9 +173,7 @@ def _judge(options: dict[str, Any]) -> Verdict:
         if verdict.status or not asks_server:
             return verdict
         told.append(verdict.why)
-    settings = conf.get_settings()
-    names = options["queue"] or settings.queues
-    queues = [settings.queue(name) for name in dict.fromkeys(names)]
+    queues = conf.get_settings().queues_of(*options["queue"] or ())
     verdict = _judge_queues(queues, options["worker"], options["max_lateness"])
     return verdict._replace(why="; ".join([*told, verdict.why]))
 

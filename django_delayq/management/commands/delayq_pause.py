@@ -85,7 +85,7 @@ class Command(CommandWithExamples):
                 return
             for queue in queues:
                 # All or none.
-                conf.get_settings().queue(queue)
+                conf.get_settings().queues_of(queue)
             until = options["until"] if options["span"] is None else options["span"]
             for queue in dict.fromkeys(queues) or [None]:
                 pause(

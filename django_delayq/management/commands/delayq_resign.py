@@ -84,10 +84,8 @@ class Command(CommandWithExamples):
             raise CommandError("--force needs --format N.")
         try:
             settings, keyring = conf.get_settings(), conf.get_keyring()
-            queues = [
-                settings.queue(name)
-                for name in dict.fromkeys(options["queues"]) or sorted(settings.queues)
-            ]
+            names = options["queues"] or sorted(settings.names)
+            queues = settings.queues_of(*names)
             self._check_format(options["format"], keyring)
             client = own_clients.make()
         except DelayqError as error:
@@ -102,7 +100,8 @@ class Command(CommandWithExamples):
         finally:
             client.close()
         left = sorted(
-            settings.queues.keys() - {queue.name for queue in queues}, key=str
+            {each.name for each in settings.queues_of()}
+            - {each.name for each in queues}
         )
         if not self._conclude(tallies, left, keyring, options["format"]):
             raise SystemExit(1)

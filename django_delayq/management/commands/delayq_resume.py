@@ -53,7 +53,7 @@ class Command(CommandWithExamples):
         with explained():
             for queue in queues:
                 # All or none.
-                conf.get_settings().queue(queue)
+                conf.get_settings().queues_of(queue)
             for queue in dict.fromkeys(queues) or [None]:
                 was_paused = resume(queue, task=task)
                 self.stdout.write(_said(queue, task, was_paused))

@@ -81,9 +81,7 @@ class Command(CommandWithExamples):
 
     def handle(self, *args: Any, **options: Any) -> None:
         with explained():
-            settings = conf.get_settings()
-            names = options["queue"] or settings.queues
-            queues = [settings.queue(name) for name in dict.fromkeys(names)]
+            queues = conf.get_settings().queues_of(*options["queue"] or ())
             self._problems: list[ServerProblem] = []
             self._checked_ms = float("-inf")
             if options["watch"] is None:

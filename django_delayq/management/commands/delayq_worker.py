@@ -369,16 +369,41 @@ class _ChangeReporter(StatReloader):
 
 
 def _describe_queues(options: WorkerOptions) -> Iterator[str]:
-    for queue, weight in options.queues:
+    settings = conf.get_settings()
+    shown: dict[str, list[tuple[conf.QueueSettings, float]]] = {}
+    for each in options.queues:
+        shown.setdefault(_shown_name(each[0], options), []).append(each)
+    for name, parts in shown.items():
+        queue, weight = parts[0][0], sum(weight for _, weight in parts)
         facts = []
+        if name in settings.sharded:
+            whole = settings.sharded[name]
+            facts.append(
+                _count(
+                    ngettext("{count} shard", "{count} shards", whole.most_shards),
+                    whole.most_shards,
+                )
+            )
         if queue.redisson is not None:
             shared = gettext("shared with Redisson {version}")
             facts.append(shared.format(version=queue.redisson))
         handler = registry.get_handler(queue.name)
         if handler is not None:
             facts.append(gettext("handler {name}").format(name=handler.name))
-        text = f"{queue.name}={weight}" if options.is_weighted else queue.name
+        text = f"{name}={weight:g}" if options.is_weighted else name
         yield text + (f" ({', '.join(facts)})" if facts else "")
+
+
+def _shown_name(queue: conf.QueueSettings, options: WorkerOptions) -> str:
+    """Return the name under which a queue is told of: that of the whole, if all of its shards are served."""
+    settings = conf.get_settings()
+    whole = settings.sharded.get(queue.whole)
+    served = {each.name for each, _ in options.queues}
+    if whole is None or any(
+        part.name not in served for part in settings.parts_of(whole)
+    ):
+        return queue.name
+    return whole.name
 
 
 def _count(template: str, number: int) -> str:
@@ -387,14 +412,17 @@ def _count(template: str, number: int) -> str:
 
 def _read_queues(
     names: list[str] | None, settings: conf.Settings
-) -> tuple[list[tuple[conf.QueueSettings, int]], bool]:
+) -> tuple[list[tuple[conf.QueueSettings, float]], bool]:
     if not names:
-        return [(queue, queue.weight) for queue in settings.queues.values()], True
-    queues: dict[str, tuple[conf.QueueSettings, int]] = {}
-    weighted = 0
+        return [
+            (queue, queue.weight / len(settings.queues_of(queue.whole)))
+            for queue in settings.queues_of()
+        ], True
+    queues: dict[str, tuple[conf.QueueSettings, float]] = {}
+    given, weighted = set[str](), 0
     for item in names:
         name, equals, text = item.rpartition("=")
-        if not equals or item in settings.queues:
+        if not equals or item in settings.queues or item in settings.sharded:
             name, text = item, ""
         weight = 1
         if text:
@@ -408,11 +436,13 @@ def _read_queues(
                     f" Give one, such as {name}=1; only the ratio between the queues' weights matters."
                 )
             weighted += 1
-        queue = settings.queue(name)
-        if queue.name in queues:
+        parts = settings.queues_of(name)
+        if any(queue.name in queues for queue in parts):
             raise CommandError(f"--queue {name} is given twice")
-        queues[queue.name] = queue, weight
-    if weighted not in (0, len(queues)):
+        given.add(name)
+        # Together, the shards of a queue have its weight.
+        queues |= {queue.name: (queue, weight / len(parts)) for queue in parts}
+    if weighted not in (0, len(given)):
         raise CommandError(
             "give weights to all queues or to none: without weights the order decides"
         )

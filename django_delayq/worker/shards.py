@@ -1,0 +1,66 @@
+"""Finds the shards that a queue has on the server beside those of the settings, so that no job is left behind there.
+
+Other processes may have more shards in their settings, or had more. Each process that serves a whole queue serves them
+all.
+"""
+
+from collections.abc import Callable, Mapping
+
+from redis.client import Redis
+
+from django_delayq import conf
+from django_delayq.calls.running import run
+from django_delayq.calls.steps import perform
+from django_delayq.conf import QueueSettings
+from django_delayq.delivery import looking
+from django_delayq.delivery.sharding import pin_shards, shard_name
+from django_delayq.jobs.sharding import agreeing
+from django_delayq.logs import get_log
+
+logger = get_log("django_delayq.worker")
+
+
+class OtherShards:
+    """Adds queues to those of a process. Owned by the claim loop's thread."""
+
+    def __init__(
+        self,
+        client: Redis,
+        served: Mapping[str, object],
+        add: Callable[[QueueSettings], None],
+    ) -> None:
+        self._client = client
+        self._served = served
+        self._add = add
+
+    def begin(self, queue: QueueSettings) -> None:
+        """Do what comes before the first claim from a queue.
+
+        Raises:
+            InvalidSettings: it is a shard, and the settings say otherwise than the server where keys are kept.
+            redis.exceptions.RedisError: the server's own error.
+        """
+        whole = conf.get_settings().sharded.get(queue.whole)
+        if whole is not None:
+            perform(self._client, agreeing(whole))
+        self.look(queue)
+
+    def look(self, queue: QueueSettings) -> None:
+        """Serve what the server knows beside the settings, if this queue has the bare name."""
+        if queue.name != queue.whole:
+            return
+        found = run(self._client, pin_shards(queue.keys))
+        settings = conf.get_settings()
+        for number in range(found.most):
+            name = shard_name(queue.name, number)
+            if name in self._served:
+                continue
+            shard = settings.queue(name)
+            jobs = run(self._client, looking.counts(shard.keys)).jobs
+            logger.warning(
+                "queue %s: shard %s is not in these settings, and holds %d jobs; it is served all the same",
+                queue.name,
+                name,
+                jobs,
+            )
+            self._add(shard)
