@@ -115,6 +115,7 @@ _HASHES = (
     "hours",
     "totals",
     "progress",
+    "moving_from",
 )
 _ZSETS = (
     "leases",
@@ -130,6 +131,7 @@ _ZSETS = (
     "paces",
     "ended",
     "sent",
+    "moving",
 )
 
 

@@ -21,6 +21,8 @@ OWN = {
     "returned": "delayq_returned:{q}",
     "held": "delayq_held:{q}",
     "held_tasks": "delayq_held_tasks:{q}",
+    "moving": "delayq_moving:{q}",
+    "moving_from": "delayq_moving_from:{q}",
     "dead": "delayq_dead:{q}",
     "quarantine": "delayq_quarantine:{q}",
     "ended": "delayq_ended:{q}",
