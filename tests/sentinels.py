@@ -145,6 +145,11 @@ class Watched:
         return f"redis+sentinel://{account}{places}/{NAME}/0{query}"
 
     @property
+    def socket_url(self) -> str:
+        """The URL: Sentinels name ports only."""
+        return self.url
+
+    @property
     def sentinel_ports(self) -> list[int]:
         return [sentinel.port for sentinel in self.sentinels]
 

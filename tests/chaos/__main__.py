@@ -1,6 +1,6 @@
 """Faults on real servers and workers under load: what is lost, early or doubled, and what shows that the fault happened.
 
-Each fault has a server, a worker and a load of its own. What was stored, and what ran when, stands in files outside the
+Each fault has servers, workers and loads of its own. What was stored, and what ran when, stands in files outside the
 server; the judgement comes from them alone.
 """
 
@@ -13,8 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.arena import Arena, Verdict
-from tests.chaos.faults import FAULTS, Fault, NotHere
+from tests.chaos import (  # noqa: F401 - each adds its faults to FAULTS
+    faults,
+    on_cluster,
+    on_sentinels,
+)
+from tests.chaos.arena import Arena, Place, Verdict
+from tests.chaos.fault import FAULTS, Fault, NotHere
 from tests.servers import KINDS, Server
 
 
@@ -27,20 +32,26 @@ def face(
         NotHere: this machine cannot make the fault.
         AssertionError: something else than the verdict is wrong.
     """
-    prepared = {} if fault.prepare is None else fault.prepare(directory)
-    server = Server(kind, fault.options, environment=prepared.get("environment"))
-    if "wrapper" in prepared:
-        server.wrap(prepared["wrapper"])
-    arena = Arena(directory, server, per_second, clock=prepared.get("clock"))
+    place: Place
+    if fault.layout is not None:
+        place, queues = fault.layout(kind)
+        arena = Arena(directory, place, per_second, queues)
+    else:
+        prepared = {} if fault.prepare is None else fault.prepare(directory)
+        place = Server(kind, fault.options, environment=prepared.get("environment"))
+        if "wrapper" in prepared:
+            place.wrap(prepared["wrapper"])
+        arena = Arena(directory, place, per_second, clock=prepared.get("clock"))
     try:
-        server.start()
+        place.start()
         arena.start_worker()
-        arena.start_load()
+        for queue in arena.queues:
+            arena.start_load(queue=queue)
         fault.happen(arena)
         return arena, arena.finish()
     finally:
         arena.close()
-        server.stop()
+        place.stop()
 
 
 def main() -> int:
@@ -53,7 +64,7 @@ def main() -> int:
         help=f"all without any; {', '.join(FAULTS)}",
     )
     parser.add_argument("--server", choices=KINDS, default="valkey")
-    parser.add_argument("--rate", type=float, default=200, help="jobs a second")
+    parser.add_argument("--rate", type=float, default=200, help="jobs a second in each queue")
     parser.add_argument("--times", type=int, default=1, help="each fault so often")
     options = parser.parse_args()
     failed: list[str] = []

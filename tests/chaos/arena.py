@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 import redis
 
 from tests.chaos.lines import Lines, now_ms
+from tests.clusters import TestCluster
 from tests.faults.clock import ServerClock
 from tests.polling import wait_until
+from tests.sentinels import Watched
 from tests.servers import Server
 from tests.worker.workers import ROOT, WorkerProgram, delayq_environment
 
@@ -28,6 +30,12 @@ SLACK_MS = 1_000
 EARLY_MS = 1.0
 #: How long everything may take to come to its end after a fault, s.
 SETTLE_S = 120.0
+#: Each load numbers its jobs from a multiple of this.
+JOBS_OF_A_LOAD = 1_000_000
+
+
+#: What jobs are stored on: one server, a primary with replicas that Sentinels watch, or a cluster.
+Place = Server | Watched | TestCluster
 
 
 class Span(NamedTuple):
@@ -50,7 +58,7 @@ class Verdict:
     ran: int
     #: Jobs that were stored and never ran, and that no fault excuses.
     lost: list[int]
-    #: Those that a fault excuses, see `Arena.excuse`.
+    #: Those that a fault excuses, see `Arena.excuses` and `Arena.gone`.
     excused: int
     #: Jobs that began before their moment: number, and by how many ms.
     early: list[tuple[int, float]]
@@ -78,19 +86,23 @@ class Verdict:
 
 @dataclass
 class Arena:
-    """Server, workers, load and ledger of one scenario. `close` ends whatever it has started."""
+    """Servers, workers, loads and ledger of one scenario. `close` ends whatever it has started."""
 
     directory: Path
-    server: Server
+    place: Place
+    #: Jobs a second of each load.
     per_second: float
+    #: The queues and their options. Each has a load of its own.
+    queues: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: {QUEUE: {}})
     #: Where workers and load look for the server, if not at its socket.
     connection: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
     evidence: list[str] = field(default_factory=list)
     #: While a fault was under way, jobs may run twice.
     troubles: list[Span] = field(default_factory=list)
     #: Jobs stored in these times may be lost, because nobody promised otherwise.
     excuses: list[Span] = field(default_factory=list)
+    #: Jobs that may be lost, because a failover threw them away that nobody had waited to be replicated.
+    gone: set[str] = field(default_factory=set)
     #: What the server's clock was less `now_ms`, ms, and the time in which it came to that.
     clocks: list[tuple[Span, float]] = field(default_factory=list)
     clock: ServerClock | None = None
@@ -105,10 +117,16 @@ class Arena:
         #: What the jobs wrote.
         self.records = Lines(self.directory / "records")
 
+    @property
+    def server(self) -> Server:
+        """The one server, of a fault that has no more."""
+        assert isinstance(self.place, Server)
+        return self.place
+
     def delayq(self, connection: str | None = None) -> dict[str, Any]:
         return {
-            "CONNECTION": connection or self.connection or self.server.socket_url,
-            "QUEUES": {"default": {}, QUEUE: dict(self.options)},
+            "CONNECTION": connection or self.connection or self.place.socket_url,
+            "QUEUES": {"default": {}, **self.queues},
             "WORKER": {"LEASE": LEASE_S, "GRACE": 30},
         }
 
@@ -129,7 +147,8 @@ class Arena:
     ) -> WorkerProgram:
         """Start a worker of one process."""
         worker = WorkerProgram(
-            *("--queue", QUEUE, "--processes", "1", "--threads", "8"),
+            *(part for name in self.queues for part in ("--queue", name)),
+            *("--processes", "1", "--threads", str(8 * len(self.queues))),
             directory=self.directory,
             environment={**self.environment(connection), **(environment or {})},
             root=root,
@@ -137,16 +156,31 @@ class Arena:
         self.workers.append(worker.start())
         return worker.wait_for_processes()
 
-    def start_load(self, *, connection: str | None = None, root: Path = ROOT) -> "Load":
+    def start_load(
+        self,
+        *,
+        queue: str = QUEUE,
+        connection: str | None = None,
+        root: Path = ROOT,
+    ) -> "Load":
         """Start to schedule, and wait until the first job is stored."""
         path = self.directory / f"load-{len(self.loads)}"
-        load = Load(path, self.environment(connection), self.per_second, root)
+        first = len(self.loads) * JOBS_OF_A_LOAD
+        environment = self.environment(connection)
+        load = Load(path, queue, environment, self.per_second, first, root)
         self.loads.append(load)
         load.wait_for_more(1)
         return load
 
+    def load_of(self, queue: str) -> "Load":
+        (load,) = (load for load in self.loads if load.queue == queue)
+        return load
+
     def client(self) -> redis.Redis:
-        return self.server.client()
+        """Return a new client of the server, of the primary that the Sentinels name, or of the cluster."""
+        if isinstance(self.place, Watched):
+            return self.place.primary.client()
+        return self.place.client()
 
     # What happens.
 
@@ -195,7 +229,7 @@ class Arena:
             if now_ms() < due_ms:
                 return False
             with self.client() as client:
-                left = waiting(client)
+                left = sum(waiting(client, queue) for queue in self.queues)
             return left == 0
 
         wait_until(is_over, description=f"all is done; {self.logs()}", timeout=SETTLE_S)
@@ -231,7 +265,8 @@ class Arena:
         unexcused = [
             each["n"]
             for each in lost
-            if not any(
+            if each["job"] not in self.gone
+            and not any(
                 span.meets(each["before_ms"], each["after_ms"]) for span in self.excuses
             )
         ]
@@ -248,15 +283,11 @@ class Arena:
                     for span in self.troubles
                 ):
                     doubled.add(first["n"])
-        # A job that was refused has no id; its number is its load's.
-        ghosts = []
-        if len(self.loads) == 1:
-            ran = {runs[0]["n"] for runs in starts.values()}
-            ghosts = [
-                each["n"]
-                for each in told
-                if each["step"] == "refused" and each["n"] in ran
-            ]
+        # A job that was refused has no id, only its number.
+        ran = {runs[0]["n"] for runs in starts.values()}
+        ghosts = [
+            each["n"] for each in told if each["step"] == "refused" and each["n"] in ran
+        ]
         return Verdict(
             len(stored),
             sum(each["step"] == "refused" for each in told),
@@ -296,9 +327,16 @@ class Load:
     """The program that schedules."""
 
     def __init__(
-        self, path: Path, environment: Mapping[str, str], per_second: float, root: Path
+        self,
+        path: Path,
+        queue: str,
+        environment: Mapping[str, str],
+        per_second: float,
+        first: int,
+        root: Path,
     ) -> None:
         self.path = path
+        self.queue = queue
         self._lines = Lines(path)
         self._log = path.with_suffix(".log")
         with self._log.open("wb") as log:
@@ -307,9 +345,10 @@ class Load:
                     sys.executable,
                     "-m",
                     "tests.chaos.load",
-                    QUEUE,
+                    queue,
                     str(path),
                     str(per_second),
+                    str(first),
                 ],
                 cwd=root,
                 env={
@@ -355,13 +394,13 @@ class Load:
         self._process.wait()
 
 
-def waiting(client: redis.Redis) -> int:
-    """Return how many jobs of the load wait, run, or are to run again."""
+def waiting(client: redis.Redis, queue: str) -> int:
+    """Return how many jobs of a load wait, run, or are to run again."""
     total = 0
     for key in (
-        f"redisson_delay_queue_timeout:{{{QUEUE}}}",
+        f"redisson_delay_queue_timeout:{{{queue}}}",
         *(
-            f"delayq_{what}:{{{QUEUE}}}"
+            f"delayq_{what}:{{{queue}}}"
             for what in ("leases", "retries", "returned", "held")
         ),
     ):

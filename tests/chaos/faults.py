@@ -1,4 +1,4 @@
-"""The faults: each makes one on an arena with workers and load, shows that it happened, and says what it excuses."""
+"""The faults of one server, its workers and the line between."""
 
 import os
 import re
@@ -7,13 +7,13 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests.chaos.arena import Arena, Span
+from tests.chaos.fault import NotHere, fault, trouble
 from tests.chaos.lines import now_ms
 from tests.chaos.tasks import CLOCK_FILE
 from tests.faults.clock import ServerClock
@@ -26,47 +26,6 @@ from tests.worker.workers import ROOT, WorkerProgram
 HANGING_S = 6.0
 #: Longer than a lease, s.
 CUT_S = 4.0
-
-
-class NotHere(Exception):
-    """Raised where this machine cannot make a fault."""
-
-
-@dataclass(frozen=True)
-class Fault:
-    """One scenario: what happens, and what it runs on."""
-
-    name: str
-    summary: str
-    happen: Callable[[Arena], None]
-    #: Options of the server; by default it keeps what it has acknowledged.
-    options: dict[str, str] = field(default_factory=lambda: dict(LASTING))
-    #: Prepares what the server or its workers need before they start.
-    prepare: Callable[[Path], dict[str, Any]] | None = None
-
-
-FAULTS: dict[str, Fault] = {}
-
-
-def fault(
-    summary: str, **options: Any
-) -> Callable[[Callable[[Arena], None]], Callable[[Arena], None]]:
-    def add(happen: Callable[[Arena], None]) -> Callable[[Arena], None]:
-        name = happen.__name__.replace("_", "-")
-        FAULTS[name] = Fault(name, summary, happen, **options)
-        return happen
-
-    return add
-
-
-@contextmanager
-def trouble(arena: Arena) -> Iterator[None]:
-    """A time in which a job may run twice."""
-    from_ms = now_ms()
-    try:
-        yield
-    finally:
-        arena.troubles.append(Span(from_ms, now_ms()))
 
 
 def restart(arena: Arena) -> None:

@@ -1,6 +1,6 @@
 """Schedules jobs at a steady rate until told to stop, and writes down what it was told of each.
 
-``python -m tests.chaos.load QUEUE FILE PER_SECOND``: a line a job, stored or refused. It ends when FILE.stop exists. Once
+``python -m tests.chaos.load QUEUE FILE PER_SECOND FIRST``: a line a job, stored or refused, numbered from FIRST. It ends when FILE.stop exists. Once
 FILE.eat exists, it schedules the job that eats memory.
 """
 
@@ -22,7 +22,7 @@ MOST_WORK_MS = 20
 AFTER_ERROR_S = 0.05
 
 
-def main(queue: str, path: Path, per_second: float) -> None:
+def main(queue: str, path: Path, per_second: float, first: int) -> None:
     django.setup()
     from django_delayq import schedule
     from django_delayq.calls.errors import may_have_run
@@ -34,9 +34,9 @@ def main(queue: str, path: Path, per_second: float) -> None:
         Path(f"{path}.stop"),
         Path(f"{path}.eat"),
     )
-    drawn = random.Random(13)
+    drawn = random.Random(13 + first)
     next_ms = now_ms()
-    for n in count():
+    for n in count(first):
         if stop.exists():
             return
         if hungry.exists():
@@ -65,4 +65,4 @@ def main(queue: str, path: Path, per_second: float) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), float(sys.argv[3]))
+    main(sys.argv[1], Path(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]))

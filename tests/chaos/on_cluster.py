@@ -1,0 +1,1 @@
+"""The faults of a cluster of three primaries, each with a replica."""
