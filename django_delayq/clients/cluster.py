@@ -475,7 +475,8 @@ class ClusterClient(Redis):
                     reply = self._follow(commands[i], reply, address, way)
                 elif isinstance(reply, LOST):
                     self._lose(reply, address)
-                    if key_of(commands[i]) is None:
+                    # Another node has nothing to wait for, and would say at once that all its replicas have it.
+                    if key_of(commands[i]) is None and commands[i][0] not in _WAITS:
                         reply = self._again(commands[i], way)
                 replies[i] = reply
             if any(isinstance(reply, REDIRECTIONS) for reply in made):

@@ -486,6 +486,19 @@ def test_a_wait_for_a_list_follows_its_slot(
         cluster.move(slot, target, source)
 
 
+def _replace_when_it_waits(node: Server, replica: Server) -> None:
+    """Kill a node once a client waits for its replica, which hangs until then."""
+    try:
+        with node.client() as client:
+            wait_until(
+                lambda: client.info("clients")["blocked_clients"],
+                description="the call waits for the replica",
+            )
+        node.kill(signal.SIGKILL)
+    finally:
+        replica.resume()
+
+
 class TestFailures:
     """Clusters of these tests' own, with nodes that fail."""
 
@@ -562,6 +575,37 @@ class TestFailures:
             return await find_jobs(queue=names[0]).acount()
 
         assert asyncio.run(main()) == 2
+
+    @pytest.mark.parametrize("is_async", [False, True])
+    def test_no_other_node_answers_for_the_replicas_of_one_that_fails(
+        self,
+        is_async: bool,
+        private_cluster: Callable[..., TestCluster],
+        settings: Any,
+    ) -> None:
+        cluster = private_cluster()
+        ((name,), *_) = cluster.names_on_each()
+        _configure(settings, cluster, [name])
+        settings.DELAYQ = {
+            **settings.DELAYQ,
+            "CONNECTION": f"{cluster.url}/?socket_timeout=60",
+        }
+        node, replica = cluster.nodes[0], cluster.nodes[cluster.primaries]
+        task = add.using(queue=name, durable=PATIENT)
+        # The node knows the script, and so the call runs before it waits.
+        schedule(task, LATER, 1)
+        replica.suspend()
+        killer = threading.Thread(target=_replace_when_it_waits, args=(node, replica))
+        killer.start()
+        try:
+            # Or the replica has taken over, and has no replica.
+            with pytest.raises((RedisConnectionError, NotDurable)):
+                if is_async:
+                    asyncio.run(aschedule(task, LATER, 2))
+                else:
+                    schedule(task, LATER, 2)
+        finally:
+            killer.join()
 
     def test_wrong_credentials_are_told_as_such(
         self, private_cluster: Callable[..., TestCluster], settings: Any
