@@ -11,7 +11,7 @@ import os
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from redis.crc import key_slot
@@ -223,28 +223,7 @@ def _key_by_key(
 
 def _at_once(cluster: TestCluster, slot: int, source: Server, target: Server) -> None:
     """CLUSTER MIGRATESLOTS of Valkey 9"""
-    client = source.client()
-    client.execute_command(
-        "CLUSTER",
-        "MIGRATESLOTS",
-        "SLOTSRANGE",
-        slot,
-        slot,
-        "NODE",
-        cluster.id_of(target),
-    )
-    while True:
-        told = client.execute_command("CLUSTER", "GETSLOTMIGRATIONS")
-        states = {str(state) for each in told for state in _values(each)}
-        if "b'success'" in states:
-            return
-        assert not {"b'failed'", "b'cancelled'"} & states, told
-        time.sleep(0.005)
-
-
-def _values(migration: Any) -> Iterable[Any]:
-    """Return the values of a map, which RESP2 writes as a list."""
-    return migration.values() if isinstance(migration, dict) else migration[1::2]
+    cluster.move_at_once(slot, source, target)
 
 
 def _while_scheduling(task: Any, do: Callable[[], None]) -> tuple[float, float]:

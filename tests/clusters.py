@@ -1,6 +1,7 @@
 """Real clusters for tests: three primaries, each with a replica, on loopback."""
 
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -219,3 +220,21 @@ class TestCluster:
         while self.move_keys(slot, source, target):
             pass
         self.end_move(slot, target)
+
+    def move_at_once(self, slot: int, source: Server, target: Server) -> None:
+        """Move a slot as Valkey 9 does: what it holds is copied, and it changes hands when all is there."""
+        with source.client() as client:
+            order = ("SLOTSRANGE", slot, slot, "NODE", self.id_of(target))
+            client.execute_command("CLUSTER", "MIGRATESLOTS", *order)
+            while True:
+                told = client.execute_command("CLUSTER", "GETSLOTMIGRATIONS")
+                states = {str(state) for each in told for state in _values(each)}
+                if "b'success'" in states:
+                    return
+                assert not {"b'failed'", "b'cancelled'"} & states, told
+                time.sleep(0.005)
+
+
+def _values(migration: Any) -> Iterable[Any]:
+    """Return the values of a map, which RESP2 writes as a list."""
+    return migration.values() if isinstance(migration, dict) else migration[1::2]

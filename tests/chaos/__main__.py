@@ -64,7 +64,9 @@ def main() -> int:
         help=f"all without any; {', '.join(FAULTS)}",
     )
     parser.add_argument("--server", choices=KINDS, default="valkey")
-    parser.add_argument("--rate", type=float, default=200, help="jobs a second in each queue")
+    parser.add_argument(
+        "--rate", type=float, default=200, help="jobs a second in each queue"
+    )
     parser.add_argument("--times", type=int, default=1, help="each fault so often")
     options = parser.parse_args()
     failed: list[str] = []

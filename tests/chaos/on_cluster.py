@@ -1,1 +1,261 @@
-"""The faults of a cluster of three primaries, each with a replica."""
+"""The faults of a cluster of three primaries."""
+
+from redis.crc import key_slot
+
+from tests.chaos.arena import SETTLE_S, Arena
+from tests.chaos.fault import Layout, fault, trouble
+from tests.chaos.history import (
+    LEGIBLE,
+    hold_back,
+    let_in,
+    line_of,
+    prove_primary,
+    prove_service,
+    prove_tail,
+    tokens_of,
+)
+from tests.chaos.lines import now_ms
+from tests.clusters import TestCluster
+from tests.polling import wait_until
+from tests.servers import Server
+
+#: A node is down for longer than the breath of a worker that asks for its queue again, s.
+DOWN_S = 3.0
+
+
+def with_replicas(kind: str) -> Layout:
+    """Two queues on the first node, one with `durable=`, and one on the second."""
+    cluster = TestCluster(kind, options=LEGIBLE)
+    (plain, sure), (other, _), _ = cluster.names_on_each(2)
+    return cluster, {plain: {}, sure: {"DURABLE": 1}, other: {}}
+
+
+def without_replicas(kind: str) -> Layout:
+    """A queue on each node."""
+    cluster = TestCluster(kind, replicas=0, options=LEGIBLE)
+    return cluster, {name: {} for (name,) in cluster.names_on_each()}
+
+
+def place_of(arena: Arena) -> TestCluster:
+    assert isinstance(arena.place, TestCluster)
+    return arena.place
+
+
+def run_id_of(node: Server) -> str:
+    with node.client() as client:
+        found: str = client.info("server")["run_id"]
+    return found
+
+
+def ask_who_took_over(place: TestCluster, old: Server) -> Server | None:
+    """Return the node that holds the slots of a node that failed, as another primary says; None: nobody yet."""
+    with place.nodes[1].client() as client:
+        for begin, _, primary, *_ in client.execute_command("CLUSTER", "SLOTS"):
+            if begin == 0 and primary[1] != old.port:
+                return next(each for each in place.nodes if each.port == primary[1])
+    return None
+
+
+def fail_over(arena: Arena, how: str) -> None:
+    """Have the first node fail, ``kill`` or ``suspend``, while its replica is behind by some jobs."""
+    place = place_of(arena)
+    plain, sure, other = arena.queues
+    arena.let_it_run()
+    old = place.nodes[0]
+    run_id = run_id_of(old)
+    load = arena.load_of(plain)
+    with trouble(arena):
+        hold_back(old)
+        load.wait_for_more(20)
+        getattr(old, how)()
+        failed_ms = now_ms()
+        new = wait_until(
+            lambda: ask_who_took_over(place, old),
+            description="its replica takes over",
+            timeout=SETTLE_S,
+        )
+        switched_ms = now_ms()
+        # It is dead or hangs: nobody has told it to follow yet, and to throw away what it has.
+        before = tokens_of(old)
+        load.wait_for_more(20)
+        wait_for_runs(arena, plain, switched_ms)
+        after = tokens_of(new)
+        arena.prove(f"the replica: {line_of(new, 'election won')}")
+        prove_primary(arena, new, run_id)
+        prove_service(arena, plain, failed_ms, switched_ms)
+        prove_meanwhile(arena, other, failed_ms, switched_ms)
+        prove_tail(arena, plain, before, after, failed_ms)
+        prove_tail(arena, sure, before, after, failed_ms)
+        if how == "kill":
+            old.start()
+        else:
+            old.resume()
+        wait_until(
+            lambda: is_in_step(old, new),
+            description="the old primary follows",
+            timeout=SETTLE_S,
+        )
+        let_in(old)
+    for each in arena.loads:
+        each.wait_for_more(20)
+    arena.let_it_run()
+
+
+def is_in_step(replica: Server, primary: Server) -> bool:
+    with replica.client() as client:
+        told = client.info("replication")
+    return (
+        told["role"] == "slave"
+        and told["master_port"] == primary.port
+        and told["master_link_status"] == "up"
+    )
+
+
+def wait_for_runs(arena: Arena, queue: str, from_ms: float, jobs: int = 20) -> None:
+    """Wait until so many jobs of a queue have begun since a moment."""
+
+    def have_begun() -> bool:
+        ids = {told["job"] for told in arena.load_of(queue).told("stored")}
+        begun = arena.records.all("start")
+        return (
+            sum(each["job"] in ids and each["now_ms"] > from_ms for each in begun)
+            >= jobs
+        )
+
+    wait_until(
+        have_begun,
+        description=f"{jobs} jobs of {queue} have run; {arena.logs()}",
+        timeout=SETTLE_S,
+    )
+
+
+def prove_meanwhile(arena: Arena, queue: str, from_ms: float, until_ms: float) -> None:
+    """Say how a queue of a node that did not fail was served."""
+    stored = [
+        told
+        for told in arena.load_of(queue).told("stored")
+        if from_ms < told["before_ms"] and told["after_ms"] < until_ms
+    ]
+    ids = {told["job"] for told in arena.load_of(queue).told("stored")}
+    begun = [
+        each
+        for each in arena.records.all("start")
+        if each["job"] in ids and from_ms < each["now_ms"] < until_ms
+    ]
+    # A node that hangs holds up the worker, and so the other queues begin no job for a while.
+    assert stored
+    arena.prove(
+        f"on another node {len(stored)} jobs were stored and {len(begun)} began meanwhile"
+    )
+
+
+@fault("cluster: kill -9 of a node, and its replica takes over", layout=with_replicas)
+def cluster_kill(arena: Arena) -> None:
+    fail_over(arena, "kill")
+
+
+@fault(
+    "cluster: a node hangs (SIGSTOP), its replica takes over, and it comes back as a replica",
+    layout=with_replicas,
+)
+def cluster_hang(arena: Arena) -> None:
+    fail_over(arena, "suspend")
+
+
+@fault(
+    "cluster: a node without a replica is down, and starts again",
+    layout=without_replicas,
+)
+def cluster_third(arena: Arena) -> None:
+    place = place_of(arena)
+    down, *others = arena.queues
+    arena.let_it_run()
+    node = place.nodes[0]
+    run_id = run_id_of(node)
+    failed_ms = now_ms()
+    with trouble(arena):
+        node.kill()
+        wait_until(
+            lambda: is_failed(place, node),
+            description="the others call it failed",
+            timeout=SETTLE_S,
+        )
+        noticed_ms = now_ms()
+        for queue in others:
+            arena.load_of(queue).wait_for_more(20)
+            wait_for_runs(arena, queue, noticed_ms)
+        for queue in others:
+            prove_meanwhile(arena, queue, failed_ms, now_ms())
+        # The calls that are under way have an end.
+        load = arena.load_of(down)
+        before = len(load.told())
+        wait_until(
+            lambda: len(load.told()) > before + 1,
+            description="the queue of the node that is down refuses jobs",
+            timeout=SETTLE_S,
+        )
+        errors = {
+            told["error"].partition(".")[0]
+            for told in load.told()
+            if told["before_ms"] > failed_ms and told["step"] != "stored"
+        }
+        arena.prove(f"the queue of the node that is down: {sorted(errors)[0]}")
+        wait_until(
+            lambda: any(
+                f"queue {down} cannot be served" in each.log for each in arena.workers
+            ),
+            description=f"the worker says so; {arena.logs()}",
+        )
+        node.start()
+        for each in arena.loads:
+            each.wait_for_more(20)
+        wait_for_runs(arena, down, now_ms())
+    arena.prove(f"run_id {run_id[:8]} → {run_id_of(node)[:8]}")
+    arena.let_it_run()
+
+
+def is_failed(place: TestCluster, node: Server) -> bool:
+    known = place.known_to(place.nodes[1])
+    return any(
+        address.startswith(f"127.0.0.1:{node.port}")
+        and "fail" in each["flags"].split(",")
+        for address, each in known.items()
+    )
+
+
+@fault(
+    "cluster: slots move under load, key by key, and at once where the server can",
+    layout=without_replicas,
+)
+def cluster_move(arena: Arena) -> None:
+    place = place_of(arena)
+    (queue, *_) = arena.queues
+    slot = key_slot(queue.encode())
+    first, second, third = place.nodes
+    arena.let_it_run()
+    with trouble(arena):
+        began_ms = now_ms()
+        place.begin_move(slot, first, second)
+        keys = 0
+        while moved := place.move_keys(slot, first, second, most=1):
+            keys += moved
+        place.end_move(slot, second)
+        took_ms = now_ms() - began_ms
+    assert place.holder_of(queue) is second
+    arena.prove(
+        f"{keys} keys, each by MIGRATE, in {took_ms:.0f} ms; CLUSTER SLOTS names {second.port} instead of {first.port}"
+    )
+    arena.load_of(queue).wait_for_more(20)
+    wait_for_runs(arena, queue, now_ms())
+    if place.version >= (9,):
+        with trouble(arena):
+            began_ms = now_ms()
+            place.move_at_once(slot, second, third)
+            took_ms = now_ms() - began_ms
+        assert place.holder_of(queue) is third
+        arena.prove(
+            f"CLUSTER MIGRATESLOTS in {took_ms:.0f} ms; CLUSTER SLOTS names {third.port}"
+        )
+        arena.load_of(queue).wait_for_more(20)
+        wait_for_runs(arena, queue, now_ms())
+    arena.let_it_run()
