@@ -18,6 +18,8 @@ ROOT = Path(__file__).resolve().parent.parent
 BASELINE = "return redis.call('ZADD', KEYS[1], ARGV[1], ARGV[2])"
 #: A call that holds the server longer than this is slow.
 SLOW_US = 5_000
+#: Options of a server that notes each call of more than 1 ms.
+SLOW_LOG = {"slowlog-log-slower-than": "1000", "slowlog-max-len": "1024"}
 #: A script that touches nothing: what is slow in it is the machine.
 COUNT = "local n = 0 for i = 1, tonumber(ARGV[1]) do n = n + #tostring(i) end return n"
 
@@ -25,9 +27,7 @@ COUNT = "local n = 0 for i = 1, tonumber(ARGV[1]) do n = n + #tostring(i) end re
 @contextmanager
 def running(kind: str, **options: str) -> Iterator[Server]:
     """Start a server of a kind on loopback TCP."""
-    server = Server(
-        kind, {"slowlog-log-slower-than": "1000", "slowlog-max-len": "1024", **options}
-    )
+    server = Server(kind, SLOW_LOG | options)
     server.start()
     try:
         yield server

@@ -1,7 +1,7 @@
 """``python -m benchmarks.soak``: steady load for an hour, and whether anything grows, is lost, runs twice or runs early.
 
 A server with an append-only file, a worker of two processes with the defaults, and a producer that schedules twenty tasks
-at a steady rate: some fail, some die, some have unique keys, limits, priorities, results, progress or schedules; some are
+at a steady rate, on four queues or, with ``--shards``, on one queue whose shards lie on the nodes of a cluster: some fail, some die, some have unique keys, limits, priorities, results, progress or schedules; some are
 cancelled or moved. The producer and the tasks write a ledger of their own. Every 15 s a sample is taken.
 
 Ctrl-C ends it with what it has. The exit status is 1 if a finding does not hold.
@@ -21,13 +21,16 @@ from pathlib import Path
 from types import FrameType
 
 import msgspec
+from redis.crc import key_slot
 
 from benchmarks import bench
 from benchmarks.peers.plots import THEMES
+from benchmarks.soak.kinds import queue_names
 from benchmarks.soak.ledger import Event, Ledger
 from benchmarks.soak.picture import draw
 from benchmarks.soak.sampling import Sample, Sampler, Watcher, timed_lateness
 from benchmarks.soak.verdict import End, Finding, judge
+from tests.clusters import TestCluster
 from tests.polling import wait_until
 from tests.servers import Server, available_kinds
 
@@ -49,6 +52,8 @@ class Report(msgspec.Struct):
     seconds: float
     rate: float
     queues: int
+    #: The shards of the only queue, each on a node of its own; None: it has none.
+    shards: int | None
     #: The longest delay, seconds.
     longest_s: float
     server: str
@@ -66,7 +71,13 @@ def main() -> None:
     parser.add_argument(
         "--rate", type=float, help="jobs a second; by default half of what is measured"
     )
-    parser.add_argument("--queues", type=int, default=4)
+    layout = parser.add_mutually_exclusive_group()
+    layout.add_argument("--queues", type=int, default=4)
+    layout.add_argument(
+        "--shards",
+        type=int,
+        help="one queue of so many shards, each on a node of its own",
+    )
     parser.add_argument("--every", type=float, default=15, help="seconds a sample")
     parser.add_argument("--longest", type=float, default=300, help="longest delay, s")
     parser.add_argument(
@@ -82,18 +93,21 @@ def main() -> None:
     with (
         _interrupts() as interrupts,
         tempfile.TemporaryDirectory(prefix="dq-soak-") as folder,
-        _serving(options) as server,
+        _serving(options) as servers,
     ):
         try:
             rate = options.rate
             if rate is None:
-                with _setting(server, Path(folder) / "limit", 1.0, interrupts) as limit:
+                with _setting(
+                    servers, Path(folder) / "limit", 1.0, interrupts
+                ) as limit:
                     rate = limit.measure() / 2
                 _say(f"half of the limit is {rate:,.0f} jobs a second")
-                server.client().flushall()
+                for node in nodes_of(servers):
+                    node.client().flushall()
         except (Interrupted, ProcessEnded) as error:
             sys.exit(f"there is nothing to judge: {error}")
-        report = soak(options, server, rate, Path(folder) / "soak", interrupts)
+        report = soak(options, servers, rate, Path(folder) / "soak", interrupts)
     publish(report, options.output)
     if any(finding.holds is False for finding in report.findings):
         sys.exit(1)
@@ -101,7 +115,7 @@ def main() -> None:
 
 def soak(
     options: argparse.Namespace,
-    server: Server,
+    servers: Server | TestCluster,
     rate: float,
     folder: Path,
     interrupts: int,
@@ -111,7 +125,7 @@ def soak(
     errors: list[str] = []
     is_interrupted = False
     began = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-    with _setting(server, folder, options.longest, interrupts) as setting:
+    with _setting(servers, folder, options.longest, interrupts) as setting:
         setting.begin(rate)
         try:
             while (left_s := options.seconds - setting.spent_s) > 0:
@@ -132,7 +146,8 @@ def soak(
         began,
         samples[-1].at_s if samples else 0.0,
         rate,
-        options.queues,
+        len(queue_names()),
+        options.shards,
         options.longest,
         setting.server_name,
         ledger.events[Event.STORED],
@@ -149,7 +164,7 @@ def publish(report: Report, output: Path) -> None:
     if report.samples:
         title = f"{report.seconds / 60:.0f} minutes of soak"
         subtitle = (
-            f"{report.jobs:,} jobs on {report.queues} queues of one server, {report.server};"
+            f"{report.jobs:,} jobs on {_layout(report)}, {report.server};"
             f" a worker of {PROCESSES} processes; {report.began}"
         )
         for name, theme in THEMES.items():
@@ -162,6 +177,12 @@ def publish(report: Report, output: Path) -> None:
             for f in report.findings
         ],
     )
+
+
+def _layout(report: Report) -> str:
+    if report.shards is None:
+        return f"{report.queues} queues of one server"
+    return f"a queue of {report.shards} shards, each on a node of its own"
 
 
 class Interrupted(Exception):
@@ -195,27 +216,28 @@ def _interrupts() -> Iterator[int]:
 
 
 class Setting:
-    """The server and the processes of one run."""
+    """The servers and the processes of one run."""
 
     def __init__(
         self,
-        server: Server,
+        servers: Server | TestCluster,
         folder: Path,
         longest_s: float,
         worker: subprocess.Popen[bytes],
         interrupts: int,
     ) -> None:
-        self._server = server
+        self._servers = servers
         self._folder = folder
         self._longest_s = longest_s
         self._worker = worker
         #: Files that become readable when somebody wants it to end, or a process ends.
         self._interrupts = interrupts
         self._ends: dict[int, str] = {}
-        self._client = server.client()
+        self._client = servers.client()
+        self._nodes = [node.client() for node in nodes_of(servers)]
         self._discarded = 0
         self.ledger = Ledger(folder)
-        self.server_name = f"{server.kind} {'.'.join(map(str, server.version))}"
+        self.server_name = f"{servers.kind} {'.'.join(map(str, servers.version))}"
 
     def begin(self, rate: float) -> None:
         """Start the producer once all worker processes claim."""
@@ -240,11 +262,11 @@ class Setting:
         self._watcher.start()
         self._began = time.monotonic()
         pids = {
-            "server": self._server.pid,
+            **names_of(nodes_of(self._servers)),
             "producer": self._producer.pid,
             "supervisor": self._worker.pid,
         }
-        self._sampler = Sampler(self._client, self.ledger, self._watcher, pids)
+        self._sampler = Sampler(self._nodes, self.ledger, self._watcher, pids)
 
     @property
     def spent_s(self) -> float:
@@ -314,7 +336,7 @@ class Setting:
         self._forget("worker")
         self.ledger.read()
         lateness = timed_lateness()
-        persistence = self._client.info("persistence")
+        persistence = [node.info("persistence") for node in self._nodes]
         schedules = sum(
             self._client.zcard(queue.keys.periods)
             for queue in conf.get_settings().queues.values()
@@ -332,33 +354,70 @@ class Setting:
                 "worker": self._worker.returncode,
             },
             aof={
-                name: persistence[name]
+                name: " ".join(sorted({each[name] for each in persistence}))
                 for name in ("aof_last_write_status", "aof_last_bgrewrite_status")
             },
             errors=[*errors, *([f"the overview: {overview!r}"] if overview else ())],
         )
 
 
+def nodes_of(servers: Server | TestCluster) -> list[Server]:
+    return servers.nodes if isinstance(servers, TestCluster) else [servers]
+
+
+def names_of(nodes: Sequence[Server]) -> dict[str, int]:
+    """Return the processes of servers by names."""
+    if len(nodes) == 1:
+        return {"server": nodes[0].pid}
+    return {f"node {place}": node.pid for place, node in enumerate(nodes, 1)}
+
+
 @contextmanager
-def _serving(options: argparse.Namespace) -> Iterator[Server]:
-    with bench.running(options.server, **LASTING) as server:
-        os.environ["DELAYQ_SOAK_URL"] = server.url
+def _serving(options: argparse.Namespace) -> Iterator[Server | TestCluster]:
+    lasting = LASTING | bench.SLOW_LOG
+    cluster = None
+    if options.shards is None:
         os.environ["DELAYQ_SOAK_QUEUES"] = str(options.queues)
+    else:
+        os.environ["DELAYQ_SOAK_SHARDS"] = str(options.shards)
+        cluster = TestCluster(
+            options.server, primaries=options.shards, replicas=0, options=lasting
+        )
+    servers = cluster or Server(options.server, lasting)
+    try:
+        servers.start()
+        if cluster is not None:
+            _spread(cluster)
+        os.environ["DELAYQ_SOAK_URL"] = servers.url
         os.environ["DJANGO_SETTINGS_MODULE"] = "benchmarks.soak.settings"
         import django
 
         django.setup()
-        yield server
+        yield servers
+    finally:
+        servers.stop()
+
+
+def _spread(cluster: TestCluster) -> None:
+    """Give each node a shard."""
+    from django_delayq.delivery.sharding import shard_name
+
+    (queue,) = queue_names()
+    for number, target in enumerate(cluster.nodes):
+        name = shard_name(queue, number)
+        source = cluster.holder_of(name)
+        if source is not target:
+            cluster.move(key_slot(name.encode()), source, target)
 
 
 @contextmanager
 def _setting(
-    server: Server, folder: Path, longest_s: float, interrupts: int
+    servers: Server | TestCluster, folder: Path, longest_s: float, interrupts: int
 ) -> Iterator[Setting]:
     folder.mkdir()
     os.environ["DELAYQ_SOAK_LEDGER"] = str(folder)
     with bench.working("--processes", str(PROCESSES), "--verbosity", "0") as worker:
-        yield Setting(server, folder, longest_s, worker, interrupts)
+        yield Setting(servers, folder, longest_s, worker, interrupts)
 
 
 def _tell(sample: Sample, seconds: float) -> None:

@@ -1,5 +1,6 @@
 """The kinds of jobs that a soak schedules: how many of each, and what has to become of one."""
 
+import os
 from typing import NamedTuple
 
 
@@ -47,6 +48,7 @@ NUMBERS = {kind.task: number for number, kind in enumerate(KINDS)}
 TICKS_S = (2, 5)
 
 
-def queue_names(count: int) -> list[str]:
-    """Return the names of so many queues."""
+def queue_names() -> list[str]:
+    """Return the names of the queues, as many as the environment says; one, if that has shards."""
+    count = int(os.environ.get("DELAYQ_SOAK_QUEUES", 1))
     return [f"soak-{number}" for number in range(count)]

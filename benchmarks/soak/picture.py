@@ -66,9 +66,18 @@ def panels_of(samples: Sequence[Sample]) -> list[Panel]:
 
     last = samples[-1]
     workers = sorted(name for name in last.rss if name.startswith("worker"))
-    names = {"server": "server", "producer": "producer"} | {
-        name: f"worker {place}" for place, name in enumerate(workers, 1)
+    nodes = [name for name in last.rss if name.startswith("node")]
+    server = "nodes" if nodes else "server"
+    processes = {server: nodes or ["server"], "producer": ["producer"]} | {
+        f"worker {place}": [name] for place, name in enumerate(workers, 1)
     }
+
+    def together(figures: Callable[[Sample], dict[str, int]]) -> dict[str, Values]:
+        return {
+            shown: line(lambda s, names=names: _sum(figures(s), names))  # type: ignore[misc]
+            for shown, names in processes.items()
+        }
+
     return [
         Panel(
             "Lateness, ms",
@@ -88,14 +97,14 @@ def panels_of(samples: Sequence[Sample]) -> list[Panel]:
         ),
         Panel("Jobs that wait", {"": line(lambda s: s.waiting)}),
         Panel(
-            "Keys of the server",
+            f"Keys of the {server}",
             {
                 "all": line(lambda s: s.dbsize),
                 "without results": line(lambda s: s.dbsize - s.keys.get(RESULTS, 0)),
             },
         ),
         Panel(
-            "Memory of the server, MiB",
+            f"Memory of the {server}, MiB",
             {
                 "all": line(lambda s: s.used_memory / MIB),
                 "of that, statistics": line(lambda s: s.statistics_memory / MIB),
@@ -105,22 +114,17 @@ def panels_of(samples: Sequence[Sample]) -> list[Panel]:
         Panel(
             "Memory of processes, RSS, MiB",
             {
-                shown: line(lambda s, name=name: _mib(s.rss.get(name)))  # type: ignore[misc]
-                for name, shown in names.items()
+                shown: [None if size is None else size / MIB for size in sizes]
+                for shown, sizes in together(lambda s: s.rss).items()
             },
         ),
-        Panel(
-            "Open files and sockets",
-            {
-                shown: line(lambda s, name=name: s.handles.get(name))  # type: ignore[misc]
-                for name, shown in names.items()
-            },
-        ),
+        Panel("Open files and sockets", together(lambda s: s.handles)),
     ]
 
 
-def _mib(size: int | None) -> float | None:
-    return None if size is None else size / MIB
+def _sum(figures: dict[str, int], names: Sequence[str]) -> int | None:
+    found = [figures[name] for name in names if name in figures]
+    return sum(found) if found else None
 
 
 def _panel(panel: Panel, times_s: Sequence[float], theme: Theme) -> list[str]:

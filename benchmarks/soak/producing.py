@@ -155,8 +155,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     django.setup()
     recorder = Recorder(Path(os.environ["DELAYQ_SOAK_LEDGER"]), "producer")
-    queues = queue_names(int(os.environ["DELAYQ_SOAK_QUEUES"]))
-    producer = Producer(recorder, queues, longest_s)
+    producer = Producer(recorder, queue_names(), longest_s)
     began, made = time.monotonic(), 0
     while not select.select([sys.stdin], [], [], TURN_S if rate else 0)[0]:
         missing = round((time.monotonic() - began) * rate) - made

@@ -5,6 +5,7 @@ import re
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ class Sample(msgspec.Struct):
     ledger_p50_ms: float | None
     ledger_p99_ms: float | None
     ledger_most_ms: float | None
-    #: Keys of the server by kind, without the name of the queue.
+    #: Keys of all servers by kind, without the name of the queue. So are memory, file and clients those of all.
     keys: dict[str, int]
     used_memory: int
     #: Of that, what our statistics take.
@@ -47,7 +48,7 @@ class Sample(msgspec.Struct):
     clients: int
     #: The longest call that held the server.
     longest_call_ms: float
-    #: By process: server, producer, supervisor, and worker processes by their pids.
+    #: By process: server or nodes, producer, supervisor, and worker processes by their pids.
     rss: dict[str, int]
     handles: dict[str, int]
     #: Looks at the overview: how many, and how long the median and the longest took.
@@ -105,14 +106,15 @@ class Sampler:
 
     def __init__(
         self,
-        client: redis.Redis,
+        nodes: Sequence[redis.Redis],
         ledger: Ledger,
         watcher: Watcher,
         pids: dict[str, int],
     ) -> None:
         from django_delayq.delivery.statistics import Histogram
 
-        self._client = client
+        #: Clients of all servers.
+        self._nodes = nodes
         self._ledger = ledger
         self._watcher = watcher
         #: Processes by name; the supervisor's children are found anew each time.
@@ -134,11 +136,14 @@ class Sampler:
         lateness = timed_lateness()
         measured = _difference(lateness, self._lateness)
         self._lateness = lateness
-        info: dict[str, Any] = self._client.info()
-        keys = list(self._client.scan_iter(count=1_000))
+        infos: list[dict[str, Any]] = [node.info() for node in self._nodes]
+        keys = [
+            (node, key) for node in self._nodes for key in node.scan_iter(count=1_000)
+        ]
         looks_ms = self._watcher.taken()
-        longest_us, _ = bench.slowest_us(self._client)
-        self._client.slowlog_reset()
+        longest_us = max(bench.slowest_us(node)[0] for node in self._nodes)
+        for node in self._nodes:
+            node.slowlog_reset()
         rss, handles = look_at(
             {**self._pids, **worker_processes(self._pids["supervisor"])}
         )
@@ -152,15 +157,15 @@ class Sampler:
             ledger_p50_ms=bench.percentile(late_ms, 0.5) if late_ms else None,
             ledger_p99_ms=bench.percentile(late_ms, 0.99) if late_ms else None,
             ledger_most_ms=max(late_ms, default=None),
-            keys=dict(Counter(kind_of(key.decode()) for key in keys)),
-            used_memory=info["used_memory"],
+            keys=dict(Counter(kind_of(key.decode()) for _, key in keys)),
+            used_memory=sum(info["used_memory"] for info in infos),
             statistics_memory=sum(
-                self._client.memory_usage(key, samples=0) or 0
-                for key in keys
+                node.memory_usage(key, samples=0) or 0
+                for node, key in keys
                 if _GROWING.match(key.decode())
             ),
-            aof_size=info["aof_current_size"],
-            clients=info["connected_clients"],
+            aof_size=sum(info["aof_current_size"] for info in infos),
+            clients=sum(info["connected_clients"] for info in infos),
             longest_call_ms=longest_us / 1000,
             rss=rss,
             handles=handles,

@@ -9,9 +9,12 @@ DEBUG = False
 USE_TZ = True
 INSTALLED_APPS = ["django_delayq", "benchmarks.soak"]
 DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
-_QUEUES = queue_names(int(os.environ["DELAYQ_SOAK_QUEUES"]))
+_QUEUES = queue_names()
+_SHARDS = os.environ.get("DELAYQ_SOAK_SHARDS")
 DELAYQ = {
     "CONNECTION": os.environ["DELAYQ_SOAK_URL"],
+    "QUEUES": {_QUEUES[0]: {"SHARDS": int(_SHARDS)}}
+    if _SHARDS
     # One of them keeps Redisson's list.
-    "QUEUES": {name: {"INSERTION_LIST": name == _QUEUES[-1]} for name in _QUEUES},
+    else {name: {"INSERTION_LIST": name == _QUEUES[-1]} for name in _QUEUES},
 }

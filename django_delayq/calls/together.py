@@ -146,15 +146,20 @@ def _lost(replies: Sequence[Any]) -> list[int]:
 
 def _exchange(calls: Sequence[Call[Any]]) -> Steps[list[Any]]:
     replies: list[Any] = yield Exchange([call.command() for call in calls])
-    unknown = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
-    if unknown:
-        # NOSCRIPT means that the call did not run. The first call brings the script for the others.
+    # NOSCRIPT means that the call did not run. The first call brings the script for the others, but for those that go to
+    # another node of a cluster: these bring it as well.
+    for is_each_whole in (False, True):
+        unknown = [
+            i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)
+        ]
+        if not unknown:
+            break
         seen: set[str] = set()
         commands = []
         for i in unknown:
             sha = calls[i].script.sha
-            is_first = sha not in seen
-            commands.append(calls[i].full_command() if is_first else calls[i].command())
+            is_whole = is_each_whole or sha not in seen
+            commands.append(calls[i].full_command() if is_whole else calls[i].command())
             seen.add(sha)
         for i, reply in zip(unknown, (yield Exchange(commands)), strict=True):
             replies[i] = reply

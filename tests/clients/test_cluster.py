@@ -44,6 +44,7 @@ from django_delayq.clients.cluster import key_of
 from django_delayq.conf import get_settings
 from django_delayq.faults import describe_fault
 from django_delayq.jobs import formats
+from django_delayq.jobs.statistics import astatistics_totals, statistics_totals
 from django_delayq.showing.overview import look
 from django_delayq.waiting.channel import ChannelListener
 from django_delayq.waiting.lists import Peeks, wait_for_any
@@ -149,6 +150,19 @@ def test_scripts_that_a_node_has_never_seen_reach_it_in_the_stream(
     )
 
     assert len(jobs) == 9
+
+
+def test_calls_made_at_once_bring_their_script_to_each_node(
+    cluster: TestCluster, names: list[str]
+) -> None:
+    def flush() -> None:
+        for node in cluster.nodes[: cluster.primaries]:
+            node.client().script_flush()
+
+    flush()
+    assert list(statistics_totals(names)) == names
+    flush()
+    assert list(asyncio.run(astatistics_totals(names))) == names
 
 
 def test_the_event_loop_reaches_all_nodes(names: list[str]) -> None:

@@ -24,7 +24,7 @@ SURE = (
 
 
 def begin(output: Path, *more: str) -> "subprocess.Popen[str]":
-    arguments = ["--every", "0.5", "--longest", "1", "--queues", "2"]
+    arguments = ["--every", "0.5", "--longest", "1"]
     arguments += ["--output", str(output), *more]
     return subprocess.Popen(
         [sys.executable, "-m", "benchmarks.soak", *arguments],
@@ -51,10 +51,16 @@ def report_of(output: Path, status: int, printed: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_soak_of_some_seconds(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("layout", "servers"),
+    [(("--queues", "2"), {"server"}), (("--shards", "2"), {"node 1", "node 2"})],
+)
+def test_soak_of_some_seconds(
+    tmp_path: Path, layout: tuple[str, ...], servers: set[str]
+) -> None:
     output = tmp_path / "pictures" / "soak"
 
-    process = begin(output, "--seconds", "5")
+    process = begin(output, "--seconds", "5", *layout)
     printed, progress = process.communicate()
 
     assert process.returncode in (0, 1), progress
@@ -65,7 +71,7 @@ def test_soak_of_some_seconds(tmp_path: Path) -> None:
     assert report["jobs"] > 0
     last = report["samples"][-1]
     assert {"delayq_workers", "delayq_claims", "delayq_result"} <= set(last["keys"])
-    assert {"server", "producer", "supervisor"} < set(last["rss"])
+    assert servers | {"producer", "supervisor"} < set(last["rss"])
     assert last["rss"].keys() == last["handles"].keys()
     assert sum(name.startswith("worker") for name in last["rss"]) == 2
     assert "of 5 s" in progress
