@@ -6,7 +6,7 @@ import pytest
 
 from tests.chaos.__main__ import face
 from tests.chaos.arena import Arena, Span
-from tests.chaos.faults import FAULTS, NotHere
+from tests.chaos.fault import FAULTS, NotHere
 from tests.chaos.lines import append
 from tests.servers import ServerUnavailable
 

@@ -606,6 +606,12 @@ class TestFailures:
         }
         node, replica = cluster.nodes[0], cluster.nodes[cluster.primaries]
         task = add.using(queue=name, durable=PATIENT)
+
+        def store() -> Any:
+            if is_async:
+                return asyncio.run(aschedule(task, LATER, 2))
+            return schedule(task, LATER, 2)
+
         # The node knows the script, and so the call runs before it waits.
         schedule(task, LATER, 1)
         replica.suspend()
@@ -614,10 +620,7 @@ class TestFailures:
         try:
             # Or the replica has taken over, and has no replica.
             with pytest.raises((RedisConnectionError, NotDurable)):
-                if is_async:
-                    asyncio.run(aschedule(task, LATER, 2))
-                else:
-                    schedule(task, LATER, 2)
+                store()
         finally:
             killer.join()
 
