@@ -127,6 +127,12 @@ class TestCluster:
         with node.client() as client:
             return str(client.execute_command("CLUSTER INFO")["cluster_state"])
 
+    def set_node_timeout(self, time_ms: int, *nodes: Server) -> None:
+        """Say for how long a node may be silent, to these nodes."""
+        for node in nodes or self.nodes:
+            with node.client() as client:
+                client.config_set("cluster-node-timeout", time_ms)
+
     def wait_for_replicas(self) -> None:
         """Wait until the replicas have all that their primaries have written."""
         for primary in self.nodes[: self.primaries]:

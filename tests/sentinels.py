@@ -4,7 +4,7 @@ The Sentinels are told to look several times a second, so that a failover takes 
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -95,6 +95,13 @@ class Watched:
         for name, value in {**TREATMENT, **own}.items():
             if value:
                 execute("SENTINEL", "SET", NAME, name, value)
+
+    def set_down_after(self, times_ms: Sequence[int] = DOWN_AFTER_MS) -> None:
+        """Say for how long the primary may be silent, to each Sentinel."""
+        for sentinel, time_ms in zip(self.sentinels, times_ms, strict=True):
+            self.client(sentinel).execute_command(
+                "SENTINEL", "SET", NAME, "down-after-milliseconds", time_ms
+            )
 
     def demote_unseen(self) -> Server:
         """Swap the primary behind the backs of the Sentinels, so that no connection is closed. Return the new primary."""

@@ -19,6 +19,12 @@ from tests.sentinels import Watched
 SURE = "sure"
 
 
+#: Until the fault, and once another server is the primary, no pause of a busy machine is taken for a failure.
+PATIENT_MS = (60_000, 60_000, 60_000)
+#: A replica that has heard nothing for ten times as long as a primary may be silent is not promoted. Well below that.
+MOST_HELD_BACK_MS = 2_000
+
+
 def watched(kind: str) -> Layout:
     return Watched(kind, options=LEGIBLE), {QUEUE: {}, SURE: {"DURABLE": 2}}
 
@@ -27,16 +33,25 @@ def fail_over(arena: Arena, how: str) -> None:
     """Have the primary fail, ``kill`` or ``suspend``, while its replicas are behind by some jobs."""
     place = arena.place
     assert isinstance(place, Watched)
+    place.set_down_after(PATIENT_MS)
     arena.let_it_run()
     old = place.primary
     run_id = arena.run_id()
     load = arena.load_of(QUEUE)
     with trouble(arena):
-        hold_back(old)
-        load.wait_for_more(20)
+        while True:
+            held_ms = now_ms()
+            hold_back(old)
+            load.wait_for_more(20)
+            place.set_down_after()
+            if now_ms() - held_ms < MOST_HELD_BACK_MS:
+                break
+            let_in(old)
+            place.wait_until_whole()
         getattr(old, how)()
         failed_ms = now_ms()
         switched_s, port = place.wait_for_switch(old)
+        place.set_down_after(PATIENT_MS)
         new = next(server for server in place.servers if server.port == port)
         # It is dead or hangs: nobody has told it to follow yet, and to throw away what it has.
         before = tokens_of(old)
