@@ -41,6 +41,8 @@ def chromium_in(profile: Path) -> Iterator[Any]:
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     for argument in (
         "--headless=new",
+        # Bootstrap scrolls smoothly: what is clicked would still be on its way.
+        "--force-prefers-reduced-motion",
         "--no-sandbox",
         "--disable-gpu",
         "--disable-quic",
