@@ -16,6 +16,7 @@ from benchmarks.soak.sampling import Sampler, Watcher
 from django_delayq.delivery.sharding import shard_name
 from django_delayq.jobs import formats
 from tests.clusters import TestCluster
+from tests.polling import wait_until
 from tests.servers import Server
 
 NODES = 3
@@ -61,6 +62,10 @@ def test_sample_adds_up_the_nodes(
     for (queue,) in nodes.names_on_each():
         with nodes.holder_of(queue).client() as client:
             client.set(f"delayq_progress:{{{queue}}}", b"x" * SIZE)
+    wait_until(
+        lambda: all(each.info()["aof_current_size"] > SIZE for each in clients),
+        description="each node has written its file",
+    )
     pids = names_of(nodes_of(nodes)) | {"supervisor": supervisor}
     sampler = Sampler(clients, Ledger(tmp_path), Watcher(), pids)
 
