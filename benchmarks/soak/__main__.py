@@ -1,8 +1,9 @@
 """``python -m benchmarks.soak``: steady load for an hour, and whether anything grows, is lost, runs twice or runs early.
 
 A server with an append-only file, a worker of two processes with the defaults, and a producer that schedules twenty tasks
-at a steady rate, on four queues or, with ``--shards``, on one queue whose shards lie on the nodes of a cluster: some fail, some die, some have unique keys, limits, priorities, results, progress or schedules; some are
-cancelled or moved. The producer and the tasks write a ledger of their own. Every 15 s a sample is taken.
+at a steady rate on four queues: some fail, some die, some have unique keys, limits, priorities, results, progress or
+schedules; some are cancelled or moved. With ``--shards``, there is one queue instead, and each of its shards lies on a node
+of its own in a cluster. The producer and the tasks write a ledger of their own. Every 15 s a sample is taken.
 
 Ctrl-C ends it with what it has. The exit status is 1 if a finding does not hold.
 """
@@ -30,6 +31,7 @@ from benchmarks.soak.ledger import Event, Ledger
 from benchmarks.soak.picture import draw
 from benchmarks.soak.sampling import Sample, Sampler, Watcher, timed_lateness
 from benchmarks.soak.verdict import End, Finding, judge
+from django_delayq.delivery.sharding import MOST_SHARDS, shard_name
 from tests.clusters import TestCluster
 from tests.polling import wait_until
 from tests.servers import Server, available_kinds
@@ -75,7 +77,7 @@ def main() -> None:
     layout.add_argument("--queues", type=int, default=4)
     layout.add_argument(
         "--shards",
-        type=int,
+        type=_number_of_shards,
         help="one queue of so many shards, each on a node of its own",
     )
     parser.add_argument("--every", type=float, default=15, help="seconds a sample")
@@ -111,6 +113,14 @@ def main() -> None:
     publish(report, options.output)
     if any(finding.holds is False for finding in report.findings):
         sys.exit(1)
+
+
+def _number_of_shards(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 2 <= int(text) <= MOST_SHARDS:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of shards; give 2 to {MOST_SHARDS}, and leave it out for a single server"
+        )
+    return int(text)
 
 
 def soak(
@@ -387,7 +397,7 @@ def _serving(options: argparse.Namespace) -> Iterator[Server | TestCluster]:
     try:
         servers.start()
         if cluster is not None:
-            _spread(cluster)
+            spread(cluster)
         os.environ["DELAYQ_SOAK_URL"] = servers.url
         os.environ["DJANGO_SETTINGS_MODULE"] = "benchmarks.soak.settings"
         import django
@@ -398,10 +408,8 @@ def _serving(options: argparse.Namespace) -> Iterator[Server | TestCluster]:
         servers.stop()
 
 
-def _spread(cluster: TestCluster) -> None:
-    """Give each node a shard."""
-    from django_delayq.delivery.sharding import shard_name
-
+def spread(cluster: TestCluster) -> None:
+    """Give each node a shard: by their names, two may lie on one node, and another would have nothing to do."""
     (queue,) = queue_names()
     for number, target in enumerate(cluster.nodes):
         name = shard_name(queue, number)

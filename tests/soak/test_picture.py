@@ -37,6 +37,25 @@ def test_value_that_is_missing_parts_its_line() -> None:
     assert parted.count("<path") == whole.count("<path") + 1
 
 
+def test_nodes_are_drawn_together() -> None:
+    def have_nodes(sample: Sample, share: float) -> None:
+        for column in (sample.rss, sample.handles):
+            whole = column.pop("server")
+            column.update({"node 1": whole, "node 2": 2 * whole, "node 3": 3 * whole})
+
+    alone, together = (
+        {panel.title: panel.lines for panel in panels_of(each)}
+        for each in (samples(), samples(have_nodes))
+    )
+
+    for title in ("Memory of processes, RSS, MiB", "Open files and sockets"):
+        assert "server" not in together[title]
+        assert together[title]["nodes"] == [
+            6 * (value or 0) for value in alone[title]["server"]
+        ]
+    assert {"Keys of the nodes", "Memory of the nodes, MiB"} < together.keys()
+
+
 def test_lines_of_a_panel_differ_without_their_colours() -> None:
     svg = draw(samples(), "", "", THEMES["dark"])
 
