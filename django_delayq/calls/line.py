@@ -7,14 +7,19 @@ from typing import Any, Generic, TypeVar
 from redis.client import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from django_delayq.calls.call import Call
 from django_delayq.calls.command import Command
-from django_delayq.calls.connections import borrow, node_of
+from django_delayq.calls.connections import arguments_of, borrow, node_of
 from django_delayq.calls.errors import ELSEWHERE, LOST, mark_of_node, raise_hidden
 from django_delayq.calls.running import run
+from django_delayq.clock import monotonic_ms
 
 T = TypeVar("T")
+
+#: A node of a cluster that was silent for as long as its connections wait is asked again after so many times that long.
+SILENT_TIMES = 3
 
 
 class UnderWay(Generic[T]):
@@ -201,7 +206,11 @@ class Lines(Line):
 
 
 class _NodeLine(Line):
-    """The line to one node. Whoever waits for its reply has the other nodes work meanwhile."""
+    """The line to one node. Whoever waits for its reply has the other nodes work meanwhile.
+
+    A node that hangs holds up the others for a part of the time at most: once it has been silent, calls to it fail at
+    once for a while.
+    """
 
     ELSEWHERE = ELSEWHERE
 
@@ -209,6 +218,15 @@ class _NodeLine(Line):
         super().__init__(node)
         self.runs = lines.client
         self._lines = lines
+        self._silence: Exception | None = None
+        self._silent_until_ms = 0.0
+
+    def ask(self, call: "Call[T] | Command[T]") -> UnderWay[T]:
+        if self._silence is not None:
+            if monotonic_ms() < self._silent_until_ms:
+                return _failed(self, call, self._silence)
+            self._silence = None
+        return super().ask(call)
 
     def read_until(self, last: UnderWay[Any]) -> None:
         self._lines.flush()
@@ -218,7 +236,17 @@ class _NodeLine(Line):
         if isinstance(error, LOST):
             mark_of_node(error)
             self.runs.doubt()  # type: ignore[attr-defined]
+        if isinstance(error, RedisTimeoutError):
+            waited_s = arguments_of(self.client).get("socket_timeout") or 0.0
+            self._silence = error
+            self._silent_until_ms = monotonic_ms() + 1000 * SILENT_TIMES * waited_s
         super()._fail(error)
+
+
+def _failed(line: Line, call: "Call[T] | Command[T]", error: Exception) -> UnderWay[T]:
+    under_way = UnderWay(line, call)
+    under_way.tell(error)
+    return under_way
 
 
 class _NoLine(Line):
@@ -229,9 +257,7 @@ class _NoLine(Line):
         self._error = error
 
     def ask(self, call: "Call[T] | Command[T]") -> UnderWay[T]:
-        under_way = UnderWay(self, call)
-        under_way.tell(self._error)
-        return under_way
+        return _failed(self, call, self._error)
 
 
 def line_of(client: Redis) -> Line:

@@ -5,6 +5,7 @@ on a connection like that to a single server. Only this module follows the redir
 """
 
 import asyncio
+import math
 import random
 import threading
 import time
@@ -53,6 +54,8 @@ PAUSES_S = (0.01, 0.2)
 MOST_REDIRECTIONS = 16
 #: The table of slots is read again so often at most.
 REFRESH_EVERY_MS = 200.0
+#: For so long a node is waited for that is asked where the slots are, s.
+TABLE_PATIENCE_S = 0.5
 #: Commands whose second word is not a key.
 _WITHOUT_KEY = frozenset(
     [
@@ -286,6 +289,9 @@ class Cluster:
         arguments = cleanup_kwargs(**self.server.concealed())
         for name in ("host", "port", "db", "max_connections", "retry"):
             arguments.pop(name, None)
+        for name in ("socket_timeout", "socket_connect_timeout"):
+            # Any node knows the table, so one that hangs is not waited for.
+            arguments[name] = min(arguments.get(name) or math.inf, TABLE_PATIENCE_S)
         if issubclass(self.server.connection_class, SSLConnection):
             arguments["ssl"] = True
         return NodesManager(

@@ -54,6 +54,8 @@ CANCEL_S = 1.0
 #: The parts of a lease that a renewal may wait for a byte, and for a connection. A connection that dies in silence must
 #: cost no lease; after an outage, a process must be back before its leases are over, 5/12 of a lease later.
 RENEWAL_DEADLINES = {"socket_timeout": 1 / 6, "socket_connect_timeout": 1 / 10}
+#: For so long the loop waits for a node of a cluster, s: the other nodes have jobs as well.
+NODE_PATIENCE_S = 1.0
 #: At the end, how long the log handlers get to write what they hold.
 FLUSH_S = 1.0
 
@@ -116,8 +118,11 @@ class WorkerProcess:
         self._client = client
         self._listener = ChannelListener(client)
         self._destinations = DestinationWatch(client)
+        claiming = client
+        if isinstance(client, ClusterClient):
+            claiming = own_clients.make(**_at_most(client, NODE_PATIENCE_S))
         self.loop = ClaimLoop(
-            client,
+            claiming,
             options.queues,
             worker,
             owner=owner,
@@ -136,7 +141,7 @@ class WorkerProcess:
             else None,
         )
         renewing = own_clients.make(**_renewal_deadlines(client, worker.lease_ms))
-        for each in (client, renewing):
+        for each in (claiming, renewing):
             if isinstance(each, ClusterClient):
                 # A slot that is being moved holds up its own queues only: they are asked again later.
                 each.patience_s = 0.0
@@ -321,10 +326,18 @@ class WorkerProcess:
 
 def _renewal_deadlines(client: Redis, lease_ms: int) -> dict[str, float]:
     """Return the time-outs of the watchdog's client: those of the settings, or shorter ones."""
+    return {
+        name: _at_most(client, part * lease_ms / 1000)[name]
+        for name, part in RENEWAL_DEADLINES.items()
+    }
+
+
+def _at_most(client: Redis, seconds: float) -> dict[str, float]:
+    """Return the time-outs of a client's connections, or shorter ones."""
     told = arguments_of(client)
     return {
-        name: min(told.get(name) or math.inf, part * lease_ms / 1000)
-        for name, part in RENEWAL_DEADLINES.items()
+        name: min(told.get(name) or math.inf, seconds)
+        for name in ("socket_timeout", "socket_connect_timeout")
     }
 
 

@@ -9,8 +9,12 @@ from typing import Any
 import pytest
 from redis.crc import key_slot
 from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from django_delayq import schedule, schedule_many
+from django_delayq.calls import line
+from django_delayq.calls.command import Command
+from django_delayq.calls.errors import is_of_node
 from django_delayq.calls.line import Lines
 from django_delayq.clients.clients import own_clients
 from django_delayq.jobs import formats
@@ -161,6 +165,65 @@ def test_while_a_node_is_down_the_queues_of_the_others_are_served(
     )
     assert worker.is_running
     assert not any(worker.loop.queues[name].problem for name in names[1:])
+
+
+def test_a_node_that_hangs_is_not_waited_for_again_and_again(
+    private_cluster, on, monkeypatch
+):
+    cluster = private_cluster(replicas=0)
+    names = on(cluster)
+    lines = Lines(own_clients.make(socket_timeout=2))
+    hanging, other = (lines.of(name) for name in names[:2])
+    time = Command(("TIME",))
+    monkeypatch.setattr(line, "SILENT_TIMES", 1_000_000)
+    first = [hanging.ask(time), other.ask(time)]
+    assert all(asked.finish() for asked in first)
+
+    cluster.nodes[0].suspend()
+    try:
+        with pytest.raises(RedisTimeoutError):
+            hanging.ask(time).finish()
+        asked = [hanging.ask(time) for _ in range(3)]
+        assert all(each.is_told for each in asked), "the line waits once more"
+        for each in asked:
+            with pytest.raises(RedisTimeoutError) as caught:
+                each.finish()
+            assert is_of_node(caught.value)
+        assert other.ask(time).finish()
+    finally:
+        cluster.nodes[0].resume()
+
+    monkeypatch.setattr(line, "monotonic_ms", lambda: float("inf"))
+    assert lines.of(names[0]).ask(time).finish()
+    lines.close()
+
+
+def test_while_a_node_hangs_the_queues_of_the_others_are_served(
+    private_cluster, on, work, records, caplog
+):
+    cluster = private_cluster(replicas=0)
+    names = on(cluster)
+    worker = work(names)
+    for name in names:
+        schedule(tasks.note.using(queue=name), 0)
+    wait_until(lambda: records.count("run") == 3, description="it works")
+
+    cluster.nodes[0].suspend()
+    try:
+        later = [
+            schedule(tasks.note.using(queue=name), 0.05 * i).id
+            for i in range(10)
+            for name in names[1:]
+        ]
+        wait_until(
+            lambda: set(records.jobs("run")) >= set(later),
+            description="the others go on",
+        )
+        assert not any(worker.loop.queues[name].problem for name in names[1:])
+    finally:
+        cluster.nodes[0].resume()
+    last = schedule(tasks.note.using(queue=names[0]), 0).id
+    wait_until(lambda: last in records.jobs("run"), description="it is served again")
 
 
 def test_after_a_failover_a_worker_goes_on_with_the_replica(
