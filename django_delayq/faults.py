@@ -1,5 +1,6 @@
 """Says what an error of the server means and what to do, for a page of the admin or a terminal."""
 
+import re
 from typing import NamedTuple
 
 from redis.exceptions import (
@@ -25,6 +26,10 @@ from django_delayq.clients.sentinels import (
 from django_delayq.exceptions import EmbeddedServerError, InvalidSettings
 from django_delayq.redaction import redact
 from django_delayq.wording import gettext
+
+
+#: What redis-py says of a connection that the server closed, in the middle of TLS as well.
+_CLOSED = re.compile(r"closed by server|reset by peer|Broken pipe|EOF occurred|\[SSL")
 
 
 class Fault(NamedTuple):
@@ -125,12 +130,21 @@ def _meaning(error: Exception, message: str) -> tuple[str, str]:
             gettext("The server is starting and loads its data."),
             gettext("Try again in a moment; nothing is lost."),
         )
-    if isinstance(error, RedisConnectionError) and "closed by server" in message:
+    if isinstance(error, RedisConnectionError) and "CERTIFICATE_VERIFY" in message:
+        return (
+            gettext("The server's certificate is not accepted."),
+            gettext(
+                "Name the authority that has signed it, by ssl_ca_certs in DELAYQ['CONNECTION'], and the host as the"
+                " certificate does."
+            ),
+        )
+    if isinstance(error, RedisConnectionError) and _CLOSED.search(message):
         # Before AUTH, the server rejects long commands as protocol errors.
         return (
             gettext("The server closed the connection."),
             gettext(
-                "Does it ask for a password that DELAYQ['CONNECTION'] does not have? Was it restarted?"
+                "Was it restarted? Or does it ask for what DELAYQ['CONNECTION'] does not have: a password, TLS (rediss://),"
+                " or a certificate of ours (ssl_certfile and ssl_keyfile)?"
             ),
         )
     if isinstance(error, RedisConnectionError) and "was forked" in message:

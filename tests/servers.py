@@ -190,7 +190,7 @@ class Server:
         self.data_directory.mkdir(parents=True, exist_ok=True)
         for _ in range(5):
             if not self.port:
-                self.port = _free_port()
+                self.port = free_port()
             self._spawn()
             if self._is_ready():
                 return self
@@ -362,7 +362,7 @@ def _short_directory() -> str:
     return directory
 
 
-def _free_port() -> int:
+def free_port() -> int:
     # A Cluster's node listens 10,000 ports above its own, too.
     while True:
         with socket.socket() as probe:
