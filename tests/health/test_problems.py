@@ -279,6 +279,32 @@ def test_what_a_managed_service_hides_is_said(
         assert "append-only file is off" in texts(found)
 
 
+def test_commands_that_a_managed_service_has_taken_away_are_not_needed(
+    private_server: Callable[..., Server],
+) -> None:
+    taken = ["CONFIG", "SCRIPT", "CLIENT", "KEYS", "DEBUG", "SAVE", "BGSAVE", "MODULE"]
+    server = private_server(
+        rename_command="\nrename-command ".join(f'{name} ""' for name in taken)
+    )
+    with pytest.raises(redis.ResponseError, match="unknown command"):
+        server.client().config_get("maxmemory")
+
+    found = find_server_problems(server.client(), ["q"])
+
+    assert [each for each in found if each.level is Level.ERROR] == []
+
+
+def test_service_without_eval_is_told(
+    private_server: Callable[..., Server],
+) -> None:
+    server = private_server(rename_command='EVAL ""')
+
+    found = find_server_problems(server.client(), ["q"])
+
+    assert found[0].level is Level.ERROR
+    assert "EVAL" in found[0].message
+
+
 # Keys
 
 
