@@ -27,7 +27,6 @@ from django_delayq.exceptions import EmbeddedServerError, InvalidSettings
 from django_delayq.redaction import redact
 from django_delayq.wording import gettext
 
-
 #: What redis-py says of a connection that the server closed, in the middle of TLS as well.
 _CLOSED = re.compile(r"closed by server|reset by peer|Broken pipe|EOF occurred|\[SSL")
 

@@ -20,11 +20,13 @@ import msgspec
 from redis.client import Redis
 
 from django_delayq.calls.batch import BatchSizer
+from django_delayq.calls.connections import nodes_of
 from django_delayq.calls.running import run
 from django_delayq.clock import monotonic_ms
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import limiting, looking, pausing, periods, upgrading
 from django_delayq.delivery.looking import Counts
+from django_delayq.delivery.sharding import MOST_SHARDS, pin_shards
 from django_delayq.delivery.upgrading import Step
 from django_delayq.exceptions import DecodeError, DelayqError, EncodeError
 from django_delayq.jobs import envelope as envelopes
@@ -418,12 +420,45 @@ def queues_on(client: Redis) -> list[str]:
     """Return the names of the queues that a server has, as far as their keys tell."""
     names = set()
     for prefix in ("delayq_counters:", "redisson_delay_queue_timeout:"):
-        for key in client.scan_iter(match=f"{prefix}*", count=SCANNED):
+        for key in _scan(client, f"{prefix}*"):
             name = key.decode(errors="replace").removeprefix(prefix)
             if name.startswith("{") and name.endswith("}") and name.count("{") == 1:
                 name = name[1:-1]
             names.add(name)
     return sorted(names)
+
+
+def _scan(client: Redis, pattern: str) -> Iterator[bytes]:
+    for node in nodes_of(client):
+        yield from node.scan_iter(match=pattern, count=SCANNED)
+
+
+def check_shards(source: Redis, whole: QueueSettings) -> None:
+    """Make sure that a queue's keys are looked for where they will lie: they move with the shard in which they are.
+
+    Raises:
+        CannotMove: the source keeps unique keys or schedules in another number of shards than these settings.
+    """
+    here = whole.shards if whole.key_shards is None else whole.key_shards
+    there = run(source, pin_shards(whole.keys)).with_keys or 0
+    if there == here:
+        return
+    parts = [whole.shard(number) for number in range(MOST_SHARDS)] + [whole.bare()]
+    if any(_has_keys(source, part) for part in parts):
+        name = whole.name
+        where = f"in its first {there} shards" if there else "under its bare name"
+        raise CannotMove(
+            f"queue {name!r} of the source keeps unique keys and schedules {where}, and these settings say {here}. Set"
+            f" DELAYQ['QUEUES'][{name!r}]['KEY_SHARDS'] to {there} before anything is scheduled here, or let those jobs"
+            " end there first. Nothing has moved."
+        )
+
+
+def _has_keys(client: Redis, queue: QueueSettings) -> bool:
+    if client.hlen(queue.keys.unique):
+        return True
+    names: list[Any] = client.hkeys(queue.keys.schedules)
+    return any(name.startswith(b"stored ") for name in names)
 
 
 class Settings(msgspec.Struct):

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import redis
 
-from django_delayq import State, get_job, pause
+from django_delayq import State, get_job, pause, schedule
 from django_delayq.calls.running import run
 from django_delayq.delivery import looking
 from django_delayq.delivery.keys import DeliveryKeys
 from tests.conftest import keys_of
+from tests.jobs import samples
 from tests.jobs.adding import add
 from tests.jobs.hand import Hand
 from tests.management.conftest import Call
@@ -129,6 +130,65 @@ def test_queues_that_the_settings_do_not_have_are_named(
     assert said.status == 1
     assert queue in said.lines[-1]
     assert "does not have them" in said.lines[-1]
+
+
+def add_unique(queue: str, key: str) -> Any:
+    return schedule(samples.once.using(queue=queue), 3_600, key)
+
+
+def shards(queue: str, **options: Any) -> dict[str, Any]:
+    return {"QUEUES": {"default": {}, queue: options}}
+
+
+def test_all_shards_of_a_queue_move(
+    queue: str, other: str, use: Any, server: Server, call: Call
+) -> None:
+    use(server.socket_url, **shards(queue, SHARDS=3))
+    jobs = [add(queue, n, delay=3_600) for n in range(20)]
+    keyed = add_unique(queue, "k")
+    use(other, **shards(queue, SHARDS=3))
+
+    said = call("delayq_import", "--from", server.socket_url, "--queue", queue)
+
+    assert (said.status, said.err) == (0, "")
+    assert {get_job(job.id).state for job in [*jobs, keyed]} == {State.SCHEDULED}
+    assert not add_unique(queue, "k").created
+
+
+def test_shards_that_keep_keys_elsewhere_are_refused_before_anything_moves(
+    queue: str, hand: Hand, other: str, use: Any, server: Server, call: Call
+) -> None:
+    add(queue, 1, delay=3_600)
+    keyed = add_unique(queue, "k")
+    use(other, **shards(queue, SHARDS=3))
+
+    said = call("delayq_import", "--from", server.socket_url, "--queue", queue)
+
+    assert said.status == 1
+    assert "keeps unique keys and schedules under its bare name" in said.err
+    assert f"['{queue}']['KEY_SHARDS'] to 0" in said.err
+    assert jobs_on(hand.client, queue) == 2
+
+    use(other, **shards(queue, SHARDS=3, KEY_SHARDS=0))
+    said = call("delayq_import", "--from", server.socket_url, "--queue", queue)
+
+    assert (said.status, said.err) == (0, "")
+    assert get_job(keyed.id).state is State.SCHEDULED
+    assert not add_unique(queue, "k").created
+
+
+def test_shards_beyond_those_of_the_settings_are_named(
+    queue: str, other: str, use: Any, server: Server, call: Call
+) -> None:
+    use(server.socket_url, **shards(queue, SHARDS=3))
+    for n in range(30):
+        add(queue, n, delay=3_600)
+    use(other, **shards(queue, SHARDS=2))
+
+    said = call("delayq_import", "--from", server.socket_url)
+
+    assert said.status == 1
+    assert f"{queue}:2" in said.lines[-1]
 
 
 def test_a_server_is_not_moved_to_itself(

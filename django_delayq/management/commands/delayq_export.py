@@ -107,8 +107,7 @@ class Command(CommandWithExamples):
             )
         with explained():
             settings = conf.get_settings()
-            names = options["queue"] or sorted(settings.queues)
-            queues = [settings.queue(name) for name in dict.fromkeys(names)]
+            queues = settings.queues_of(*(options["queue"] or sorted(settings.names)))
             client = own_clients.make()
         try:
             with explained():

@@ -23,7 +23,13 @@ from django_delayq.management.moving_report import told
 from django_delayq.management.progress import ProgressLine
 from django_delayq.repair import exports
 from django_delayq.repair.importing import Importing
-from django_delayq.repair.moving import Moving, Tally, queues_on, total_of
+from django_delayq.repair.moving import (
+    Moving,
+    Tally,
+    check_shards,
+    queues_on,
+    total_of,
+)
 from django_delayq.translating import list_text, number_text
 
 #: Between two looks at a source whose jobs still run, s.
@@ -150,12 +156,15 @@ class Command(CommandWithExamples):
 
     def _move(self, target: Redis, options: dict[str, Any]) -> bool:
         settings, keyring = conf.get_settings(), conf.get_keyring()
-        names = options["queue"] or sorted(settings.queues)
-        queues = [settings.queue(name) for name in dict.fromkeys(names)]
+        names = options["queue"] or sorted(settings.names)
+        queues = settings.queues_of(*names)
         source = _client_of(options["source"])
         tallies: dict[str, Tally] = {}
         left: dict[str, Counts] = {}
         try:
+            for whole in settings.sharded.values():
+                if any(queue.whole == whole.name for queue in queues):
+                    check_shards(source, whole)
             others = [] if options["queue"] else queues_on(source)
             for queue in queues:
                 moving = Moving(
@@ -170,7 +179,7 @@ class Command(CommandWithExamples):
         finally:
             source.close()
         self._progress.end()
-        unknown = sorted(set(others) - set(settings.queues))
+        unknown = sorted(set(others) - {queue.name for queue in queues})
         self._tell(tallies, left, options, "", unknown)
         if options["dry_run"]:
             return True
