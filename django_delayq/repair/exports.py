@@ -168,6 +168,10 @@ class Exporting:
             for number, page in enumerate(self._pages(each), 1):
                 self.tallies[queue.name].moved += len(page)
                 yield Page(number, page)
+            if not self._is_copy:
+                # What was taken out is among what the last walk has seen held.
+                tally = self.tallies[queue.name]
+                tally.stay = max(0, tally.stay - tally.moved)
             runs[queue.name] = runs[queue.name]._replace(pages=number)
         self.code = code_of(runs)
         yield End(self.code)

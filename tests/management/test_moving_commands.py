@@ -438,6 +438,20 @@ def test_an_export_overwrites_no_file(queue: str, call: Call, tmp_path: Path) ->
     assert job.refresh() is State.SCHEDULED
 
 
+def test_an_export_says_what_it_has_taken_and_what_stays(
+    queue: str, hand: Hand, call: Call, tmp_path: Path
+) -> None:
+    for n in range(3):
+        add(queue, n, delay=3_600)
+
+    first = call("delayq_export", tmp_path / "first", "--queue", queue)
+    add(queue, 4, delay=3_600)
+    second = call("delayq_export", tmp_path / "second", "--queue", queue)
+
+    assert f"queue {queue}: 3 exported, and held here" in first.err.splitlines()
+    assert f"queue {queue}: 4 exported, and held here" in second.err.splitlines()
+
+
 def test_export_counts_first_if_it_is_told_to(queue: str, call: Call) -> None:
     job = add(queue, 1, delay=3_600)
 
