@@ -224,6 +224,7 @@ class _NodeLine(Line):
     def ask(self, call: "Call[T] | Command[T]") -> UnderWay[T]:
         if self._silence is not None:
             if monotonic_ms() < self._silent_until_ms:
+                self._note_silent()
                 return _failed(self, call, self._silence)
             self._silence = None
         return super().ask(call)
@@ -235,12 +236,16 @@ class _NodeLine(Line):
     def _fail(self, error: Exception) -> None:
         if isinstance(error, LOST):
             mark_of_node(error)
-            self.runs.doubt()  # type: ignore[attr-defined]
+            self._note_silent()
         if isinstance(error, RedisTimeoutError):
             waited_s = arguments_of(self.client).get("socket_timeout") or 0.0
             self._silence = error
             self._silent_until_ms = monotonic_ms() + 1000 * SILENT_TIMES * waited_s
         super()._fail(error)
+
+    def _note_silent(self) -> None:
+        # From then on the table of slots is read again and again, so a replica that takes over is soon found.
+        self.runs.note_silent(self.client)  # type: ignore[attr-defined]
 
 
 def _failed(line: Line, call: "Call[T] | Command[T]", error: Exception) -> UnderWay[T]:

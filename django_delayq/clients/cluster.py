@@ -9,7 +9,8 @@ import math
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -50,7 +51,7 @@ P = TypeVar("P")
 PATIENCE_S = 5.0
 #: The pauses meanwhile double, from the first of these to the second, s.
 PAUSES_S = (0.01, 0.2)
-#: Nodes that contradict each other could send a call to and fro for ever.
+#: Nodes that contradict each other could send a call back and forth for ever.
 MOST_REDIRECTIONS = 16
 #: The table of slots is read again so often at most.
 REFRESH_EVERY_MS = 200.0
@@ -194,7 +195,8 @@ class Slots:
                 before = dict(self._moved)
                 self._is_doubtful = False
                 try:
-                    self._asked(self._engine.initialize)
+                    with self._without_silent(self._engine):
+                        self._asked(self._engine.initialize)
                 except LOST:
                     # The old table still names the nodes that are up.
                     self._is_doubtful = True
@@ -208,6 +210,22 @@ class Slots:
             self._read_ms = monotonic_ms()
         finally:
             self._lock.release()
+
+    @contextmanager
+    def _without_silent(self, engine: NodesManager) -> Iterator[None]:
+        """Have the engine ask the nodes that answer, if there are any: it would wait for one that hangs."""
+        silent = {str(address) for address in self._silent}
+        left_out = {
+            name: node for name, node in engine.startup_nodes.items() if name in silent
+        }
+        if len(left_out) < len(engine.startup_nodes):
+            for name in left_out:
+                del engine.startup_nodes[name]
+        try:
+            yield
+        finally:
+            for name, node in left_out.items():
+                engine.startup_nodes.setdefault(name, node)
 
     def _asked(self, ask: Callable[[], Any]) -> Any:
         try:
@@ -377,7 +395,7 @@ class _Way:
     def turn(self, error: ResponseError, asked: Address | None) -> float:
         """Take in why a node did not run the command, and return how long to wait, s.
 
-        Raises the error if the command has been sent to and fro, or has waited, for too long.
+        Raises the error if the command has been sent back and forth, or has waited, for too long.
         """
         self._named, self.is_asking = None, False
         if isinstance(error, AskError):
@@ -444,6 +462,13 @@ class ClusterClient(Redis):
     def doubt(self) -> None:
         """Have the cluster asked where its slots are before the next command."""
         self._pools.slots.doubt()
+
+    def note_silent(self, node: Redis) -> None:
+        """Note that the node of a client did not answer: another may soon hold its slots."""
+        for address, each in self._nodes.items():
+            if each is node:
+                self._pools.slots.note_silent(address)
+                return
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Run a command on the node that holds its key.

@@ -22,11 +22,11 @@ local function read_moving(page)
   if #tokens == 0 then return jobs, tokens end
   local fields = {}
   for i, token in ipairs(tokens) do fields[i] = HISTORY .. token end
-  local froms, held = redis.call('HMGET', keys.moving_from, unpack(tokens)), redis.call('ZMSCORE', keys.held, unpack(tokens))
+  local origins, held = redis.call('HMGET', keys.moving_from, unpack(tokens)), redis.call('ZMSCORE', keys.held, unpack(tokens))
   local headers, payloads = redis.call('HMGET', keys.headers, unpack(tokens)), redis.call('HMGET', keys.payloads, unpack(tokens))
   local histories = redis.call('HMGET', keys.errors, unpack(fields))
   for i, token in ipairs(tokens) do
-    local place, score, failure = (froms[i] or ''):match('^(%l)([^%z]*)%z(.*)$')
+    local place, score, failure = (origins[i] or ''):match('^(%l)([^%z]*)%z(.*)$')
     if place and held[i] and headers[i] and payloads[i] then
       jobs[#jobs + 1] = { place = place, token = token, score = tonumber(score), header = headers[i], payload = payloads[i],
         error = failure, history = histories[i] or '' }

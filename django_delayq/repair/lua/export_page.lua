@@ -180,7 +180,7 @@ if run == '' or #jobs == 0 then return reply_of(looked, stay, jobs) end
 check_hashes(keys.headers, keys.payloads, keys.errors, keys.locators, keys.notes, keys.counters, keys.moving_from)
 check_sets(keys.held, keys.held_tasks, keys.ranked, keys.moving, keys.slots)
 -- Removals first, which a full server does not refuse.
-local tokens, held, tasks, headers, payloads, errors, pages, froms = {}, {}, {}, {}, {}, {}, {}, {}
+local tokens, held, tasks, headers, payloads, errors, pages, origins = {}, {}, {}, {}, {}, {}, {}, {}
 local name, why = 'moving ' .. run, nil
 why = held_error(name, WHY_MOVING, now_ms)
 for i, job in ipairs(jobs) do
@@ -192,7 +192,7 @@ for i, job in ipairs(jobs) do
   payloads[2 * i - 1], payloads[2 * i] = job.token, job.payload
   errors[2 * i - 1], errors[2 * i] = job.token, why
   pages[2 * i - 1], pages[2 * i] = page, job.token
-  froms[2 * i - 1], froms[2 * i] = job.token, job.place .. string.format('%.17g', job.score) .. '\0' .. job.error
+  origins[2 * i - 1], origins[2 * i] = job.token, job.place .. string.format('%.17g', job.score) .. '\0' .. job.error
 end
 if source == 'destination' then
   if places[#places] == #places - 1 then
@@ -219,7 +219,7 @@ redis.call('HSET', keys.headers, unpack(headers))
 redis.call('HSET', keys.payloads, unpack(payloads))
 redis.call('HSET', keys.errors, unpack(errors))
 redis.call('ZADD', keys.moving, unpack(pages))
-redis.call('HSET', keys.moving_from, unpack(froms))
+redis.call('HSET', keys.moving_from, unpack(origins))
 local _, kind = read_run()
 redis.call('HSET', keys.control, 'moving', run .. ' ' .. kind .. ' ' .. page)
 return reply_of(looked, stay, jobs)
