@@ -215,10 +215,22 @@ class TestCluster:
         """Give the slot to the target, and return once every node knows."""
         mine = self.id_of(target)
         for node in [target, *(each for each in self.nodes if each is not target)]:
-            with node.client() as client:
-                role = client.info("replication")["role"]
-                if role == "master":
-                    client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", mine)
+            wait_until(
+                lambda node=node: self._gives(slot, node, mine, target),  # type: ignore[misc]
+                description=f"{node} knows that slot {slot} is {target}'s",
+            )
+
+    def _gives(self, slot: int, node: Server, mine: str, target: Server) -> bool:
+        """Tell a primary whose the slot is, and return whether it says so as well: it may have heard of older news."""
+        with node.client() as client:
+            if client.info("replication")["role"] == "master":
+                client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", mine)
+            return any(
+                begin <= slot <= end and primary[1] == target.port
+                for begin, end, primary, *_ in client.execute_command(
+                    "CLUSTER", "SLOTS"
+                )
+            )
 
     def move(self, slot: int, source: Server, target: Server) -> None:
         """Move a slot with all its keys."""

@@ -27,6 +27,7 @@ from redis.exceptions import (
     NoPermissionError,
     RedisClusterException,
     ResponseError,
+    TryAgainError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
 
@@ -51,8 +52,8 @@ P = TypeVar("P")
 PATIENCE_S = 5.0
 #: The pauses meanwhile double, from the first of these to the second, s.
 PAUSES_S = (0.01, 0.2)
-#: Nodes that contradict each other could send a call back and forth for ever.
-MOST_REDIRECTIONS = 16
+#: So many redirections are followed at once. More of them come from nodes that do not agree yet which of them has a slot.
+FREE_REDIRECTIONS = 4
 #: The table of slots is read again so often at most.
 REFRESH_EVERY_MS = 200.0
 #: For so long a node is waited for that is asked where the slots are, s.
@@ -381,8 +382,14 @@ class _Way:
         self._pause_s = PAUSES_S[0]
         self._redirections = 0
         self._named: Address | None = None
+        # That the slot is being moved, which a server before 7.0 says between redirections only.
+        self._moving: TryAgainError | None = None
         #: Whether the node takes the command only after ASKING, because the slot is not its own yet.
         self.is_asking = False
+
+    def anew(self) -> "_Way":
+        """Return the way of another command, with the same end of patience."""
+        return _Way(self._slots, self._until_ms)
 
     def next(self, key: str | bytes | None) -> Address:
         return self._named or self._slots.holder(key)
@@ -400,19 +407,21 @@ class _Way:
         self._named, self.is_asking = None, False
         if isinstance(error, AskError):
             assert asked is not None
-            self._redirections += 1
-            if self._redirections > MOST_REDIRECTIONS:
-                raise error
             if isinstance(error, MovedError):
                 self._named = self._slots.note_moved(error, asked)
             else:
                 self._named = Address(error.host or asked.host, error.port)
                 self.is_asking = True
-            return 0.0
-        self._slots.doubt()
+            self._redirections += 1
+            if self._redirections <= FREE_REDIRECTIONS:
+                return 0.0
+        else:
+            self._slots.doubt()
+        if isinstance(error, TryAgainError):
+            self._moving = error
         pause_s = self._pause_s
         if monotonic_ms() + 1000 * pause_s > self._until_ms:
-            raise error
+            raise self._moving or error
         self._pause_s = min(2 * pause_s, PAUSES_S[1])
         return pause_s
 
@@ -503,12 +512,12 @@ class ClusterClient(Redis):
                 made = Exchange([commands[i] for i in places]).do(node)
             for i, reply in zip(places, made, strict=True):
                 if isinstance(reply, REDIRECTIONS):
-                    reply = self._follow(commands[i], reply, address, way)
+                    reply = self._follow(commands[i], reply, address, way.anew())
                 elif isinstance(reply, LOST):
                     self._lose(reply, address)
                     # Another node has nothing to wait for, and would say at once that all its replicas have it.
                     if key_of(commands[i]) is None and commands[i][0] not in _WAITS:
-                        reply = self._again(commands[i], way)
+                        reply = self._again(commands[i], way.anew())
                 replies[i] = reply
             if any(isinstance(reply, REDIRECTIONS) for reply in made):
                 _void_waits(commands, places, replies)
@@ -660,7 +669,7 @@ class AsyncClusterClient(aio.Redis):
         for (address, places), told in zip(groups.items(), made, strict=True):
             for i, reply in zip(places, told, strict=True):
                 if isinstance(reply, REDIRECTIONS):
-                    reply = await self._follow(commands[i], reply, address, way)
+                    reply = await self._follow(commands[i], reply, address, way.anew())
                 elif isinstance(reply, LOST):
                     mark_of_node(reply)
                     self._pools.slots.note_silent(address)
