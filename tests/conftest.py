@@ -274,6 +274,8 @@ def private_cluster(server_kind: str) -> Iterator[Callable[..., TestCluster]]:
 
 
 def _kind_of_nodes(kind: str) -> str:
+    if int(redis.__version__.partition(".")[0]) < 6:
+        pytest.skip("redis-py before 6 does not know the redirections of a cluster")
     if kind == ExternalServer.kind:
         pytest.skip("starts servers of its own")
     return "valkey" if kind == CLUSTER else kind

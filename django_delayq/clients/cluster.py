@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
+import redis
 from redis import asyncio as aio
 from redis.asyncio.connection import ConnectionPool as AsyncConnectionPool
 from redis.client import Redis
@@ -270,7 +271,16 @@ class Cluster:
         return self.server.decodes
 
     def slots(self) -> Slots:
-        """Make a table of slots. Nothing connects yet."""
+        """Make a table of slots. Nothing connects yet.
+
+        Raises:
+            InvalidSettings: this redis-py cannot tell the redirections of nodes from other errors.
+        """
+        # A client that was given works with older ones as well, as long as no slot moves.
+        if self.engine is None and int(redis.__version__.partition(".")[0]) < 6:
+            raise InvalidSettings(
+                f"a cluster needs redis-py 6 or later, and this is {redis.__version__}: pip install --upgrade redis"
+            )
         return Slots(self._find_engine)
 
     def pool(self, **overrides: Any) -> "Pools[ConnectionPool]":

@@ -53,6 +53,10 @@ from tests.jobs.samples import add, fetch
 from tests.polling import wait_until
 from tests.servers import Server
 
+pytestmark = pytest.mark.skipif(
+    int(redis.__version__.partition(".")[0]) < 6,
+    reason="a cluster needs redis-py 6",
+)
 LATER = 3600
 
 
@@ -594,7 +598,10 @@ class TestFailures:
                 return False
 
         wait_until(again, description="the replica has taken over")
-        assert cluster.holder_of(names[0]) in cluster.nodes[cluster.primaries :]
+        wait_until(
+            lambda: cluster.holder_of(names[0]) in cluster.nodes[cluster.primaries :],
+            description="the other nodes know",
+        )
         assert [get_job(job.id).state for job in jobs] == ["scheduled"] * 3
 
         async def main() -> int:
@@ -704,6 +711,13 @@ def test_a_plain_url_of_a_cluster_s_node_is_explained(
         client.get(names[1])
 
     assert "redis+cluster://" in describe_fault(caught.value).hint
+
+
+def test_an_old_redis_py_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redis, "__version__", "5.0.1")
+
+    with pytest.raises(InvalidSettings, match=r"needs redis-py 6 .* this is 5\.0\.1"):
+        Clients.of("redis+cluster://127.0.0.1:1").of_thread()
 
 
 def test_nobody_can_be_reached() -> None:
