@@ -9,7 +9,7 @@ def node_of(client: Any, key: str | None) -> Any:
 
     Without a key, any node of a cluster will do.
     """
-    return client.of_key(key) if hasattr(client, "of_key") else client
+    return client.of_key(key) if has_nodes(client) else client
 
 
 def has_nodes(client: Any) -> bool:
@@ -19,7 +19,7 @@ def has_nodes(client: Any) -> bool:
 
 def nodes_of(client: Any) -> list[Any]:
     """Return the clients of all servers that hold keys: the client itself, or those of a cluster's primaries."""
-    nodes: list[Any] = client.of_nodes() if hasattr(client, "of_nodes") else [client]
+    nodes: list[Any] = client.of_nodes() if has_nodes(client) else [client]
     return nodes
 
 

@@ -11,7 +11,12 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from django_delayq.calls.call import Call
 from django_delayq.calls.command import Command
-from django_delayq.calls.connections import arguments_of, borrow, node_of
+from django_delayq.calls.connections import (
+    arguments_of,
+    borrow,
+    has_nodes,
+    node_of,
+)
 from django_delayq.calls.errors import ELSEWHERE, LOST, mark_of_node, raise_hidden
 from django_delayq.calls.running import run
 from django_delayq.clock import monotonic_ms
@@ -267,4 +272,4 @@ class _NoLine(Line):
 
 def line_of(client: Redis) -> Line:
     """Return a line to the server of a client, or to the nodes of its cluster."""
-    return Lines(client) if hasattr(client, "of_key") else Line(client)
+    return Lines(client) if has_nodes(client) else Line(client)

@@ -12,7 +12,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from django_delayq.calls.call import Call
 from django_delayq.calls.command import Command
-from django_delayq.calls.connections import borrow
+from django_delayq.calls.connections import borrow, has_nodes
 from django_delayq.calls.errors import LOST, Demoted, may_have_run
 from django_delayq.calls.running import aexecute, execute
 from django_delayq.exceptions import MaybeScheduled
@@ -37,7 +37,7 @@ def send_once(client: Redis, call: Call[Any] | Command[Any]) -> Any:
         MaybeScheduled: the call was sent, and no reply came.
         redis.exceptions.RedisError: the call was not sent, or the server refused it.
     """
-    if client.connection_pool is None:
+    if has_nodes(client):
         return _send_to_cluster(client, call)
     try:
         return _send_once(client, call)
@@ -89,7 +89,7 @@ async def asend_once(client: aio.Redis, call: Call[Any] | Command[Any]) -> Any:
     # rounds the pool would lend a connection that died long ago, and a call that was never sent would count as a maybe.
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    if client.connection_pool is None:
+    if has_nodes(client):
         return await _asend_to_cluster(client, call)
     try:
         return await _asend_once(client, call)

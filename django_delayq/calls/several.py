@@ -10,7 +10,7 @@ from redis.exceptions import ClusterDownError, NoScriptError, RedisError, Respon
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from django_delayq.calls.call import Argument, Call
-from django_delayq.calls.connections import node_of
+from django_delayq.calls.connections import has_nodes, node_of
 from django_delayq.calls.errors import ELSEWHERE, LOST, unhidden
 from django_delayq.calls.running import run
 
@@ -120,7 +120,7 @@ class _Stream:
             _check_owner(self._pid)
             return call.read(connection.read_response())
         except ResponseError as error:
-            if isinstance(error, ELSEWHERE) and hasattr(self._client, "pooled"):
+            if isinstance(error, ELSEWHERE) and has_nodes(self._client):
                 return self._run(call)
             return unhidden(error)
         except LOST as error:

@@ -18,7 +18,7 @@ from redis.exceptions import NoScriptError, ResponseError
 from redis.retry import Retry
 
 from django_delayq.calls.call import Call
-from django_delayq.calls.connections import node_of
+from django_delayq.calls.connections import has_nodes, node_of
 from django_delayq.calls.errors import LOST, REDIRECTIONS
 from django_delayq.clients.server import POOL_ARGUMENTS
 
@@ -78,7 +78,7 @@ class DedicatedConnection:
             self._connection = self._new()  # the socket is the parent's
         elif connection._sock is not None:
             return False
-        elif hasattr(self._client, "of_key"):
+        elif has_nodes(self._client):
             self._connection = self._new()  # another node may hold the key now
         try:
             self._connection.connect()
@@ -101,8 +101,8 @@ class DedicatedConnection:
 
     def _doubt(self) -> None:
         """Have a cluster's client ask again where its slots are, before the next connection is made."""
-        if hasattr(self._client, "doubt"):
-            self._client.doubt()
+        if has_nodes(self._client):
+            self._client.doubt()  # type: ignore[attr-defined]
 
     def command(self, *command: bytes | str | int | float) -> Any:
         """Send one command and return its reply. Never repeat it."""
