@@ -11,6 +11,7 @@ from typing import BinaryIO
 import msgspec
 from redis.client import Redis
 
+from django_delayq import conf
 from django_delayq.calls.running import run
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import upgrading
@@ -22,6 +23,7 @@ from django_delayq.repair.moving import (
     Settings,
     Taking,
     Tally,
+    home_of_keys,
     new_run,
     schedules_of,
     settings_of,
@@ -38,6 +40,8 @@ class Begin(msgspec.Struct, frozen=True, tag="begin", tag_field="is"):
     version: int
     #: Whether the jobs also stay where they are, and run there.
     copy: bool
+    #: By queue, in how many shards its unique keys and schedules are, 0: under its bare name. A queue without any has none.
+    key_shards: dict[str, int] = {}
 
 
 class OfQueue(msgspec.Struct, frozen=True, tag="queue", tag_field="is"):
@@ -158,7 +162,7 @@ class Exporting:
         """Take everything out that can move, and yield the lines of the file."""
         runs: dict[str, Run] = {}
         taking = self.begin()
-        yield Begin(VERSION, self._is_copy)
+        yield Begin(VERSION, self._is_copy, self._homes())
         for queue in self._queues:
             each = taking[queue.name]
             runs[queue.name] = each.run or Run(new_run(), Kind.FILE, 0)
@@ -175,6 +179,15 @@ class Exporting:
             runs[queue.name] = runs[queue.name]._replace(pages=number)
         self.code = code_of(runs)
         yield End(self.code)
+
+    def _homes(self) -> dict[str, int]:
+        found = {}
+        settings = conf.get_settings()
+        for name in dict.fromkeys(queue.whole for queue in self._queues):
+            whole = settings.sharded.get(name) or settings.queue(name)
+            if (home := home_of_keys(self._client, whole)) is not None:
+                found[name] = home
+        return found
 
     def _pages(self, taking: Taking) -> Iterator[list[Moved]]:
         # Those that an export has taken before, whose file may be lost, are still held.

@@ -6,7 +6,13 @@ from django_delayq import conf
 from django_delayq.calls.running import run
 from django_delayq.repair import pages
 from django_delayq.repair.exports import Begin, End, Line, OfQueue, OfSchedule, Page
-from django_delayq.repair.moving import CannotMove, Storing, Tally, keep_settings
+from django_delayq.repair.moving import (
+    CannotMove,
+    Storing,
+    Tally,
+    check_home,
+    keep_settings,
+)
 from django_delayq.repair.pages import Kind, Run
 from django_delayq.wire.signing import Keyring
 
@@ -52,6 +58,10 @@ class Importing:
                         " server is gone, give --copy."
                     )
                 self._is_copy = line.copy
+                for name, there in line.key_shards.items():
+                    whole = conf.get_settings().sharded.get(name)
+                    if whole is not None:
+                        check_home(whole, there)
             case OfQueue():
                 self._begin(line)
             case OfSchedule():
@@ -63,7 +73,13 @@ class Importing:
                 self.code = "" if self._is_copy else line.code
 
     def _begin(self, line: OfQueue) -> None:
-        queue = self._queue = conf.get_settings().queue(line.name)
+        settings = conf.get_settings()
+        queue = self._queue = settings.queue(line.name)
+        if queue.name not in {each.name for each in settings.queues_of()}:
+            raise CannotMove(
+                f"{line.name!r} is a shard that these settings do not have, so nobody would serve it here. Give"
+                f" {queue.whole!r} as many SHARDS as the source has, and import the file again."
+            )
         tally = self.tallies.setdefault(line.name, Tally())
         self._run = line.run
         if self._is_dry:

@@ -26,7 +26,7 @@ from django_delayq.clock import monotonic_ms
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import limiting, looking, pausing, periods, upgrading
 from django_delayq.delivery.looking import Counts
-from django_delayq.delivery.sharding import MOST_SHARDS, pin_shards
+from django_delayq.delivery.sharding import pin_shards
 from django_delayq.delivery.upgrading import Step
 from django_delayq.exceptions import DecodeError, DelayqError, EncodeError
 from django_delayq.jobs import envelope as envelopes
@@ -433,25 +433,31 @@ def _scan(client: Redis, pattern: str) -> Iterator[bytes]:
         yield from node.scan_iter(match=pattern, count=SCANNED)
 
 
-def check_shards(source: Redis, whole: QueueSettings) -> None:
+def home_of_keys(client: Redis, whole: QueueSettings) -> int | None:
+    """Return in how many shards a server keeps unique keys and schedules of a queue, 0: under its bare name; None: it has none."""
+    known = run(client, pin_shards(whole.keys))
+    parts = [whole.bare(), *map(whole.shard, range(known.most))]
+    if not any(_has_keys(client, part) for part in parts):
+        return None
+    return known.with_keys or 0
+
+
+def check_home(whole: QueueSettings, there: int | None) -> None:
     """Make sure that a queue's keys are looked for where they will lie: they move with the shard in which they are.
 
     Raises:
-        CannotMove: the source keeps unique keys or schedules in another number of shards than these settings.
+        CannotMove: the source keeps them in another number of shards than these settings.
     """
     here = whole.shards if whole.key_shards is None else whole.key_shards
-    there = run(source, pin_shards(whole.keys)).with_keys or 0
-    if there == here:
+    if there is None or there == here:
         return
-    parts = [whole.shard(number) for number in range(MOST_SHARDS)] + [whole.bare()]
-    if any(_has_keys(source, part) for part in parts):
-        name = whole.name
-        where = f"in its first {there} shards" if there else "under its bare name"
-        raise CannotMove(
-            f"queue {name!r} of the source keeps unique keys and schedules {where}, and these settings say {here}. Set"
-            f" DELAYQ['QUEUES'][{name!r}]['KEY_SHARDS'] to {there} before anything is scheduled here, or let those jobs"
-            " end there first. Nothing has moved."
-        )
+    name = whole.name
+    where = f"in its first {there} shards" if there else "under its bare name"
+    raise CannotMove(
+        f"queue {name!r} of the source keeps unique keys and schedules {where}, and these settings say {here}. Set"
+        f" DELAYQ['QUEUES'][{name!r}]['KEY_SHARDS'] to {there} before anything is scheduled here, or let those jobs"
+        " end there first. Nothing has moved."
+    )
 
 
 def _has_keys(client: Redis, queue: QueueSettings) -> bool:

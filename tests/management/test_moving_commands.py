@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis
 
-from django_delayq import State, get_job, pause, schedule
+from django_delayq import State, find_jobs, get_job, pause, schedule
 from django_delayq.calls.running import run
 from django_delayq.delivery import looking
 from django_delayq.delivery.keys import DeliveryKeys
@@ -175,6 +175,40 @@ def test_shards_that_keep_keys_elsewhere_are_refused_before_anything_moves(
     assert (said.status, said.err) == (0, "")
     assert get_job(keyed.id).state is State.SCHEDULED
     assert not add_unique(queue, "k").created
+
+
+def test_a_file_whose_keys_would_be_looked_for_elsewhere_is_refused(
+    queue: str, other: str, use: Any, call: Call, tmp_path: Path
+) -> None:
+    add_unique(queue, "k")
+    path = exported(call, tmp_path, queue)
+    use(other, **shards(queue, SHARDS=3))
+
+    said = call("delayq_import", path)
+
+    assert said.status == 1
+    assert f"['{queue}']['KEY_SHARDS'] to 0" in said.err
+    use(other, **shards(queue, SHARDS=3, KEY_SHARDS=0))
+    assert call("delayq_import", path).lines[0] == f"queue {queue}: 1 moved"
+    assert not add_unique(queue, "k").created
+
+
+def test_a_file_with_shards_that_nobody_would_serve_is_refused(
+    queue: str, server: Server, other: str, use: Any, call: Call, tmp_path: Path
+) -> None:
+    use(server.socket_url, **shards(queue, SHARDS=3))
+    for n in range(30):
+        add(queue, n, delay=3_600)
+    path = exported(call, tmp_path, queue)
+    use(other, **shards(queue, SHARDS=2))
+
+    said = call("delayq_import", path)
+
+    assert said.status == 1
+    assert f"'{queue}:2' is a shard that these settings do not have" in said.err
+    use(other, **shards(queue, SHARDS=3))
+    assert call("delayq_import", path).status == 0
+    assert find_jobs(queue=queue).count() == 30
 
 
 def test_shards_beyond_those_of_the_settings_are_named(

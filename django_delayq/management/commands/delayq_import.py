@@ -26,7 +26,8 @@ from django_delayq.repair.importing import Importing
 from django_delayq.repair.moving import (
     Moving,
     Tally,
-    check_shards,
+    check_home,
+    home_of_keys,
     queues_on,
     total_of,
 )
@@ -164,7 +165,7 @@ class Command(CommandWithExamples):
         try:
             for whole in settings.sharded.values():
                 if any(queue.whole == whole.name for queue in queues):
-                    check_shards(source, whole)
+                    check_home(whole, home_of_keys(source, whole))
             others = [] if options["queue"] else queues_on(source)
             for queue in queues:
                 moving = Moving(
