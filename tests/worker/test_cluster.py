@@ -139,15 +139,23 @@ def test_slots_that_move_under_load_neither_lose_nor_double_a_job(
     assert sorted(records.jobs("run")) == sorted(stored)
 
 
+def at_work(work: Any, names: list[str], records: Any) -> Any:
+    """Return a worker that has run a job of each queue."""
+    worker = work(names)
+    for name in names:
+        schedule(tasks.note.using(queue=name), 0)
+    wait_until(
+        lambda: records.count("run") == len(names), description="the worker works"
+    )
+    return worker
+
+
 def test_while_a_node_is_down_the_queues_of_the_others_are_served(
     private_cluster, on, work, records, caplog
 ):
     cluster = private_cluster(replicas=0)
     names = on(cluster)
-    worker = work(names)
-    for name in names:
-        schedule(tasks.note.using(queue=name), 0)
-    wait_until(lambda: records.count("run") == 3, description="it works")
+    worker = at_work(work, names, records)
 
     cluster.nodes[0].kill(signal.SIGKILL)
     wait_until(
@@ -203,10 +211,7 @@ def test_while_a_node_hangs_the_queues_of_the_others_are_served(
 ):
     cluster = private_cluster(replicas=0)
     names = on(cluster)
-    worker = work(names)
-    for name in names:
-        schedule(tasks.note.using(queue=name), 0)
-    wait_until(lambda: records.count("run") == 3, description="it works")
+    worker = at_work(work, names, records)
 
     cluster.nodes[0].suspend()
     try:
