@@ -322,6 +322,13 @@ def tls(request: pytest.FixtureRequest, server_kind: str, tmp_path: Path) -> Tls
 
 
 @pytest.fixture
+def tls_watched(tls: Tls) -> Iterator[Watched]:
+    """`watched` for one test, where all speak TLS alone."""
+    with Watched(TLS_KIND, tls=tls) as watched:
+        yield watched
+
+
+@pytest.fixture
 def client(server: Server | ExternalServer) -> Iterator[redis.Redis]:
     """A client of the shared server; replies are bytes."""
     with server.client() as client:

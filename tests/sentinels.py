@@ -18,6 +18,8 @@ NAME = "mymaster"
 #: A primary that is silent for so long is down, ms, for each Sentinel. If two of them notice at once, and each votes for
 #: itself, the third decides.
 DOWN_AFTER_MS = (500, 500, 1_000)
+#: With these, no pause of a busy machine is taken for a failure.
+PATIENT_MS = (60_000, 60_000, 60_000)
 #: How often a Sentinel looks and speaks, ms: their own periods are seconds. And it is not to think that its clock jumps,
 #: after which it does nothing for half a minute: on a loaded machine it is only late.
 PERIODS = {
