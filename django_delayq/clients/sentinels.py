@@ -119,10 +119,10 @@ class _SentinelSSLConnection(SSLConnection):
     def _connect(self) -> Any:
         context = self._contexts.kept(is_async=False)
         if context is None or self.ssl_validate_ocsp or self.ssl_validate_ocsp_stapled:
-            sock = super()._connect()
+            sock = super()._connect()  # type: ignore[no-untyped-call]
             self._contexts.keep(sock.context, is_async=False)
             return sock
-        sock = Connection._connect(self)  # type: ignore[no-untyped-call]
+        sock = Connection._connect(self)
         try:
             return context.wrap_socket(sock, server_hostname=self.host)
         except OSError:
@@ -139,6 +139,12 @@ class _AsyncSentinelSSLConnection(AsyncSSLConnection):
             self.ssl_context = context
         else:
             contexts.keep(self.ssl_context, is_async=True)
+
+    async def disconnect(self, *args: Any, **kwargs: Any) -> None:
+        # The farewell of TLS waits for an answer, and may outlive the event loop.
+        if self._writer is not None:
+            self._writer.transport.abort()
+        await super().disconnect(*args, **kwargs)
 
 
 @dataclass(frozen=True)

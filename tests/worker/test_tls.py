@@ -1,19 +1,24 @@
 """Sentinels and clusters that speak TLS alone, to us and among themselves: their failovers, and what is wrong there."""
 
 import asyncio
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from redis.exceptions import RedisError
+from redis.sentinel import Sentinel
 
-from django_delayq import Durable, aschedule, get_job, schedule
+from django_delayq import BlockingQueue, Durable, aschedule, get_job, schedule
+from django_delayq.clients import sentinels
+from django_delayq.clients.sentinels import PrimaryNotFound
+from django_delayq.clients.server import Server as OfTheServer
 from django_delayq.exceptions import MaybeScheduled
 from tests.clusters import TestCluster
 from tests.conftest import skip_old_redis_py
 from tests.polling import wait_until
 from tests.sentinels import NAME, PATIENT_MS, Watched
-from tests.servers import Server
+from tests.servers import Server, free_port
 from tests.tls import KIND, OURS, Tls
 from tests.worker.project import tasks
 from tests.worker.test_connections import LATER, Over, fault_of, over, serve
@@ -152,3 +157,85 @@ class TestSentinels:
         assert fault.what == "The server's certificate is not accepted."
         assert "127.0.0.1" in fault.message
         assert "announce" in fault.hint
+
+    @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+    def test_certificates_are_read_once_for_many_questions_and_then_again(
+        self,
+        tls: Tls,
+        sentinel: Server,
+        monkeypatch: pytest.MonkeyPatch,
+        is_async: bool,
+    ) -> None:
+        with sentinel.client() as client:
+            client.execute_command("SENTINEL", "MONITOR", NAME, "127.0.0.1", 1, 1)
+        url = self.url(tls, sentinel, **OURS)
+        asked = OfTheServer.at(url).arguments["sentinels"]
+        monkeypatch.setattr(sentinels, "CONTEXT_KEPT_S", 600)
+
+        def find() -> int:
+            return (asyncio.run(asked.afind()) if is_async else asked.find()).port
+
+        assert find() == 1
+        os.replace(tls.folder / "other-ca.pem", tls.folder / "ca.pem")
+        assert find() == 1
+
+        monkeypatch.setattr(sentinels, "CONTEXT_KEPT_S", 0)
+        with pytest.raises(PrimaryNotFound, match="has a certificate that is accepted"):
+            find()
+
+
+def test_sentinels_without_tls_lead_to_servers_with_it(tls: Tls) -> None:
+    """As a URL cannot say: its scheme holds for both."""
+    watched = Watched(KIND, tls=tls)
+    plain = [free_port() for _ in watched.sentinels]
+    for sentinel, port in zip(watched.sentinels, plain, strict=True):
+        # They also listen with TLS, for each other.
+        sentinel.options["port"] = str(port)
+    with watched:
+        manager = Sentinel([("127.0.0.1", port) for port in plain])
+        client = manager.master_for(NAME, ssl=True, **tls.files(**OURS))
+        queue = BlockingQueue("mixed", connection=client)
+
+        queue.put("a")
+        assert asyncio.run(queue.apoll()) == "a"
+
+        queue.close()
+        client.close()
+        for each in manager.sentinels:
+            each.close()
+
+
+class TestCertificatesOfNodes:
+    @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+    def test_no_node_is_trusted(
+        self, tls: Tls, serve: Any, over: Over, is_async: bool
+    ) -> None:
+        skip_old_redis_py()
+        port = serve(cluster_enabled="yes", tls_cluster="yes")
+        url = tls.url(port, **OURS, ssl_ca_certs="other-ca.pem")
+        url = url.replace("rediss://", "rediss+cluster://")
+
+        fault = fault_of(over, url, is_async=is_async)
+
+        assert fault.what == "The server's certificate is not accepted."
+        assert "no node of the cluster can be asked: " in fault.message
+        assert f"127.0.0.1:{port}" in fault.message
+        assert "ssl_ca_certs" in fault.hint
+
+    def test_one_node_has_a_certificate_for_another_host(
+        self, tls: Tls, tls_cluster: Any, over: Over
+    ) -> None:
+        tls.issue("elsewhere", "redis.example.org")
+        cluster = tls_cluster(("server", "elsewhere"), primaries=2, replicas=0)
+        (there,), (elsewhere,) = cluster.names_on_each()
+        over.name = there
+        over.use(cluster.url)
+        assert schedule(tasks.note.using(queue=there), LATER).state == "scheduled"
+
+        over.name = elsewhere
+        for is_async in (False, True):
+            fault = fault_of(over, cluster.url, is_async=is_async)
+
+            assert fault.what == "The server's certificate is not accepted."
+            assert f"127.0.0.1:{cluster.nodes[1].port}" in fault.message
+            assert "announce" in fault.hint
