@@ -196,13 +196,19 @@ class Watched:
         if server not in self._clients:
             own = self.sentinel_password if server in self.sentinels else self.password
             self._clients[server] = redis.Redis(
-                unix_socket_path=str(server.socket_path),
+                "127.0.0.1",
+                # Not its other socket, where redis-py 5.0 has no time-out.
+                port=server.port,
                 password=own or None,
+                **self._tls_arguments(),
                 retry=None,
                 socket_timeout=1.0,
                 protocol=2,
             )
         return self._clients[server]
+
+    def _tls_arguments(self) -> dict[str, Any]:
+        return {} if self.tls is None else {"ssl": True, **self.tls.files(**OURS)}
 
     def named_ports(self) -> set[int]:
         """Return where the Sentinels say that the primary is, each of them."""
