@@ -13,14 +13,12 @@ from tests.chaos.history import (
     tokens_of,
 )
 from tests.chaos.lines import now_ms
-from tests.sentinels import Watched
+from tests.sentinels import PATIENT_MS, Watched
 
 #: The queue whose jobs both replicas have once `schedule()` returns.
 SURE = "sure"
 
 
-#: Until the fault, and once another server is the primary, no pause of a busy machine is taken for a failure.
-PATIENT_MS = (60_000, 60_000, 60_000)
 #: A replica that has heard nothing for ten times as long as a primary may be silent is not promoted. Well below that.
 MOST_HELD_BACK_MS = 2_000
 
