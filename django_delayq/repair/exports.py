@@ -68,14 +68,14 @@ class Page(msgspec.Struct, frozen=True, tag="page", tag_field="is"):
 
     number: int
     jobs: list[Moved]
+    #: Of these jobs: a page that lacks some must not be stored, as the whole one would be taken for stored then.
+    digest: str
 
 
 class End(msgspec.Struct, frozen=True, tag="end", tag_field="is"):
     """The last line."""
 
     code: str
-    #: How many jobs the file has.
-    jobs: int | None = None
 
 
 #: How files of gzip, zstd, xz and bzip2 begin.
@@ -129,6 +129,11 @@ def read(file: BinaryIO | Iterable[bytes]) -> Iterator[Line]:
     )
 
 
+def digest_of(jobs: list[Moved]) -> str:
+    """Return a digest of the jobs of a page."""
+    return blake2b(_encoder.encode(jobs), digest_size=5).hexdigest()
+
+
 def code_of(runs: dict[str, Run]) -> str:
     """Return the code that says that these runs, by queue, were imported whole."""
     text = "\n".join(
@@ -154,9 +159,16 @@ class Exporting:
         """Begin the runs of all queues.
 
         Raises:
-            CannotMove: one of them is being moved in another way.
+            CannotMove: one of them is being moved in another way, or is not yet deleted here after another move.
         """
         taking = {}
+        for queue in self._queues:
+            code = confirmed_with(self._client, queue)
+            if code is not None and not self._is_copy:
+                raise CannotMove(
+                    f"queue {queue.name!r}: another server has what was exported, and not all of it is deleted here yet. Run"
+                    f" delayq_export --confirm {code} again."
+                )
         for queue in self._queues:
             each = Taking(
                 self._client,
@@ -182,14 +194,14 @@ class Exporting:
             number = 0
             for number, page in enumerate(self._pages(each), 1):
                 self.tallies[queue.name].moved += len(page)
-                yield Page(number, page)
+                yield Page(number, page, digest_of(page))
             if not self._is_copy:
                 # What was taken out is among what the last walk has seen held.
                 tally = self.tallies[queue.name]
                 tally.stay = max(0, tally.stay - tally.moved)
             runs[queue.name] = runs[queue.name]._replace(pages=number)
         self.code = code_of(runs)
-        yield End(self.code, sum(tally.moved for tally in self.tallies.values()))
+        yield End(self.code)
 
     def _homes(self) -> dict[str, int]:
         found = {}

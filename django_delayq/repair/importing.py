@@ -14,6 +14,7 @@ from django_delayq.repair.exports import (
     OfSchedule,
     Page,
     code_of,
+    digest_of,
 )
 from django_delayq.repair.moving import (
     CannotMove,
@@ -86,8 +87,6 @@ class Importing:
                 self._settle()
                 if code_of(self._runs) != line.code:
                     raise _missing("a queue, or the last pages of one, are")
-                if line.jobs not in (None, self.seen):
-                    raise _missing(f"{line.jobs - self.seen:,} jobs are")
                 self.code = "" if self._is_copy else line.code
 
     def _settle(self) -> None:
@@ -129,6 +128,10 @@ class Importing:
         its_run = self._runs[self._queue.name]
         if line.number != its_run.pages + 1:
             raise _missing(f"pages of queue {self._queue.name!r} are")
+        if digest_of(line.jobs) != line.digest:
+            raise _missing(
+                f"jobs of page {line.number} of queue {self._queue.name!r} are"
+            )
         self._runs[self._queue.name] = its_run._replace(pages=line.number)
         if self._is_dry:
             self.tallies[self._queue.name].moved += len(line.jobs)

@@ -114,11 +114,6 @@ class Taking:
             CannotMove: the queue is being moved in another way.
         """
         keys = self._queue.keys
-        if kind is Kind.FILE and self._client.hexists(keys.control, "confirmed"):
-            raise CannotMove(
-                f"queue {self._queue.name!r}: another server has what was exported, and not all of it is deleted here yet. Run"
-                " delayq_export --confirm again, with the same code."
-            )
         self.run = run(self._client, pages.begin_export(keys, new_run(), kind))
         if self.run.kind is not kind:
             name = self._queue.name

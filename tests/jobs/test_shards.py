@@ -456,6 +456,27 @@ def test_pause_holds_all_shards_or_one(shards: Shards) -> None:
 
 
 @pytest.mark.redis
+def test_pause_and_limit_reach_shards_that_only_the_server_knows(
+    shards: Shards,
+) -> None:
+    """Workers serve them, so a pause of the queue has to hold them."""
+    name = shards(4, KEY_SHARDS=2)
+    schedule_many(samples.add.using(queue=name).prepare(LATER, n) for n in range(8))
+    shards(2)
+
+    pause(name)
+    set_limit(name, concurrency=4)
+
+    assert [each.queue for each in paused(f"{name}:3")] == [f"{name}:3"]
+    assert limits(f"{name}:3")[0].concurrency == 2
+    assert [each.queue for each in paused(name)] == [name]
+    assert resume(name)
+    assert clear_limit(name)
+    assert paused(f"{name}:3") == []
+    assert limits(f"{name}:3") == []
+
+
+@pytest.mark.redis
 def test_limit_of_the_queue_is_shared_among_its_shards(shards: Shards) -> None:
     name = shards(3, CONCURRENCY=10, RATE="90/s")
 

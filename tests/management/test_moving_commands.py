@@ -1,9 +1,15 @@
 """``manage.py delayq_export`` and ``delayq_import``: what they move, say and refuse, and how they end."""
 
+import errno
+import gzip
+import io
 import json
+import os
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +19,7 @@ from django_delayq import State, find_jobs, get_job, pause, schedule
 from django_delayq.calls.running import run
 from django_delayq.delivery import looking
 from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.repair import exports
 from tests.conftest import keys_of
 from tests.jobs import samples
 from tests.jobs.adding import add
@@ -219,10 +226,11 @@ def test_shards_beyond_those_of_the_settings_are_named(
         add(queue, n, delay=3_600)
     use(other, **shards(queue, SHARDS=2))
 
-    said = call("delayq_import", "--from", server.socket_url)
+    for options in ([], ["--queue", queue]):
+        said = call("delayq_import", "--from", server.socket_url, *options)
 
-    assert said.status == 1
-    assert f"{queue}:2" in said.lines[-1]
+        assert said.status == 1
+        assert f"{queue}:2" in said.lines[-1]
 
 
 def test_a_server_is_not_moved_to_itself(
@@ -397,6 +405,139 @@ def test_part_of_a_file_is_no_file(
     assert said.status == 1
     assert "before its end" in said.err
     assert "--confirm" not in said.out
+
+
+@pytest.mark.parametrize("missing", ["queue", "last page", "page between", "job"])
+def test_only_a_whole_file_has_a_code(
+    queue: str,
+    server: Server,
+    other: str,
+    use: Any,
+    call: Call,
+    tmp_path: Path,
+    missing: str,
+) -> None:
+    """By the code, the source deletes everything: also what was lost with a part of the file."""
+    use(server.socket_url, **shards(queue, SHARDS=2))
+    for n in range(500):
+        add(queue, n, delay=3_600)
+    path = exported(call, tmp_path, queue)
+    lines = path.read_bytes().splitlines(keepends=True)
+    kinds = [json.loads(line)["is"] for line in lines]
+    second = kinds.index("queue", kinds.index("queue") + 1)
+    page = kinds.index("page", second)
+    assert kinds[page : page + 2] == ["page", "page"]
+    if missing == "queue":
+        end = kinds.index("queue", second + 1)
+        del lines[second:end]
+    elif missing == "page between":
+        del lines[page]
+    elif missing == "last page":
+        last = page + kinds[page:].index("queue") - 1
+        assert kinds[last] == "page"
+        del lines[last]
+    else:
+        line = json.loads(lines[page])
+        del line["jobs"][0]
+        lines[page] = json.dumps(line).encode() + b"\n"
+    cut = tmp_path / "cut.jsonl"
+    cut.write_bytes(b"".join(lines))
+    use(other, **shards(queue, SHARDS=2))
+
+    for options in ([], ["--dry-run"]):
+        said = call("delayq_import", cut, *options)
+        assert said.status == 1
+        assert "missing in the file" in said.err
+        assert "--confirm" not in said.out
+
+    assert call("delayq_import", path).status == 0
+    assert find_jobs(queue=queue).count() == 500
+
+
+def test_a_confirmation_that_was_interrupted_is_given_again(
+    queue: str,
+    server: Server,
+    other: str,
+    use: Any,
+    call: Call,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The code is that of all queues, also once the first of them have ended."""
+    use(server.socket_url, **shards(queue, SHARDS=2))
+    for n in range(40):
+        add(queue, n, delay=3_600)
+    path = exported(call, tmp_path, queue)
+    use(other, **shards(queue, SHARDS=2))
+    code = call("delayq_import", path).lines[-1].rpartition(" ")[2]
+    use(server.socket_url, **shards(queue, SHARDS=2))
+    confirm = ("delayq_export", "--confirm", code, "--queue", queue)
+    real, ended = exports.end_steps, []
+
+    def end_steps(client: Any, part: Any, *args: Any, **kwargs: Any) -> Any:
+        if ended:
+            raise KeyboardInterrupt
+        ended.append(part.name)
+        return real(client, part, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(exports, "end_steps", end_steps)
+        assert call(*confirm).status == 1
+
+    released = call("delayq_export", "--release", "--queue", queue)
+    assert f"--confirm {code}" in released.err
+    again = call("delayq_export", tmp_path / "again", "--queue", queue)
+    assert f"--confirm {code} again" in again.err
+    assert find_jobs(queue=queue).count() > 0
+    assert call(*confirm).status == 0
+    assert find_jobs(queue=queue).count() == 0
+
+
+def test_a_compressed_file_is_told_as_such(call: Call, tmp_path: Path) -> None:
+    path = tmp_path / "jobs.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"is":"begin","version":1,"copy":false}\n'))
+
+    assert "is compressed" in call("delayq_import", path).err
+
+
+class Full(io.BytesIO):
+    """A file on a disk that is full."""
+
+    name = "<full>"
+
+    def write(self, data: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_what_cannot_be_read_or_written_is_not_taken_for_the_server(
+    queue: str, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(queue, 1, delay=3_600)
+
+    assert "cannot be read: Is a directory" in call("delayq_import", tmp_path).err
+    full = call("delayq_export", "/dev/full", "--queue", queue)
+    assert "cannot be created" in full.err
+    monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=Full()))
+    said = call("delayq_export", "-", "--queue", queue)
+    assert "'<full>' cannot be written: No space left" in said.err
+
+
+def test_an_export_that_took_nothing_leaves_no_file(
+    queue: str, use: Any, call: Call, tmp_path: Path
+) -> None:
+    use("redis://127.0.0.1:1/0")
+    path = tmp_path / "jobs.jsonl"
+
+    assert call("delayq_export", path, "--queue", queue).status == 1
+
+    assert not path.exists()
+
+
+def test_faults_of_the_source_name_it(queue: str, call: Call) -> None:
+    said = call("delayq_import", "--from", "redis://127.0.0.1:1/0", "--queue", queue)
+
+    assert said.status == 1
+    assert "Is the server of --from up" in said.err
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError, ReadOnlyError
 
-from django_delayq import conf
+from django_delayq import Durable, conf
 from django_delayq.calls.running import run
 from django_delayq.calls.script import load_script
 from django_delayq.conf import QueueSettings
@@ -413,6 +414,83 @@ def test_a_file_and_a_direct_move_exclude_each_other(rig: Rig, other: Rig) -> No
 
     with pytest.raises(CannotMove, match="to a file"):
         move(rig, other)
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_a_queue_that_moves_away_takes_nothing_from_elsewhere(
+    rig: Rig, other: Rig, kind: Kind
+) -> None:
+    """What it holds on its way would be taken for jobs that it has, and be deleted on both sides."""
+    rig.schedule({"a": 0})
+    rig.run(pages.begin_export(rig.keys, RUN, kind))
+    taken = rig.run(pages.export_page(rig.keys, Source.FRAMES, run=RUN, page=1)).jobs
+    begun = moving_from(other, rig)
+    other.run(pages.import_page(other.keys, taken, run=RUN, page=1))
+
+    with pytest.raises(CannotMove, match="is itself being moved away"):
+        begun.begin()
+    call = pages.import_page(rig.keys, taken, run="o" * 12, page=1)
+    with pytest.raises(OtherRun, match="away from the target itself"):
+        rig.run(call)
+
+    assert end_page(rig, is_moved=True) == 1
+    assert end_page(rig, is_moved=True, page=0) == 0
+    assert move(other, rig).moved == 1
+    assert names_of(rig.claim()) == ["a"]
+
+
+def test_jobs_can_be_moved_off_a_full_server(
+    rig: Rig, private_server: Callable[..., Server]
+) -> None:
+    full = private_server(maxmemory_policy="noeviction").client()
+    source = Rig(full, rig.keys.queue.name, insertion_list=False)
+    source.schedule({f"j{n}": n for n in range(100)})
+    full.config_set("maxmemory", 1)
+
+    assert move(source, rig).moved == 100
+    assert source.state() == {}
+
+
+def test_a_run_that_has_ended_leaves_nothing_on_the_target(
+    rig: Rig, other: Rig
+) -> None:
+    rig.schedule({"a": 0})
+
+    move(rig, other)
+    move(rig, other)
+
+    fields = other.client.hkeys(other.keys.control)
+    assert not [field for field in fields if field.startswith(b"moved:")]
+
+
+def test_the_source_keeps_what_is_not_as_durable_as_the_target_asks_for(
+    rig: Rig, other: Rig
+) -> None:
+    rig.schedule({f"j{n}": n for n in range(100)})
+    queue = replace(queue_of(rig), durable=Durable(replicas=1, timeout=0.05))
+    one = Moving(rig.client, other.client, queue, conf.get_keyring())
+    one.begin()
+
+    with pytest.raises(CannotMove, match="0 of 1 replicas have acknowledged"):
+        list(one.steps())
+
+    assert rig.inspect("j0").state is State.HELD
+    assert rig.inspect("j99").state is State.SCHEDULED
+    # Without the demand, the rest follows.
+    assert move(rig, other).moved < 100
+    assert rig.state() == {}
+    waits = (State.SCHEDULED, State.DUE)
+    assert all(other.inspect(f"j{n}").state in waits for n in range(100))
+
+
+def test_queues_with_nothing_in_them_are_not_left(rig: Rig, other: Rig) -> None:
+    name = rig.keys.queue.name
+    rig.schedule({"a": 0})
+    assert moving.left_on(rig.client, [name]) == [name]
+
+    move(rig, other)
+
+    assert moving.left_on(rig.client, [name]) == []
 
 
 def test_target_that_is_full_takes_no_part_of_a_page_and_the_rest_later(

@@ -15,8 +15,13 @@ from django_delayq import (
     every,
     find_jobs,
     get_job,
+    limits,
+    pause,
+    paused,
+    resume,
     schedule,
     schedule_many,
+    set_limit,
     store_schedule,
 )
 from django_delayq.calls.running import run
@@ -143,6 +148,41 @@ def test_worker_that_runs_serves_shards_that_come(
     # It has a subscription as well, which wakes the worker at once.
     schedule_many([note(f"{queue_name}:3", "again")])
     wait_until(lambda: texts(records)[2:] == ["again"], description="it goes on")
+
+
+def test_shards_that_come_keep_the_pause_and_limit_of_the_queue(
+    configure: Any, work: Any, records: Any, queue_name: str
+) -> None:
+    configure({"SHARDS": 2})
+    schedule_many(note(queue_name, n) for n in range(8))
+    pause(queue_name, reason="mending")
+    set_limit(queue_name, concurrency=4)
+
+    configure({"SHARDS": 4, "KEY_SHARDS": 2})
+    schedule_many(note(queue_name, n) for n in range(8, 40))
+    worker = work()
+    wait_until(
+        lambda: all(
+            worker.loop.queues[f"{queue_name}:{n}"].has_begun for n in range(4)
+        ),
+        description="all shards are asked",
+    )
+
+    assert [each.queue for each in paused(queue_name)] == [queue_name]
+    assert paused(f"{queue_name}:3")[0].reason == "mending"
+    assert limits(f"{queue_name}:3")[0].concurrency == 2
+    assert texts(records) == []
+    resume(queue_name)
+    wait_until(lambda: records.count("run") == 40, description="all jobs have run")
+    # It is taken over once: what is said of a shard afterwards stays.
+    worker.stop()
+    pause(f"{queue_name}:0")
+    again = work()
+    wait_until(
+        lambda: again.loop.queues[f"{queue_name}:3"].has_begun,
+        description="the last shard is asked",
+    )
+    assert paused(f"{queue_name}:3") == []
 
 
 def test_queue_that_gets_shards_runs_what_it_held_before(

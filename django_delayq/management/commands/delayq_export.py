@@ -24,7 +24,7 @@ from django_delayq.management.progress import ProgressLine
 from django_delayq.repair import exports
 from django_delayq.repair.exports import Exporting, Page
 from django_delayq.repair.moving import Tally, total_of
-from django_delayq.repair.pages import Kind, Run
+from django_delayq.repair.pages import Kind
 
 EXAMPLES = gettext_lazy(
     """
@@ -166,9 +166,20 @@ class Command(CommandWithExamples):
         }
         if code is None:
             _check_unconfirmed(confirmed)
-        elif not files or set(confirmed.values()) != {code}:
-            _check_code(files, code)
+        elif exports.code_of(files) == code:
             exports.confirm(client, [q for q in queues if q.name in files], code)
+        else:
+            # Those that are left of an end that was interrupted.
+            among = ", ".join(map(repr, files)) or "none"
+            files = {
+                name: each for name, each in files.items() if confirmed[name] == code
+            }
+            if not files:
+                raise CommandError(
+                    f"{code!r} is not the code of what is exported now (queues: {among}). Import the last file that"
+                    " delayq_export has written, as a whole; give the code that delayq_import prints, and the same --queue as"
+                    " for the export."
+                )
         # A run from server to server has no file. If its target is lost, what is on its way is put back.
         chosen = files if code is not None else runs
         if not chosen:
@@ -263,12 +274,3 @@ def _check_unconfirmed(confirmed: Mapping[str, str | None]) -> None:
                 f"Queue {name!r} was confirmed: another server has its jobs, and would run them as well. Run delayq_export"
                 f" --confirm {code} again, to its end."
             )
-
-
-def _check_code(runs: Mapping[str, Run], code: str) -> None:
-    if code != exports.code_of(dict(runs)):
-        among = ", ".join(map(repr, runs)) or "none"
-        raise CommandError(
-            f"{code!r} is not the code of what is exported now (queues: {among}). Import the last file that delayq_export has"
-            " written, as a whole; give the code that delayq_import prints, and the same --queue as for the export."
-        )

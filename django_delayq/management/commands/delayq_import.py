@@ -1,7 +1,6 @@
 """``manage.py delayq_import``: take over what another server's queues hold, from that server or from a file."""
 
 import json
-import os
 import sys
 import time
 from argparse import ArgumentParser
@@ -310,10 +309,10 @@ def _opened(name: str) -> Iterator[BinaryIO]:
         yield sys.stdin.buffer
         return
     try:
-        number = os.open(name, os.O_RDONLY)
+        file = open(name, "rb")  # noqa: SIM115
     except OSError as error:
         raise CommandError(f"{name!r} cannot be read: {error.strerror}.") from error
-    with os.fdopen(number, "rb") as file:
+    with file:
         yield file
 
 
