@@ -38,7 +38,7 @@ class Watched:
     """Three data servers and three Sentinels.
 
     ``password`` is that of the data servers, ``sentinel_password`` that of the Sentinels. ``options`` are lines of the
-    data servers' configuration.
+    data servers' configuration. ``down_after_ms`` is for how long the primary may be silent, for each Sentinel.
     """
 
     def __init__(
@@ -48,6 +48,7 @@ class Watched:
         password: str = "",
         sentinel_password: str = "",
         options: Mapping[str, str] | None = None,
+        down_after_ms: Sequence[int] = DOWN_AFTER_MS,
     ) -> None:
         self.kind = kind
         self.password = password
@@ -61,6 +62,8 @@ class Watched:
         if password:
             own |= {"requirepass": password, "masterauth": password}
         self.servers = [Server(kind, own) for _ in range(3)]
+        self.sentinel_options: dict[str, str] = {}
+        self._down_after_ms = down_after_ms
         self.sentinels: list[Server] = []
         self._clients: dict[Server, redis.Redis] = {}
 
@@ -69,10 +72,10 @@ class Watched:
         first, *others = self.servers
         first.start()
         for server in others:
-            server.options["replicaof"] = f"127.0.0.1 {first.port}"
+            server.options["replicaof"] = f"127.0.0.1 {self.port_of(first)}"
             server.start()
         for _ in range(3):
-            options: dict[str, str] = {}
+            options = dict(self.sentinel_options)
             if self.sentinel_password:
                 options["requirepass"] = self.sentinel_password
                 options["sentinel sentinel-pass"] = self.sentinel_password
@@ -87,9 +90,11 @@ class Watched:
 
     def _monitor(self, sentinel: Server, primary: Server) -> None:
         execute = self.client(sentinel).execute_command
-        execute("SENTINEL", "MONITOR", NAME, "127.0.0.1", primary.port, 2)
+        execute("SENTINEL", "MONITOR", NAME, "127.0.0.1", self.port_of(primary), 2)
         own = {
-            "down-after-milliseconds": DOWN_AFTER_MS[self.sentinels.index(sentinel)],
+            "down-after-milliseconds": self._down_after_ms[
+                self.sentinels.index(sentinel)
+            ],
             "auth-pass": self.password,
         }
         for name, value in {**TREATMENT, **own}.items():
@@ -113,7 +118,7 @@ class Watched:
         for server in self.servers:
             if server is not chosen:
                 self.client(server).execute_command(
-                    "REPLICAOF", "127.0.0.1", chosen.port
+                    "REPLICAOF", "127.0.0.1", self.port_of(chosen)
                 )
         wait_until(
             lambda: self.role(old) == "slave", description="the old primary to follow"
@@ -159,6 +164,10 @@ class Watched:
     @property
     def sentinel_ports(self) -> list[int]:
         return [sentinel.port for sentinel in self.sentinels]
+
+    def port_of(self, server: Server) -> int:
+        """Return where replicas, Sentinels and clients look for a data server."""
+        return server.port
 
     @property
     def primary(self) -> Server:
@@ -214,7 +223,7 @@ class Watched:
         Return that moment, by `time.monotonic`, and the port of the new primary.
         """
         others = wait_until(
-            lambda: self.named_ports() - {old.port},
+            lambda: self.named_ports() - {self.port_of(old)},
             timeout=FAILOVER_S,
             description="a Sentinel to name another primary",
         )
@@ -262,7 +271,7 @@ class Watched:
     def _knows_all(self, sentinel: Server, primary: Server) -> bool:
         facts = self._facts(sentinel)
         return (
-            int(facts["port"]) == primary.port
+            int(facts["port"]) == self.port_of(primary)
             and facts["flags"] == "master"
             and int(facts["num-slaves"]) == 2
             and int(facts["num-other-sentinels"]) == 2

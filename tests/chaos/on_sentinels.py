@@ -1,19 +1,29 @@
 """The faults of a primary with two replicas that Sentinels watch."""
 
-from tests.chaos.arena import QUEUE, Arena
-from tests.chaos.fault import Layout, fault, trouble
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from tests.chaos.arena import QUEUE, SETTLE_S, Arena, Load
+from tests.chaos.fault import Layout, NotHere, fault, trouble
 from tests.chaos.history import (
     LEGIBLE,
     hold_back,
+    keep_history,
     let_in,
     line_of,
+    logged_ms,
     prove_primary,
     prove_service,
     prove_tail,
+    service_of,
     tokens_of,
 )
 from tests.chaos.lines import now_ms
+from tests.polling import wait_until
+from tests.queues.proxy import Proxy
 from tests.sentinels import Watched
+from tests.servers import Server
 
 #: The queue whose jobs both replicas have once `schedule()` returns.
 SURE = "sure"
@@ -25,15 +35,78 @@ PATIENT_MS = (60_000, 60_000, 60_000)
 MOST_HELD_BACK_MS = 2_000
 
 
+QUEUES: dict[str, dict[str, Any]] = {QUEUE: {}, SURE: {"DURABLE": 2}}
+#: With these options a primary that is cut off soon takes nothing more.
+BOUNDED = {"min-replicas-to-write": "1", "min-replicas-max-lag": "2"}
+#: From here come the connections of those who are parted from the primary; its clients' come from 127.0.0.1.
+MAJORITY = "127.0.0.2"
+CLIENTS = "127.0.0.1"
+
+
 def watched(kind: str) -> Layout:
-    return Watched(kind, options=LEGIBLE), {QUEUE: {}, SURE: {"DURABLE": 2}}
+    return Watched(kind, options=LEGIBLE, down_after_ms=PATIENT_MS), QUEUES
+
+
+def parted(kind: str, options: Mapping[str, str] | None = None) -> Layout:
+    return Parted(kind, {**LEGIBLE, **(options or {})}), QUEUES
+
+
+class Parted(Watched):
+    """The first primary and the clients can be parted from the replicas and the Sentinels.
+
+    That primary is known by the port of a proxy, to its clients as well: it tells by the address of a peer who is parted
+    from it. The clients look for the Sentinels at the ports of other proxies.
+    """
+
+    def __init__(self, kind: str, options: Mapping[str, str]) -> None:
+        if kind == "redis6":
+            raise NotHere("Redis 6.2 does not let us choose where it connects from")
+        super().__init__(kind, options=options, down_after_ms=PATIENT_MS)
+        first, *others = self.servers
+        self._to_primary = Proxy(first, on_port=True)
+        self._to_sentinels: list[Proxy] = []
+        for server in self.servers:
+            # The proxy hides where they connect from.
+            server.options["replica-announce-ip"] = "127.0.0.1"
+        first.options["replica-announce-port"] = str(self._to_primary.port)
+        for server in others:
+            server.options["bind-source-addr"] = MAJORITY
+        self.sentinel_options = {
+            "bind-source-addr": MAJORITY,
+            "sentinel announce-ip": "127.0.0.1",
+        }
+
+    def start(self) -> "Parted":
+        super().start()
+        self._to_sentinels += [Proxy(each, on_port=True) for each in self.sentinels]
+        return self
+
+    def stop(self) -> None:
+        for proxy in (self._to_primary, *self._to_sentinels):
+            proxy.close()
+        super().stop()
+
+    def port_of(self, server: Server) -> int:
+        return self._to_primary.port if server is self.servers[0] else server.port
+
+    @property
+    def sentinel_ports(self) -> list[int]:
+        return [proxy.port for proxy in self._to_sentinels]
+
+    def part(self) -> None:
+        self._to_primary.hold(MAJORITY)
+        for proxy in self._to_sentinels:
+            proxy.hold(CLIENTS)
+
+    def join(self) -> None:
+        for proxy in (self._to_primary, *self._to_sentinels):
+            proxy.release()
 
 
 def fail_over(arena: Arena, how: str) -> None:
     """Have the primary fail, ``kill`` or ``suspend``, while its replicas are behind by some jobs."""
     place = arena.place
     assert isinstance(place, Watched)
-    place.set_down_after(PATIENT_MS)
     arena.let_it_run()
     old = place.primary
     run_id = arena.run_id()
@@ -52,17 +125,17 @@ def fail_over(arena: Arena, how: str) -> None:
         failed_ms = now_ms()
         switched_s, port = place.wait_for_switch(old)
         place.set_down_after(PATIENT_MS)
-        new = next(server for server in place.servers if server.port == port)
+        new = next(server for server in place.servers if place.port_of(server) == port)
         # It is dead or hangs: nobody has told it to follow yet, and to throw away what it has.
-        before = tokens_of(old)
+        before = tokens_of(old.data_directory)
         load.wait_for_more(20)
         arena.let_it_run(20)
-        after = tokens_of(new)
+        after = tokens_of(new.data_directory)
         said = max(line_of(each, "+switch-master") for each in place.sentinels)
         assert f" {new.port}" in said
         arena.prove(f"a Sentinel: {said}")
         prove_primary(arena, new, run_id)
-        prove_service(arena, QUEUE, failed_ms, switched_s * 1000)
+        prove_service(arena, QUEUE, after, failed_ms, switched_s * 1000)
         prove_tail(arena, QUEUE, before, after, failed_ms)
         prove_tail(arena, SURE, before, after, failed_ms)
         place.heal(old)
@@ -86,3 +159,156 @@ def sentinel_kill(arena: Arena) -> None:
 )
 def sentinel_hang(arena: Arena) -> None:
     fail_over(arena, "suspend")
+
+
+def part(arena: Arena, *, is_bounded: bool) -> None:
+    """Part the primary and its clients from all others, until a replica has taken over and the old primary was used."""
+    place = arena.place
+    assert isinstance(place, Parted)
+    arena.let_it_run()
+    old = place.servers[0]
+    run_id = arena.run_id()
+    load = arena.load_of(QUEUE)
+    with trouble(arena):
+        place.part()
+        parted_ms = now_ms()
+        place.set_down_after()
+        switched_s, port = place.wait_for_switch(old)
+        place.set_down_after(PATIENT_MS)
+        new = next(server for server in place.servers if place.port_of(server) == port)
+        for text in ("+sdown master", "+odown", "+switch-master"):
+            prove_word(arena, text, old)
+        prove_primary(arena, new, run_id)
+        if is_bounded:
+            prove_refusals(arena, parted_ms)
+        else:
+            load.wait_for_more(20)
+            prove_not_durable(arena, parted_ms)
+        assert place.role(old) == "master"
+        # It will be told to follow, and to throw away what it has.
+        kept = keep_history(old)
+        joined_ms = now_ms()
+        place.join()
+        wait_until(
+            lambda: place.role(old) == "slave",
+            description="the old primary is demoted",
+            timeout=SETTLE_S,
+        )
+        demoted_ms = logged_ms(old, "REPLICAOF")
+        wait_for_new_jobs(arena, now_ms())
+        place.wait_until_whole()
+        before, after = tokens_of(kept), tokens_of(new.data_directory)
+        prove_word(arena, "+convert-to-slave", old)
+        arena.prove(f"the old primary: {line_of(old, 'REPLICAOF').split(' (')[0]}")
+        arena.prove(f"the old primary, which follows: {line_of(old, '(request ')}")
+        stored_ms, began_ms = service_of(arena, QUEUE, after, joined_ms)
+        arena.prove(
+            f"the switch came {switched_s * 1000 - parted_ms:.0f} ms after the partition, its end "
+            f"{joined_ms - parted_ms:.0f} ms; from there {began_ms - joined_ms:.0f} ms to the first job begun on the new "
+            f"primary, {demoted_ms - joined_ms:.0f} ms to the demotion of the old one; from that "
+            f"{stored_ms - demoted_ms:.0f} ms to the first job stored"
+        )
+        prove_tail(arena, SURE, before, after, parted_ms, joined_ms)
+        tail = prove_tail(arena, QUEUE, before, after, parted_ms, joined_ms)
+        alone = {
+            told["job"]
+            for told in load.told("stored")
+            if parted_ms < told["before_ms"] and told["after_ms"] < joined_ms
+        }
+        assert alone, "nothing was stored meanwhile"
+        assert alone <= set(tail.jobs), "the partition leaked"
+        ran = {line["job"] for line in arena.records.all("end")}
+        arena.prove(
+            f"{len(alone)} of these {len(tail.jobs)} were stored during the partition; "
+            f"{len(ran & set(tail.jobs))} ran before the demotion"
+        )
+    for each in arena.loads:
+        each.wait_for_more(20)
+    arena.let_it_run()
+
+
+def prove_word(arena: Arena, event: str, old: Server) -> None:
+    """Show what a Sentinel says of the old primary; it may name the new one before it says so."""
+    place = arena.place
+    assert isinstance(place, Parted)
+    said = wait_until(
+        lambda: max(line_of(each, event) for each in place.sentinels),
+        description=f"a Sentinel says {event}",
+        timeout=SETTLE_S,
+    )
+    assert f" {place.port_of(old)}" in said, said
+    arena.prove(f"a Sentinel: {said}")
+
+
+def denied(load: Load, from_ms: float) -> list[str]:
+    """Return the errors of calls that were made after a moment."""
+    return [
+        told["error"]
+        for told in load.told()
+        if told["before_ms"] > from_ms and told["step"] != "stored"
+    ]
+
+
+def prove_not_durable(arena: Arena, parted_ms: float) -> None:
+    """Show that no call which waits for replicas says that its job is as safe as that."""
+    load = arena.load_of(SURE)
+    errors = wait_until(
+        lambda: denied(load, parted_ms),
+        description="a durable call ends",
+        timeout=SETTLE_S,
+    )
+    assert all(error.startswith("NotDurable") for error in errors), errors
+    arena.prove(f"durable={arena.queues[SURE]['DURABLE']}: {errors[0]}")
+
+
+def prove_refusals(arena: Arena, parted_ms: float) -> None:
+    """Show that the old primary takes nothing more once it has said so."""
+    load = arena.load_of(QUEUE)
+    wait_until(
+        lambda: len(denied(load, parted_ms)) > 20,
+        description="the old primary refuses jobs",
+        timeout=SETTLE_S,
+    )
+    told = [each for each in load.told() if each["before_ms"] > parted_ms]
+    refused = [each for each in told if each["step"] != "stored"]
+    assert all("NOREPLICAS" in each["error"] for each in refused), refused[-1]
+    first = refused[0]
+    assert first["n"] + len(refused) - 1 == told[-1]["n"], "it took jobs again"
+    arena.prove(
+        f"{len(refused)} calls refused, the first {first['after_ms'] - parted_ms:.0f} ms after the partition: "
+        f"{first['error']}"
+    )
+
+
+def wait_for_new_jobs(arena: Arena, from_ms: float, jobs: int = 20) -> None:
+    """Wait until so many jobs have begun that were scheduled after a moment."""
+    load = arena.load_of(QUEUE)
+
+    def have_begun() -> bool:
+        new = {
+            told["job"] for told in load.told("stored") if told["before_ms"] > from_ms
+        }
+        begun = arena.records.all("start")
+        return sum(line["job"] in new for line in begun) >= jobs
+
+    wait_until(
+        have_begun,
+        description=f"new jobs have begun; {arena.logs()}",
+        timeout=SETTLE_S,
+    )
+
+
+@fault(
+    "Sentinels: the primary and its clients are parted from all others, a replica takes over, and the parts join again",
+    layout=parted,
+)
+def sentinel_partition(arena: Arena) -> None:
+    part(arena, is_bounded=False)
+
+
+@fault(
+    "Sentinels: the same, and the old primary soon refuses jobs (min-replicas-to-write 1)",
+    layout=partial(parted, options=BOUNDED),
+)
+def sentinel_partition_bounded(arena: Arena) -> None:
+    part(arena, is_bounded=True)
