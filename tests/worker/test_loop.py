@@ -18,6 +18,7 @@ from django_delayq.conf import get_settings
 from django_delayq.delivery import binding, claiming
 from django_delayq.delivery.states import State
 from django_delayq.jobs.stopping import Stop
+from django_delayq.waiting.alarm import Alarm
 from django_delayq.worker import loop as loops
 from django_delayq.worker import plan, planning, queue_state, suspects, upkeep
 from django_delayq.worker.attempt import Attempt
@@ -738,6 +739,28 @@ def test_a_queue_with_keys_of_another_type_does_not_stop_the_others(
     schedule(tasks.note.using(queue=broken), 0, "works again")
     wait_until(lambda: records.count("run") == 2, description="the queue works again")
     assert any(f"queue {broken} cannot be served" in line for line in caplog.messages)
+
+
+def test_a_queue_that_its_server_refuses_is_asked_for_as_soon_as_sentinels_may_name_another(
+    configure, work, queue_name, client, monkeypatch
+):
+    rings = []
+    ring_in = Alarm.ring_in
+
+    def note(alarm, name, wait_us, *args):
+        rings.append((name, wait_us))
+        ring_in(alarm, name, wait_us, *args)
+
+    monkeypatch.setattr(Alarm, "ring_in", note)
+    # What a client has that Sentinels lead.
+    monkeypatch.setattr("django_delayq.worker.claiming.pause_ms", lambda *args: 50.0)
+    configure(broken={})
+    broken = f"{queue_name}-broken"
+    client.set(get_settings().queue(broken).keys.queue.timeout_set, "no sorted set")
+
+    work([broken])
+
+    wait_until(lambda: rings.count((broken, 50_000.0)) > 1, description="it is asked")
 
 
 @every_server
