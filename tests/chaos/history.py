@@ -87,11 +87,11 @@ class Tail(NamedTuple):
 def tail_of(
     load: Load,
     before: dict[str, None],
-    after: dict[str, None],
+    new: Server,
     failed_ms: float,
     served_until_ms: float,
 ) -> Tail:
-    """Compare what the failed primary had ``before`` with what the promoted one has had ``after``.
+    """Compare what the failed primary had ``before`` with what the promoted one has had since.
 
     A primary that is cut off fails, and is served for a while all the same.
 
@@ -99,6 +99,8 @@ def tail_of(
         AssertionError: what is missing is not the end of what was there.
     """
     told = {each["job"].rpartition(":")[2]: each for each in load.told("stored")}
+    # In this order: what it acknowledges meanwhile is not missing.
+    after = tokens_of(new.data_directory)
     # A call that had no reply yet may have been made again, behind the gap.
     answered = [
         token
@@ -149,16 +151,17 @@ def prove_primary(arena: Arena, server: Server, old_run_id: str) -> None:
 
 
 def service_of(
-    arena: Arena, queue: str, after: dict[str, None], from_ms: float
+    arena: Arena, queue: str, new: Server, from_ms: float
 ) -> tuple[float, float]:
     """Return when the first call returned, and when the first job of a queue began, on the new primary since a moment.
 
-    What that has had, ``after``, tells its jobs from those of the old one.
+    Those are the jobs that it has had, whatever the old one took meanwhile.
     """
+    there = tokens_of(new.data_directory)
     jobs = [
         told
         for told in arena.load_of(queue).told("stored")
-        if told["job"].rpartition(":")[2] in after
+        if told["job"].rpartition(":")[2] in there
     ]
     ids = {told["job"] for told in jobs}
     return (
@@ -174,12 +177,12 @@ def service_of(
 def prove_service(
     arena: Arena,
     queue: str,
-    after: dict[str, None],
+    new: Server,
     failed_ms: float,
     switched_ms: float,
 ) -> None:
     """Say how soon after the switch the first call returned, and the first job of the queue began."""
-    stored_ms, began_ms = service_of(arena, queue, after, switched_ms)
+    stored_ms, began_ms = service_of(arena, queue, new, switched_ms)
     arena.prove(
         f"the switch came {switched_ms - failed_ms:.0f} ms after the failure; from the switch "
         f"{stored_ms - switched_ms:.0f} ms to the first job stored, {began_ms - switched_ms:.0f} ms to the first one begun"
@@ -190,13 +193,13 @@ def prove_tail(
     arena: Arena,
     queue: str,
     before: dict[str, None],
-    after: dict[str, None],
+    new: Server,
     failed_ms: float,
     served_until_ms: float | None = None,
 ) -> Tail:
     """Say what of a queue was thrown away; that may be lost, unless its calls waited for the replicas."""
     served_until_ms = failed_ms if served_until_ms is None else served_until_ms
-    tail = tail_of(arena.load_of(queue), before, after, failed_ms, served_until_ms)
+    tail = tail_of(arena.load_of(queue), before, new, failed_ms, served_until_ms)
     durable = arena.queues[queue].get("DURABLE", 0)
     if durable:
         assert not tail.jobs, f"the new primary lacks what it had promised: {tail}"
