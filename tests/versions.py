@@ -171,7 +171,12 @@ def bring_source(python: str) -> None:
 
 
 #: These take long, and have no more to do with versions than others that are run.
-LEFT_OUT = ("tests/admin/test_million.py", "tests/example/test_compare_consumers.py")
+LEFT_OUT = (
+    "tests/admin/test_million.py",
+    "tests/admin/test_thousand_tasks.py",
+    "tests/example/test_compare_consumers.py",
+    "tests/jobs/test_finding_million.py",
+)
 
 
 def has_paths(arguments: list[str]) -> bool:

@@ -57,6 +57,20 @@ def mark_unsent(error: Exception) -> None:
     setattr(error, MAY_HAVE_RUN, False)
 
 
+def of_those_behind(error: Exception) -> Exception:
+    """Return the error of the calls that were sent behind one that ended like this, on the same connection.
+
+    What a server says of one call, that it did not look at it, does not hold for the next.
+    """
+    if may_have_run(error):
+        return error
+    lost = RedisConnectionError(
+        f"the connection was given up after the call before this: {error}"
+    )
+    lost.__cause__ = error
+    return lost
+
+
 #: The attribute of an error that says that it concerns one node of a cluster.
 OF_NODE = "_delayq_of_node"
 

@@ -17,7 +17,13 @@ from django_delayq.calls.connections import (
     has_nodes,
     node_of,
 )
-from django_delayq.calls.errors import ELSEWHERE, LOST, mark_of_node, raise_hidden
+from django_delayq.calls.errors import (
+    ELSEWHERE,
+    LOST,
+    mark_of_node,
+    of_those_behind,
+    raise_hidden,
+)
 from django_delayq.calls.running import run
 from django_delayq.clock import monotonic_ms
 
@@ -162,8 +168,11 @@ class Line:
         connection, self._connection = self._connection, None
         self._poll, self._packed = None, []
         unread, self._unread = self._unread, deque()
-        for under_way in unread:
-            under_way.tell(error)
+        if unread:
+            unread.popleft().tell(error)
+            behind = of_those_behind(error)
+            for under_way in unread:
+                under_way.tell(behind)
         if connection is not None:
             connection.disconnect()
             self.client.connection_pool.release(connection)

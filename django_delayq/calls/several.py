@@ -2,16 +2,25 @@
 
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import msgspec
 from redis.client import Redis
 from redis.exceptions import ClusterDownError, NoScriptError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from django_delayq.calls.call import Argument, Call
+from django_delayq.calls.command import Command
 from django_delayq.calls.connections import has_nodes, node_of
-from django_delayq.calls.errors import ELSEWHERE, LOST, unhidden
+from django_delayq.calls.errors import (
+    LOST,
+    REDIRECTIONS,
+    mark_unsent,
+    of_those_behind,
+    unhidden,
+)
 from django_delayq.calls.running import run
 
 T = TypeVar("T")
@@ -58,25 +67,38 @@ def _read_all(calls: Sequence[Call[T]], replies: Sequence[Any]) -> list[T | Exce
     return read
 
 
+class Behind(msgspec.Struct, frozen=True):
+    """Commands to send once on each connection that has carried calls, behind the last of them."""
+
+    #: Makes them from that last call, whose keys lie at the same server.
+    commands: Callable[[Call[Any]], Sequence[Command[Any]]]
+
+
 def run_stream(
-    client: Redis, calls: Iterable[Call[T] | None]
+    client: Redis,
+    calls: Iterable[Call[T] | Behind | None],
+    elsewhere: Callable[[Call[T]], T] | None = None,
 ) -> Iterator[T | Exception]:
     """Make calls one after the other, and prepare the next while the server works on the last.
 
     Where None comes in place of a call, all replies are yielded before the next call is prepared.
 
-    The client has a connection of its own, or one to each node of a cluster. An error takes the place of its reply. A lost connection ends the stream.
-    If the source of the calls forks, the connection stays the parent's, and for the child it is lost.
+    The client has a connection of its own, or one to each node of a cluster. An error takes the place of its reply. A
+    lost connection ends the stream; the replies that come on others are yielded before. ``elsewhere`` makes a call anew
+    that a node did not run, because it has the slot no more; by default it is just made. If the source of the calls
+    forks, the connections stay the parent's, and for the child they are lost.
     """
-    stream = _Stream(client)
+    stream = _Stream(client, elsewhere)
     try:
         for call in calls:
-            if call is not None:
+            if isinstance(call, Behind):
+                stream.send_behind(call)
+            elif call is not None:
                 stream.send(call)
-            most = 0 if call is None or stream.failure is not None else UNDER_WAY
+            most = 0 if call is None or stream.has_failed else UNDER_WAY
             while len(stream.under_way) > most:
                 yield stream.read()
-            if stream.failure is not None:
+            if stream.has_failed:
                 break
         while stream.under_way:
             yield stream.read()
@@ -86,64 +108,135 @@ def run_stream(
         raise
 
 
-class _Stream:
-    """The calls of a `run_stream` that are under way, each with its connection."""
+#: In the place of a reply that was not read yet.
+_UNREAD = object()
 
-    def __init__(self, client: Redis) -> None:
+
+@dataclass(slots=True)
+class _Sent:
+    """A call that is under way, or that could not be sent."""
+
+    call: "Call[Any] | Command[Any]"
+    #: None: no node is known to hold its keys.
+    connection: Any
+    #: A reply, or an error.
+    told: Any = _UNREAD
+
+
+class _Stream:
+    """The calls of a `run_stream` that are under way."""
+
+    def __init__(
+        self, client: Redis, elsewhere: Callable[[Call[Any]], Any] | None
+    ) -> None:
         self._client = client
+        self._elsewhere = elsewhere or self._run_pooled
         self._pid = os.getpid()
-        self.under_way: deque[tuple[Call[Any], Any]] = deque()
-        self._connections: set[Any] = set()
-        #: Why nothing more can be sent.
-        self.failure: Exception | None = None
+        self.under_way: deque[_Sent] = deque()
+        #: The last call on each connection.
+        self._last: dict[Any, Call[Any]] = {}
+        #: Connections that are lost, with the errors of all calls that are under way on them.
+        self._lost: dict[Any, Exception] = {}
+        #: Whether nothing more is sent.
+        self.has_failed = False
 
     def send(self, call: Call[Any]) -> None:
-        connection = None
+        sent = _Sent(call, None)
+        self.under_way.append(sent)
         try:
             _check_owner(self._pid)
-            connection = node_of(self._client, next(iter(call.keys), None)).connection
-            self._connections.add(connection)
-            connection.send_command(*call.command())
+            node = node_of(self._client, next(iter(call.keys), None))
+        except (ClusterDownError, *LOST) as error:
+            # Nothing was sent.
+            mark_unsent(error)
+            sent.told = error
+            self.has_failed = True
+        else:
+            sent.connection = node.connection
+            self._last[sent.connection] = call
+            self._write(sent)
+
+    def send_behind(self, behind: Behind) -> None:
+        for connection, last in self._last.items():
+            for command in behind.commands(last):
+                sent = _Sent(command, connection)
+                self.under_way.append(sent)
+                self._write(sent)
+
+    def _write(self, sent: _Sent) -> None:
+        try:
+            _check_owner(self._pid)
+            sent.connection.send_command(*sent.call.command())
         except LOST as error:
-            self._fail(connection, error)
-        except ClusterDownError as error:
-            # No node serves the slot, so nothing was sent.
-            self.failure = error
-        self.under_way.append((call, connection))
+            self._lose(sent.connection, error)
 
     def read(self) -> Any:
         """Return the next reply, or the error in its place."""
-        call, connection = self.under_way.popleft()
-        if self.failure is not None:
-            return self.failure
+        sent = self.under_way.popleft()
+        told = self._told(sent)
+        call = sent.call
+        if isinstance(call, Call):
+            if isinstance(told, NoScriptError):
+                told = self._told_with_script(sent, call)
+            if (
+                isinstance(told, REDIRECTIONS)
+                and sent.connection is not None
+                and has_nodes(self._client)
+            ):
+                return self._make_elsewhere(call)
+        elif isinstance(told, REDIRECTIONS):
+            return RedisConnectionError(
+                f"the slot moved meanwhile, so this was not run where the calls before it were: {told}"
+            )
+        if isinstance(told, ResponseError):
+            return unhidden(told)
+        return told if isinstance(told, Exception) else call.read(told)
+
+    def _told(self, sent: _Sent) -> Any:
+        """Wait for what the server says, or return the error of the connection."""
+        if sent.told is not _UNREAD:
+            return sent.told
+        if (error := self._lost.get(sent.connection)) is not None:
+            return error
         try:
             _check_owner(self._pid)
-            return call.read(connection.read_response())
+            return sent.connection.read_response()
         except ResponseError as error:
-            if isinstance(error, ELSEWHERE) and has_nodes(self._client):
-                return self._run(call)
-            return unhidden(error)
+            return error
         except LOST as error:
-            return self._fail(connection, error)
+            return self._lose(sent.connection, error)
 
-    def _run(self, call: Call[Any]) -> Any:
-        """Make a call anew that a node did not run: it has not seen the script, or has the slot no more."""
+    def _told_with_script(self, unknown: _Sent, call: Call[Any]) -> Any:
+        """Make a call anew of which the server did not know the script; replies that come first are kept."""
+        for sent in self.under_way:
+            if sent.connection is unknown.connection:
+                sent.told = self._told(sent)
+        whole = _Sent(Command(call.full_command()), unknown.connection)
+        if unknown.connection not in self._lost:
+            self._write(whole)
+        return self._told(whole)
+
+    def _make_elsewhere(self, call: Call[Any]) -> Any:
         try:
-            return run(self._client.pooled(), call)  # type: ignore[attr-defined]
+            return self._elsewhere(call)
         except LOST as error:
-            return self._fail(None, error)
+            self.has_failed = True
+            return error
         except RedisError as error:
             return error
 
-    def _fail(self, connection: Any, error: Exception) -> Exception:
-        if connection is not None:
-            connection.disconnect()
-        self.failure = error
+    def _run_pooled(self, call: Call[Any]) -> Any:
+        return run(self._client.pooled(), call)  # type: ignore[attr-defined]
+
+    def _lose(self, connection: Any, error: Exception) -> Exception:
+        connection.disconnect()
+        self._lost[connection] = of_those_behind(error)
+        self.has_failed = True
         return error
 
     def disconnect(self) -> None:
         """Drop all connections, with the replies that are still to come."""
-        for connection in self._connections:
+        for connection in self._last:
             connection.disconnect()
 
 

@@ -13,7 +13,7 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from django_delayq.calls.call import Argument, Call
 from django_delayq.calls.connections import borrow
-from django_delayq.calls.errors import LOST, mark_unsent, unhidden
+from django_delayq.calls.errors import LOST, mark_unsent, of_those_behind, unhidden
 from django_delayq.calls.running import Repeats
 from django_delayq.calls.steps import Pause, Steps
 from django_delayq.clock import boottime_ms
@@ -83,7 +83,8 @@ class Exchange(msgspec.Struct, frozen=True):
         return [error] * len(self.commands)
 
     def _lose(self, replies: list[Any], error: Exception) -> None:
-        replies += [error] * (len(self.commands) - len(replies))
+        replies.append(error)
+        replies += [of_those_behind(error)] * (len(self.commands) - len(replies))
 
 
 def together(operations: Sequence[Steps[T]]) -> Steps[list[T | Exception]]:

@@ -15,10 +15,9 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from django_delayq import conf
 from django_delayq.calls.call import Call
 from django_delayq.calls.command import Command
-from django_delayq.calls.connections import has_nodes
 from django_delayq.calls.errors import mark_unsent, may_have_run
 from django_delayq.calls.running import arun, run
-from django_delayq.calls.several import run_stream
+from django_delayq.calls.several import Behind, run_stream
 from django_delayq.calls.steps import Steps, aperform, perform
 from django_delayq.clients.clients import own_clients
 from django_delayq.clock import boottime_ms
@@ -468,15 +467,11 @@ def schedule_many(jobs: Iterable[Job[R]]) -> list[Job[R]]:
             perform(own_clients.of_thread, sending.meeting())
         if sending.failure is None:
             with own_clients.lent() as client:
-                whole: Iterator[Any] = stream
-                if not has_nodes(client):
-                    whole = chain(stream, sending.waits(silence_of(client)))
-                for reply in run_stream(client, whole):
+                whole = chain(stream, sending.waits(silence_of(client)))
+                for reply in run_stream(client, whole, sending.make_elsewhere):
                     sending.take(reply)
                     # The stream occupies this client.
                     perform(own_clients.of_thread, sending.meeting())
-            if has_nodes(client):
-                perform(client, sending.waiting_on_nodes())
     except RedisError as error:
         sending.fail(error)
     except BaseException as error:
@@ -548,6 +543,8 @@ class _Sending:
         self.waiting: Wait | None = None
         # How many calls there were. The first one waits by itself.
         self._calls = 0
+        #: The keys of each queue, by the first that its calls name.
+        self._keys_behind: dict[str, DeliveryKeys] = {}
 
     def calls(self) -> Iterator[Call[list[Scheduled]] | None]:
         """Yield one call for each batch, for a stream that does not wait for replies; end at the first error.
@@ -565,26 +562,35 @@ class _Sending:
                 # The stream occupies its own client, so another one asks.
                 known = perform(own_clients.of_thread, formats.finding(queue))
                 self._calls += 1
-                yield _call(queue, drafts, known)
+                call = _call(queue, drafts, known)
+                self._keys_behind[call.keys[0]] = DeliveryKeys.of(queue)
+                yield call
                 if self._is_stopped:
                     return
         except Exception as error:
             self._fail_to_make(error)
 
-    def waits(self, silence_s: float | None) -> Iterator[Command[Any]]:
-        """Yield what ends a stream: WAIT covers all that its connection wrote before."""
+    def waits(self, silence_s: float | None) -> Iterator[Behind]:
+        """Yield what ends a stream: WAIT covers all that its connection wrote before.
+
+        On a cluster, no other connection may wait: by then another node may hold the slot, without the jobs.
+        """
         waiting = self.waiting
         if waiting is None or self._calls < 2 or self.failure is not None:
             return
-        yield Command(fence(waiting.keys).full_command())
-        yield waiting.durable.command(silence_s)
+        wait = waiting.durable.command(silence_s)
+        yield Behind(
+            lambda last: (
+                Command(fence(self._keys_behind[last.keys[0]]).full_command()),
+                wait,
+            )
+        )
 
-    def waiting_on_nodes(self) -> Steps[None]:
-        """Wait on the node of each queue, which `waits` does on a single server."""
-        if self.waiting is None or self._calls < 2 or self.failure is not None:
-            return
-        for queue in dict.fromkeys(job.queue for job in self._sent):
-            yield from durably(fence(DeliveryKeys.of(queue)), self._waiting_at(queue))
+    def make_elsewhere(self, call: Call[list[Scheduled]]) -> list[Scheduled]:
+        """Make the oldest call under way anew, as its node has the slot no more."""
+        (job, *_), _, _ = self._under_way[0]
+        waiting = self._waiting_at(job.queue)
+        return perform(own_clients.of_thread, durably(call, waiting))
 
     def steps(self) -> Steps[None]:
         """Make one call after the other and read the replies; end at the first error."""

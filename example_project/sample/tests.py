@@ -64,6 +64,16 @@ class VisitorsTests(TransactionTestCase):
 
         self.assertFalse(Order.objects.exists() or Contest.objects.exists())
 
+    def test_what_others_ordered_and_announced_is_left_to_them(self):
+        Order.objects.create(item="A pound of tea")
+        Contest.objects.create(title="Polar marathon", publish_at=timezone.now())
+
+        self.visitors.pay()
+        self.visitors.withdraw()
+
+        self.assertEqual(Order.objects.get().status, Order.Status.NEW)
+        self.assertEqual(Contest.objects.get().status, Contest.Status.SCHEDULED)
+
     def test_the_command_ends_after_as_many_things(self):
         call_command("sample_data", acts=5, period=0)
 

@@ -25,12 +25,13 @@ SOON_S, LATER_S = (5, 60), (300, 3600)
 #: How long an element of the raw queue may wait.
 LONGEST_MS = 9000
 
+#: What visitors order and announce, and nothing that a form of the site suggests.
 ITEMS = (
-    "A pound of tea", "Two teacups", "A kettle", "Honey", "A tea cosy", "Biscuits",
+    "Jasmine tea", "Two teacups", "A kettle", "Honey", "A tea cosy", "Biscuits",
     "A samovar", "Lemons", "A wooden spoon", "A box of matcha",
 )  # fmt: skip
 TITLES = (
-    "Autumn cup", "Night chess", "Sudoku sprint", "Haiku duel", "Sourdough contest",
+    "Winter cup", "Night chess", "Sudoku sprint", "Haiku duel", "Sourdough contest",
     "Kite race", "Crossword derby", "Chess for two", "Pumpkin show", "Poetry slam",
 )  # fmt: skip
 SYMBOLS = ("ACME", "TEA", "KITE", "HONEY", "LEMON")
@@ -62,7 +63,9 @@ class Visitors:
             ordering.place(Order(item=self._chance.choice(ITEMS)))
 
     def pay(self) -> None:
-        new = list(Order.objects.filter(status=Order.Status.NEW)[:MOST_ORDERS])
+        """Pay an order, but none that somebody placed on the site."""
+        theirs = Order.objects.filter(status=Order.Status.NEW, item__in=ITEMS)
+        new = list(theirs[:MOST_ORDERS])
         if new:
             ordering.pay(self._chance.choice(new))
 
@@ -87,9 +90,11 @@ class Visitors:
             )
 
     def withdraw(self) -> None:
-        """Take back the contest that is furthest away."""
-        scheduled = Contest.objects.filter(status=Contest.Status.SCHEDULED)
-        if (last := scheduled.order_by("-publish_at").first()) is not None:
+        """Take back the contest that is furthest away, but none that somebody announced on the site."""
+        theirs = Contest.objects.filter(
+            status=Contest.Status.SCHEDULED, title__in=TITLES
+        )
+        if (last := theirs.order_by("-publish_at").first()) is not None:
             announcing.withdraw(last)
 
     def offer(self) -> None:

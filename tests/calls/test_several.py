@@ -75,6 +75,19 @@ class TestSeveral:
         assert replies == [str(n) for n in range(6)]
         assert known == [0, 2, 4]
 
+    def test_stream_brings_scripts_that_the_server_has_not_seen(
+        self, server: Server
+    ) -> None:
+        client = server.client(single_connection_client=True)
+        known = echo("known")
+        run(client, known)
+        fresh = [Call(script(f"return 'fresh {n}'"), ()) for n in range(3)]
+        client.script_flush()
+
+        replies = list(run_stream(client, [fresh[0], known, *fresh[1:], fresh[0]]))
+
+        assert replies == [b"fresh 0", "known", b"fresh 1", b"fresh 2", b"fresh 0"]
+
     def test_stream_that_is_left_early_does_not_confuse_the_next_call(
         self, server: Server
     ) -> None:

@@ -156,6 +156,36 @@ def test_scripts_that_a_node_has_never_seen_reach_it_in_the_stream(
     assert len(jobs) == 9
 
 
+def test_a_stream_that_loses_one_node_leaves_no_reply_unread_at_another(
+    cluster: TestCluster, names: list[str]
+) -> None:
+    """The next calls of this thread would take it for theirs."""
+    one, other = (add.using(queue=name) for name in names[:2])
+    for task in (one, other):
+        # This thread has a connection to each node.
+        schedule(task, LATER, 0)
+
+    def jobs() -> Iterator[Any]:
+        yield other.prepare(LATER, 1)
+        yield one.prepare(LATER, 2)
+        cluster.nodes[0].client().client_kill_filter(_type="normal", skipme=True)
+        for n in range(3, 9):
+            yield (one if n % 2 else other).prepare(LATER, n)
+
+    with pytest.raises(MaybeScheduled) as caught:
+        schedule_many(jobs())
+
+    assert names[1] in {job.queue for job in caught.value.scheduled}
+    for _ in range(3):
+        job = schedule(other, 2 * LATER, 9)
+        assert job.start_time_ms is not None
+        assert job.start_time_ms > (time.time() + 1.5 * LATER) * 1000
+        assert get_job(job.id).state == "scheduled"
+        assert job.cancel()
+    schedule_many(caught.value.unsent)
+    assert find_jobs().count() == 2 + 8
+
+
 def test_calls_made_at_once_bring_their_script_to_each_node(
     cluster: TestCluster, names: list[str]
 ) -> None:
@@ -393,6 +423,30 @@ def test_calls_wait_for_the_replicas_of_their_own_node(
         _waits_of(node) > before
         for node, before in zip(cluster.nodes, waits, strict=False)
     )
+
+
+def test_jobs_are_not_said_to_be_durable_where_their_slot_has_gone_since(
+    cluster: TestCluster, names: list[str]
+) -> None:
+    """The node that has the slot at the end may be a replica that never had them."""
+    name, (source, target, *_) = names[0], cluster.nodes
+    slot = key_slot(name.encode())
+    task = add.using(queue=name, durable=PATIENT)
+
+    def jobs() -> Iterator[Any]:
+        for n in range(3):
+            yield task.prepare(LATER, n)
+            yield add.using(queue=names[1]).prepare(LATER, n)
+        cluster.move(slot, source, target)
+
+    try:
+        with pytest.raises(MaybeScheduled, match="the slot moved meanwhile") as caught:
+            schedule_many(jobs())
+
+        assert len(schedule_many(caught.value.unsent)) == 6
+        assert find_jobs().count() == 6
+    finally:
+        cluster.move(slot, target, source)
 
 
 def _waits_of(node: Server) -> int:
