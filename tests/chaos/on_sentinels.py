@@ -69,6 +69,8 @@ class Parted(Watched):
         first.options["replica-announce-port"] = str(self._to_primary.port)
         for server in others:
             server.options["bind-source-addr"] = MAJORITY
+            # In protected mode Redis 7 takes 127.0.0.1 alone for this machine.
+            server.options["protected-mode"] = "no"
         self.sentinel_options = {
             "bind-source-addr": MAJORITY,
             "sentinel announce-ip": "127.0.0.1",
