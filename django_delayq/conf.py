@@ -1082,11 +1082,7 @@ def find_server() -> Server | Cluster:
     """
     url = connection_url()
     if url is not None:
-        # Each thread keeps a connection. A limit for a pool would make calls of other threads fail.
-        found = server_at(url)
-        return (
-            replace(found, max_connections=None) if isinstance(found, Server) else found
-        )
+        return server_at(url)
     alias = get_settings().connection
     assert alias is not None
     client = _alias_client(alias)

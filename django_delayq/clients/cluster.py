@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import redis
@@ -197,8 +197,7 @@ class Slots:
                 before = dict(self._moved)
                 self._is_doubtful = False
                 try:
-                    with self._without_silent(self._engine):
-                        self._asked(self._engine.initialize)
+                    self._engine = self._read_again(self._engine)
                 except LOST:
                     # The old table still names the nodes that are up.
                     self._is_doubtful = True
@@ -212,6 +211,15 @@ class Slots:
             self._read_ms = monotonic_ms()
         finally:
             self._lock.release()
+
+    def _read_again(self, engine: NodesManager) -> NodesManager:
+        try:
+            with self._without_silent(engine):
+                self._asked(engine.initialize)
+        except LOST:
+            # All of them may have moved. The nodes that the settings name may be found at other addresses.
+            return self._asked(self._find)  # type: ignore[no-any-return]
+        return engine
 
     @contextmanager
     def _without_silent(self, engine: NodesManager) -> Iterator[None]:
@@ -333,7 +341,8 @@ class Cluster:
 def server_at(url: str) -> Server | Cluster:
     """Return the server or the cluster at a URL."""
     if (nodes := nodes_of(url)) is None:
-        return Server.at(url)
+        # Each thread keeps a connection. A limit for a pool would make calls of other threads fail.
+        return replace(Server.at(url), max_connections=None)
     servers = [Server.at(node) for node in nodes]
     return Cluster(
         servers[0],

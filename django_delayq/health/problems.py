@@ -13,7 +13,7 @@ from shlex import quote
 from typing import NamedTuple
 
 from redis.client import Redis
-from redis.exceptions import ResponseError
+from redis.exceptions import MovedError, ResponseError
 
 from django_delayq.calls.connections import arguments_of
 from django_delayq.calls.several import run_all
@@ -24,6 +24,7 @@ from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.looking import Counts
 from django_delayq.delivery.pausing import Pause
 from django_delayq.delivery.upgrading import QueueFormat
+from django_delayq.faults import describe_fault
 from django_delayq.health.facts import Facts, ask_each
 from django_delayq.health.rights import Rights, kinds_of
 from django_delayq.wire import signing
@@ -56,6 +57,10 @@ class Level(StrEnum):
     WARNING = "warning"
     #: Could not be found out.
     INFO = "info"
+
+
+#: What a node of a cluster says where another has the slot, without its first word.
+_MOVED = re.compile(r"\d+ \S*:\d+$")
 
 
 class ServerProblem(NamedTuple):
@@ -581,6 +586,10 @@ def _missing_rights(rights: Rights) -> Iterator[ServerProblem]:
             "Raise maxmemory. Due jobs go on running and make room.",
         )
     for text, command in rights.other.items():
+        if _MOVED.match(text):
+            what, _, hint = describe_fault(MovedError(text))
+            yield ServerProblem(Level.ERROR, f"{what} {command}: MOVED {text}", hint)
+            continue
         yield ServerProblem(
             Level.ERROR,
             f"The server refuses {command}: {text}",

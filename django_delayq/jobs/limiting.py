@@ -26,6 +26,7 @@ from django_delayq.exceptions import InvalidArguments
 from django_delayq.jobs import registry
 from django_delayq.jobs.limit import MAX_LIMIT_NAME, Limit, is_limit_name
 from django_delayq.jobs.pausing import this_process
+from django_delayq.jobs.sharding import on_each, parts_on
 from django_delayq.logs import get_log
 from django_delayq.redaction import show
 from django_delayq.wording import Wording, gettext, joined
@@ -172,16 +173,20 @@ def _setting(
             "set_limit() changes nothing: give concurrency=, rate=, or both. clear_limit() forgets what was set"
         )
     by = this_process()
-    queues = _queues_of(queue, name, "set_limit")
+    queues = yield from parts_on(_queues_of(queue, name, "set_limit"))
     if name is not None:
         yield from _checking_name(name, queues)
-    numbers = [_numbers(each, changes, queue, name) for each in queues]
-    for each, its in zip(queues, numbers, strict=True):
+    numbers = {each.name: _numbers(each, changes, queue, name) for each in queues}
+
+    def change(each: QueueSettings) -> Steps[None]:
+        its = numbers[each.name]
         yield limiting.set_limit(each.keys, its, name=name or "", by=by)
         for found in (yield from _in_force(each)):
             if found.limit == name:
                 logger.warning("%s", found)
         yield from _loosening(each, name)
+
+    yield from on_each(queues, change)
 
 
 def _numbers(
@@ -249,7 +254,9 @@ def _checking_name(name: str, queues: list[QueueSettings]) -> Steps[None]:
 
 def _clearing(queue: str | None, limit: str | Limit | None) -> Steps[bool]:
     name, was_set = _name_of(limit), False
-    for each in _queues_of(queue, name, "clear_limit"):
+
+    def change(each: QueueSettings) -> Steps[None]:
+        nonlocal was_set
         if (yield limiting.set_limit(each.keys, None, name=name or "")):
             was_set = True
             what = "" if name is None else f"limit {name} on "
@@ -260,6 +267,9 @@ def _clearing(queue: str | None, limit: str | Limit | None) -> Steps[bool]:
                 this_process(),
             )
         yield from _loosening(each, name)
+
+    queues = _queues_of(queue, name, "clear_limit")
+    yield from on_each((yield from parts_on(queues)), change)
     return was_set
 
 

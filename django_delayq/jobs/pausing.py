@@ -26,6 +26,7 @@ from django_delayq.exceptions import (
 )
 from django_delayq.jobs.decorator import DelayedTask
 from django_delayq.jobs.registry import get_task
+from django_delayq.jobs.sharding import on_each, parts_on
 from django_delayq.logs import get_log
 from django_delayq.redaction import show
 from django_delayq.wire.delay import Delay, parse_delay
@@ -122,7 +123,8 @@ def _pausing(
         checked_text(by or this_process(), "by"),
         checked_text(reason, "reason"),
     )
-    for each in queues:
+
+    def change(each: QueueSettings) -> Steps[None]:
         done = yield pausing.pause(
             each.keys, task=name, until=when, by=by, reason=reason
         )
@@ -134,6 +136,9 @@ def _pausing(
             raise InvalidArguments(
                 f"{MAX_PAUSED_TASKS} tasks are paused on queue {each.name!r} already, and no more can be; pause the queue"
             )
+
+    queues = yield from parts_on(queues)
+    yield from on_each(queues, change)
     found = yield pausing.pauses(queues[0].keys)
     for pause in found:
         if pause.task == name:
@@ -151,7 +156,9 @@ def _resuming(queue: str | None, task: Task | None) -> Steps[bool]:
             # A task that has gone from the code may still be paused.
             unknown, name = error, error.task
     was_paused = False
-    for each in _queues_of(queue, name, "resume"):
+
+    def change(each: QueueSettings) -> Steps[None]:
+        nonlocal was_paused
         if (yield pausing.resume(each.keys, task=name)):
             was_paused = True
             what = f"queue {each.name}" if name is None else f"task {name}"
@@ -159,6 +166,9 @@ def _resuming(queue: str | None, task: Task | None) -> Steps[bool]:
             logger.warning("%s was resumed%s, by %s", what, where, this_process())
         if name is not None:
             yield from _releasing(each, name)
+
+    queues = _queues_of(queue, name, "resume")
+    yield from on_each((yield from parts_on(queues)), change)
     if unknown is not None and not was_paused:
         raise unknown
     return was_paused

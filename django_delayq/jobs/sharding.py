@@ -4,11 +4,15 @@ Where two processes disagreed, each would keep a key by itself, and two jobs wou
 down how many shards keep keys, and a process with another number refuses to send, and to serve.
 """
 
-from django.core.signals import setting_changed
+from collections.abc import Callable, Sequence
 
+from django.core.signals import setting_changed
+from redis.exceptions import RedisError
+
+from django_delayq.calls.errors import is_of_node
 from django_delayq.calls.steps import Steps
-from django_delayq.conf import QueueSettings
-from django_delayq.delivery.sharding import Shards, pin_shards
+from django_delayq.conf import QueueSettings, get_settings
+from django_delayq.delivery.sharding import Shards, pin_shards, shard_name
 from django_delayq.exceptions import InvalidSettings
 
 #: The queues of which this process has made sure.
@@ -36,6 +40,54 @@ def agreeing(whole: QueueSettings) -> Steps[Shards | None]:
         )
     _agreed.add(whole.name)
     return found
+
+
+def parts_on(queues: Sequence[QueueSettings]) -> Steps[list[QueueSettings]]:
+    """Return queues, and with those of a queue that has shards, the shards that only the server knows.
+
+    Other processes have more shards in their settings, or had more, and the workers serve those as well.
+
+    Raises:
+        redis.exceptions.RedisError: the server did not answer.
+    """
+    parts = {queue.name: queue for queue in queues}
+    settings = get_settings()
+    for queue in queues:
+        # The bare name is among the parts where all of a queue is meant.
+        if queue.shard_of is None or queue.name != queue.whole:
+            continue
+        known: Shards = yield pin_shards(queue.keys)
+        for number in range(known.most):
+            name = shard_name(queue.name, number)
+            if name not in parts:
+                parts[name] = settings.queue(name)
+    return list(parts.values())
+
+
+def on_each(
+    queues: Sequence[QueueSettings], change: Callable[[QueueSettings], Steps[None]]
+) -> Steps[None]:
+    """Change something of each queue. A node of a cluster that is down does not keep the others from it.
+
+    Raises:
+        redis.exceptions.RedisError: the server's own error; a note says which queues are as they were.
+    """
+    left: list[str] = []
+    failure: RedisError | None = None
+    for queue in queues:
+        try:
+            yield from change(queue)
+        except RedisError as error:
+            if not is_of_node(error):
+                raise
+            failure = failure or error
+            left.append(queue.name)
+    if failure is not None:
+        failure.add_note(
+            f"django-delayq: {', '.join(left)} {'is' if len(left) == 1 else 'are'} as before, the others are changed. Do it"
+            " again once the node answers."
+        )
+        raise failure
 
 
 def forget(**kwargs: object) -> None:

@@ -19,4 +19,5 @@ def explained() -> Iterator[None]:
         raise CommandError(str(error)) from error
     except (RedisError, OSError) as error:
         what, message, hint = describe_fault(error)
-        raise CommandError(f"{what} {hint}\n{message}") from error
+        notes = getattr(error, "__notes__", ())
+        raise CommandError("\n".join([f"{what} {hint}", message, *notes])) from error

@@ -74,7 +74,12 @@ class End(msgspec.Struct, frozen=True, tag="end", tag_field="is"):
     """The last line."""
 
     code: str
+    #: How many jobs the file has.
+    jobs: int | None = None
 
+
+#: How files of gzip, zstd, xz and bzip2 begin.
+_COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ", b"BZh")
 
 Line = Begin | OfQueue | OfSchedule | Page | End
 _encoder = msgspec.json.Encoder()
@@ -97,6 +102,12 @@ def read(file: BinaryIO | Iterable[bytes]) -> Iterator[Line]:
         try:
             line = _decoder.decode(text)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            if text.startswith(_COMPRESSED):
+                raise DecodeError(
+                    "the file is compressed: unpack it first, as gunzip and unzstd do, or pipe what they write into"
+                    " delayq_import -",
+                    text[:4],
+                ) from error
             raise DecodeError(
                 f"line {number} is not of a file of delayq_export: {error}. Perhaps the export was interrupted: run it again;"
                 " then import its file from the beginning.",
@@ -178,7 +189,7 @@ class Exporting:
                 tally.stay = max(0, tally.stay - tally.moved)
             runs[queue.name] = runs[queue.name]._replace(pages=number)
         self.code = code_of(runs)
-        yield End(self.code)
+        yield End(self.code, sum(tally.moved for tally in self.tallies.values()))
 
     def _homes(self) -> dict[str, int]:
         found = {}
@@ -225,6 +236,18 @@ def open_runs(client: Redis, queues: Iterable[QueueSettings]) -> dict[str, Run]:
         if its_run is not None:
             found[queue.name] = its_run
     return found
+
+
+def confirm(client: Redis, queues: Iterable[QueueSettings], code: str) -> None:
+    """Note that another server has all of these runs, before the first of them ends: a code is that of all."""
+    for queue in queues:
+        client.hset(queue.keys.control, "confirmed", code)
+
+
+def confirmed_with(client: Redis, queue: QueueSettings) -> str | None:
+    """Return the code by which the run of a queue was confirmed, if it was."""
+    text: bytes | None = client.hget(queue.keys.control, "confirmed")  # type: ignore[assignment]
+    return None if text is None else text.decode(errors="replace")
 
 
 def end_steps(

@@ -4,8 +4,17 @@ from redis.client import Redis
 
 from django_delayq import conf
 from django_delayq.calls.running import run
+from django_delayq.exceptions import DecodeError
 from django_delayq.repair import pages
-from django_delayq.repair.exports import Begin, End, Line, OfQueue, OfSchedule, Page
+from django_delayq.repair.exports import (
+    Begin,
+    End,
+    Line,
+    OfQueue,
+    OfSchedule,
+    Page,
+    code_of,
+)
 from django_delayq.repair.moving import (
     CannotMove,
     Storing,
@@ -35,7 +44,8 @@ class Importing:
         self._is_copy = is_copy
         self._is_dry = is_dry
         self._queue: conf.QueueSettings | None = None
-        self._run = ""
+        #: How far the runs of the file were read, by queue.
+        self._runs: dict[str, Run] = {}
         self._storing: Storing | None = None
         self.tallies: dict[str, Tally] = {}
         #: Jobs read so far.
@@ -48,7 +58,9 @@ class Importing:
 
         Raises:
             QueueNotFound: its queue is not in the settings.
-            CannotMove: this server is the source, the workers do not read the format, or the file is a copy.
+            CannotMove: this server is the source, the workers do not read the format, or the file is a copy; or what
+                was stored is not as durable as the queue asks for.
+            DecodeError: a part of the file is missing.
         """
         match line:
             case Begin():
@@ -63,6 +75,7 @@ class Importing:
                     if whole is not None:
                         check_home(whole, there)
             case OfQueue():
+                self._settle()
                 self._begin(line)
             case OfSchedule():
                 self._put(line.name, line.schedule)
@@ -70,7 +83,16 @@ class Importing:
                 self.seen += len(line.jobs)
                 self._store(line)
             case End():
+                self._settle()
+                if code_of(self._runs) != line.code:
+                    raise _missing("a queue, or the last pages of one, are")
+                if line.jobs not in (None, self.seen):
+                    raise _missing(f"{line.jobs - self.seen:,} jobs are")
                 self.code = "" if self._is_copy else line.code
+
+    def _settle(self) -> None:
+        if self._storing is not None:
+            self._storing.settle()
 
     def _begin(self, line: OfQueue) -> None:
         settings = conf.get_settings()
@@ -81,13 +103,14 @@ class Importing:
                 f" {queue.whole!r} as many SHARDS as the source has, and import the file again."
             )
         tally = self.tallies.setdefault(line.name, Tally())
-        self._run = line.run
+        self._runs[line.name] = Run(line.run, Kind.FILE, 0)
+        self._storing = None
         if self._is_dry:
             return
         self._storing = Storing(
             self._client, queue, tally, self._keyring, is_signing=self._is_signing
         )
-        self._storing.begin(Run(line.run, Kind.FILE, 0))
+        self._storing.begin(self._runs[line.name])
         self._storing.prepare(line.format)
         keep_settings(self._client, queue, line.settings)
         for name, changed in line.changed.items():
@@ -103,8 +126,20 @@ class Importing:
 
     def _store(self, line: Page) -> None:
         assert self._queue is not None
+        its_run = self._runs[self._queue.name]
+        if line.number != its_run.pages + 1:
+            raise _missing(f"pages of queue {self._queue.name!r} are")
+        self._runs[self._queue.name] = its_run._replace(pages=line.number)
         if self._is_dry:
             self.tallies[self._queue.name].moved += len(line.jobs)
             return
         assert self._storing is not None
-        self._storing.store(self._run, line.number, line.jobs)
+        self._storing.store(its_run.id, line.number, line.jobs)
+
+
+def _missing(what: str) -> DecodeError:
+    return DecodeError(
+        f"{what} missing in the file: a part of it is lost. Copy it again, or run delayq_export again, into another file."
+        " Then import that: what is here already is not stored twice.",
+        b"",
+    )

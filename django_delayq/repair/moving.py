@@ -12,7 +12,7 @@ says so. So no job is lost, and none is stored twice.
 
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -22,9 +22,12 @@ from redis.client import Redis
 from django_delayq.calls.batch import BatchSizer
 from django_delayq.calls.connections import nodes_of
 from django_delayq.calls.running import run
+from django_delayq.calls.steps import perform
 from django_delayq.clock import monotonic_ms
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import limiting, looking, pausing, periods, upgrading
+from django_delayq.delivery.durability import Wait, durably, fence
+from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.looking import Counts
 from django_delayq.delivery.sharding import pin_shards
 from django_delayq.delivery.upgrading import Step
@@ -111,6 +114,11 @@ class Taking:
             CannotMove: the queue is being moved in another way.
         """
         keys = self._queue.keys
+        if kind is Kind.FILE and self._client.hexists(keys.control, "confirmed"):
+            raise CannotMove(
+                f"queue {self._queue.name!r}: another server has what was exported, and not all of it is deleted here yet. Run"
+                " delayq_export --confirm again, with the same code."
+            )
         self.run = run(self._client, pages.begin_export(keys, new_run(), kind))
         if self.run.kind is not kind:
             name = self._queue.name
@@ -198,16 +206,29 @@ class Storing:
         """Note on the target that a run comes.
 
         Raises:
-            CannotMove: this is the server that the run takes jobs from, or the run has begun towards another one.
+            CannotMove: this is the server that the run takes jobs from, the run has begun towards another one, or the
+            queue moves away from here itself.
         """
         name, control = self._queue.name, self._queue.keys.control
         text: Any = self._client.hget(control, "moving")
         known = pages.run_of(text)
-        if known is not None and known.id == source_run.id:
-            raise CannotMove(
-                f"queue {name!r} would move from a server to itself: the source is the server that"
-                " DELAYQ['CONNECTION'] names. Name the other one."
+        if known is not None:
+            if known.id == source_run.id:
+                raise CannotMove(
+                    f"queue {name!r} would move from a server to itself: the source is the server that"
+                    " DELAYQ['CONNECTION'] names. Name the other one."
+                )
+            how = (
+                "with delayq_import --from this server: run that to its end first, on the same target"
+                if known.kind is Kind.DIRECT
+                else "to a file: import that, and end it with delayq_export --confirm; or with --release, if it was imported"
+                " nowhere"
             )
+            raise CannotMove(
+                f"queue {name!r} is itself being moved away from the target, {how}."
+            )
+        if source_run.kind is Kind.FILE:
+            return
         stored = pages.stored_field(source_run.id)
         if not source_run.pages:
             self._client.hsetnx(control, stored, 0)
@@ -265,6 +286,27 @@ class Storing:
         self._tally.known += stored.known
         self._tally.shared += stored.shared
 
+    def settle(self) -> None:
+        """Wait until all that was stored is as durable as the queue asks for.
+
+        Raises:
+            CannotMove: it is not, within the time that DURABLE gives.
+        """
+        queue = self._queue
+        waiting = Wait.of(queue.durable, queue.keys)
+        if waiting is None:
+            return
+        perform(self._client, durably(fence(queue.keys), waiting))
+        if why := waiting.why_not:
+            raise CannotMove(
+                f"queue {queue.name!r} of the target asks for {waiting.durable}: {why}. The source still has what this"
+                " concerns. Mend that, and run this again."
+            )
+
+    def forget(self, source_run: str) -> None:
+        """Forget a run that has ended on its source."""
+        self._client.hdel(self._queue.keys.control, pages.stored_field(source_run))
+
     def _looked_at(self, job: Moved) -> Moved:
         """Count a job that needs a key which is not here, and sign it anew if that is wanted."""
         signed_with = _KEY.search(job.payload, 0, _KEY_WITHIN)
@@ -317,6 +359,14 @@ class Moving:
         """What the source holds now."""
         return run(self._source, looking.counts(self._queue.keys))
 
+    def begin_on_source(self) -> None:
+        """Begin the run, which is the first thing that `begin` does.
+
+        Raises:
+            CannotMove: the queue is being moved in another way.
+        """
+        self._taking.begin(Kind.DIRECT)
+
     def begin(self) -> None:
         """Begin the run, and have the target read the formats, and keep the pauses and limits, of the source.
 
@@ -324,7 +374,7 @@ class Moving:
             CannotMove: both are one server, or the target does not read the format.
         """
         keys = self._queue.keys
-        begun = self._taking.begin(Kind.DIRECT)
+        begun = self._taking.run or self._taking.begin(Kind.DIRECT)
         try:
             self._storing.begin(begun)
             self._storing.prepare(run(self._source, upgrading.read_format(keys)).format)
@@ -371,6 +421,7 @@ class Moving:
             self._queue.keys, run=self._taking.run.id, page=0, is_moved=True
         )
         run(self._source, call)
+        self._storing.forget(self._taking.run.id)
 
     def _pass_on(self, page: int, jobs: list[Moved]) -> None:
         assert self._taking.run is not None
@@ -379,6 +430,7 @@ class Moving:
         id = self._taking.run.id
         begun_ms = monotonic_ms()
         self._storing.store(id, page, jobs)
+        self._storing.settle()
         self._taking.learn(len(jobs), monotonic_ms() - begun_ms)
         call = pages.end_page(self._queue.keys, run=id, page=page, is_moved=True)
         with finished_first():
@@ -428,6 +480,17 @@ def queues_on(client: Redis) -> list[str]:
     return sorted(names)
 
 
+def left_on(client: Redis, names: Iterable[str]) -> list[str]:
+    """Return those queues that hold something that can move, or that runs."""
+    left = []
+    for name in names:
+        keys = DeliveryKeys.of(name)
+        counts = run(client, looking.counts(keys))
+        if total_of(counts) + counts.running or _schedules_in(client, keys):
+            left.append(name)
+    return left
+
+
 def _scan(client: Redis, pattern: str) -> Iterator[bytes]:
     for node in nodes_of(client):
         yield from node.scan_iter(match=pattern, count=SCANNED)
@@ -461,9 +524,11 @@ def check_home(whole: QueueSettings, there: int | None) -> None:
 
 
 def _has_keys(client: Redis, queue: QueueSettings) -> bool:
-    if client.hlen(queue.keys.unique):
-        return True
-    names: list[Any] = client.hkeys(queue.keys.schedules)
+    return bool(client.hlen(queue.keys.unique)) or _schedules_in(client, queue.keys)
+
+
+def _schedules_in(client: Redis, keys: DeliveryKeys) -> bool:
+    names: list[Any] = client.hkeys(keys.schedules)
     return any(name.startswith(b"stored ") for name in names)
 
 

@@ -180,7 +180,7 @@ def import_page(
 ) -> Call[Imported | None]:
     """Store a page; returns None if it was stored before. Safe to repeat.
 
-    Reading the reply raises OtherRun if a page before it is missing.
+    Reading the reply raises OtherRun if a page before it is missing, or if the queue moves away from here itself.
     """
     name = keys.queue.name
     args: list[Argument] = [
@@ -198,6 +198,11 @@ def import_page(
             raise OtherRun(
                 f"page {page} of queue {name!r} cannot be stored, because the target has no page {reply[1] + 1}; begin"
                 " with the first page"
+            )
+        if reply[0] == b"leaving":
+            raise OtherRun(
+                f"queue {name!r} is being moved away from the target itself since this began; run this again, and it says how"
+                " to end that"
             )
         return None if reply[0] == b"known" else Imported(*reply[1:])
 

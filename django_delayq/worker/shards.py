@@ -5,8 +5,10 @@ all.
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from redis.client import Redis
+from redis.exceptions import OutOfMemoryError
 
 from django_delayq import conf
 from django_delayq.calls.running import run
@@ -16,6 +18,7 @@ from django_delayq.delivery import looking
 from django_delayq.delivery.sharding import pin_shards, shard_name
 from django_delayq.jobs.sharding import agreeing
 from django_delayq.logs import get_log
+from django_delayq.repair.moving import keep_settings, settings_of
 
 logger = get_log("django_delayq.worker")
 
@@ -43,7 +46,21 @@ class OtherShards:
         whole = conf.get_settings().sharded.get(queue.whole)
         if whole is not None:
             perform(self._client, agreeing(whole))
+            self._take_over(whole, queue)
         self.look(queue)
+
+    def _take_over(self, whole: QueueSettings, queue: QueueSettings) -> None:
+        """Have a shard that is new keep what somebody has paused and limited when there were fewer."""
+        first = whole.shard(0)
+        control = queue.keys.control
+        if queue.name in (first.name, whole.name) or self._client.hexists(
+            control, "joined"
+        ):
+            return
+        keep_settings(self._client, queue, settings_of(self._client, first))
+        # A full server takes no mark. Then the next process does this again.
+        with suppress(OutOfMemoryError):
+            self._client.hset(control, "joined", 1)
 
     def look(self, queue: QueueSettings) -> None:
         """Serve what the server knows beside the settings, if this queue has the bare name."""

@@ -147,7 +147,8 @@ class Command(CommandWithExamples):
         )
         done = 0
         for line in exporting.lines():
-            file.write(exports.write(line))
+            with _written(file):
+                file.write(exports.write(line))
             if isinstance(line, Page):
                 done += len(line.jobs)
                 self._progress(gettext("exporting"), done, max(total, done))
@@ -158,8 +159,16 @@ class Command(CommandWithExamples):
     ) -> Mapping[str, Tally]:
         runs = exports.open_runs(client, queues)
         files = {name: each for name, each in runs.items() if each.kind is Kind.FILE}
-        if code is not None:
+        confirmed = {
+            queue.name: exports.confirmed_with(client, queue)
+            for queue in queues
+            if queue.name in files
+        }
+        if code is None:
+            _check_unconfirmed(confirmed)
+        elif not files or set(confirmed.values()) != {code}:
             _check_code(files, code)
+            exports.confirm(client, [q for q in queues if q.name in files], code)
         # A run from server to server has no file. If its target is lost, what is on its way is put back.
         chosen = files if code is not None else runs
         if not chosen:
@@ -207,7 +216,8 @@ def _created(name: str) -> Iterator[BinaryIO]:
     """Create a file for this user alone: it has the arguments of jobs. At the end it is on the disk."""
     if name == "-":
         yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
+        with _written(sys.stdout.buffer):
+            sys.stdout.buffer.flush()
         return
     try:
         number = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -216,14 +226,43 @@ def _created(name: str) -> Iterator[BinaryIO]:
             f"{name!r} cannot be created: {error.strerror}. Name another file."
         ) from error
     with os.fdopen(number, "wb") as file:
-        yield file
-        file.flush()
-        os.fsync(number)
+        try:
+            yield file
+        except BaseException:
+            if not file.tell():
+                # Nothing was taken out: the same command can be run again.
+                os.unlink(name)
+            raise
+        with _written(file):
+            file.flush()
+            os.fsync(number)
+
+
+@contextmanager
+def _written(file: BinaryIO) -> Iterator[None]:
+    """Say which file cannot be written: an OSError of a server looks the same."""
+    try:
+        yield
+    except OSError as error:
+        raise CommandError(
+            f"{file.name!r} cannot be written: {error.strerror}. What was taken out is held; make room or name another file,"
+            " and run the command again: its file will have everything."
+        ) from error
 
 
 def _would_move(client: Redis, queue: QueueSettings) -> Tally:
     counts = run(client, looking.counts(queue.keys))
     return Tally(moved=total_of(counts), stay=counts.running)
+
+
+def _check_unconfirmed(confirmed: Mapping[str, str | None]) -> None:
+    """Refuse to put back what another server is known to have."""
+    for name, code in confirmed.items():
+        if code is not None:
+            raise CommandError(
+                f"Queue {name!r} was confirmed: another server has its jobs, and would run them as well. Run delayq_export"
+                f" --confirm {code} again, to its end."
+            )
 
 
 def _check_code(runs: Mapping[str, Run], code: str) -> None:

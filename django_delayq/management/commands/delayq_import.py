@@ -12,11 +12,13 @@ from typing import Any, BinaryIO
 from django.core.management.base import CommandError
 from django.utils.translation import gettext, gettext_lazy
 from redis.client import Redis
+from redis.exceptions import RedisError
 
 from django_delayq import conf
 from django_delayq.clients.clients import Clients, own_clients
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery.looking import Counts
+from django_delayq.faults import describe_fault
 from django_delayq.management.errors import explained
 from django_delayq.management.help import CommandWithExamples
 from django_delayq.management.moving_report import told
@@ -28,6 +30,7 @@ from django_delayq.repair.moving import (
     Tally,
     check_home,
     home_of_keys,
+    left_on,
     queues_on,
     total_of,
 )
@@ -141,7 +144,7 @@ class Command(CommandWithExamples):
             is_dry=options["dry_run"],
         )
         with _opened(options["file"]) as file:
-            for line in exports.read(file):
+            for line in exports.read(_lines_of(file)):
                 importing.take_in(line)
                 self._progress(gettext("importing"), importing.seen, 0)
         self._progress.end()
@@ -163,10 +166,12 @@ class Command(CommandWithExamples):
         tallies: dict[str, Tally] = {}
         left: dict[str, Counts] = {}
         try:
-            for whole in settings.sharded.values():
-                if any(queue.whole == whole.name for queue in queues):
-                    check_home(whole, home_of_keys(source, whole))
-            others = [] if options["queue"] else queues_on(source)
+            with _told_of_source():
+                source.ping()
+                for whole in settings.sharded.values():
+                    if any(queue.whole == whole.name for queue in queues):
+                        check_home(whole, home_of_keys(source, whole))
+                others = _not_among(queues, queues_on(source), settings, options)
             for queue in queues:
                 moving = Moving(
                     source, target, queue, keyring, is_signing=options["resign"]
@@ -175,12 +180,14 @@ class Command(CommandWithExamples):
                 if options["dry_run"]:
                     moving.tally.moved = total_of(moving.counts)
                 else:
+                    with _told_of_source():
+                        moving.begin_on_source()
                     self._move_queue(queue, moving, is_waiting=options["wait"])
                 left[queue.name] = moving.counts
+            unknown = left_on(source, others)
         finally:
             source.close()
         self._progress.end()
-        unknown = sorted(set(others) - {queue.name for queue in queues})
         self._tell(tallies, left, options, "", unknown)
         if options["dry_run"]:
             return True
@@ -194,6 +201,9 @@ class Command(CommandWithExamples):
         moving.begin()
         total = total_of(moving.counts)
         said = gettext("queue {queue}").format(queue=queue.name)
+        template = gettext(
+            "queue {queue}, waiting for {count} that end there; {running} of them run"
+        )
         while True:
             for _ in moving.steps():
                 tally = moving.tally
@@ -202,8 +212,10 @@ class Command(CommandWithExamples):
             counts = moving.counts
             if not is_waiting or not total_of(counts) + counts.running:
                 break
-            said = gettext("queue {queue}, waiting for {count} that run there").format(
-                queue=queue.name, count=number_text(counts.running)
+            said = template.format(
+                queue=queue.name,
+                count=number_text(total_of(counts) + counts.running),
+                running=number_text(counts.running),
             )
             self._progress(said, 0, 0)
             time.sleep(PAUSE_S)
@@ -228,7 +240,8 @@ class Command(CommandWithExamples):
             if counts is None or is_dry or not total_of(counts) + counts.running:
                 continue
             template = gettext(
-                "queue {queue}: {count} are left on the source, and {running} of them run. Run this again, or with --wait."
+                "queue {queue}: {count} are left on the source, and {running} of them run. The others came meanwhile, or belong"
+                " to a batch or a job that has not ended there. Run this again, or with --wait."
             )
             self.stdout.write(
                 template.format(
@@ -242,6 +255,32 @@ class Command(CommandWithExamples):
                 'Not moved, because DELAYQ["QUEUES"] does not have them: {queues}'
             )
             self.stdout.write(template.format(queues=list_text(unknown)))
+
+
+@contextmanager
+def _told_of_source() -> Iterator[None]:
+    """Say that it is the server of --from which does not answer, or refuses."""
+    try:
+        yield
+    except (RedisError, OSError) as error:
+        what, message, hint = describe_fault(error)
+        text = f"--from: {what} {hint}\n{message}"
+        raise CommandError(text.replace("DELAYQ['CONNECTION']", "--from")) from error
+
+
+def _not_among(
+    queues: list[QueueSettings],
+    there: list[str],
+    settings: conf.Settings,
+    options: dict[str, Any],
+) -> list[str]:
+    """Return the queues of a server that do not move; where some are named, only further shards of these."""
+    names = {queue.name for queue in queues}
+    others = [name for name in there if name not in names]
+    if not options["queue"]:
+        return others
+    wholes = {queue.whole for queue in queues}
+    return [name for name in others if settings.whole(name) in wholes]
 
 
 def _check_options(options: dict[str, Any]) -> None:
@@ -276,6 +315,16 @@ def _opened(name: str) -> Iterator[BinaryIO]:
         raise CommandError(f"{name!r} cannot be read: {error.strerror}.") from error
     with os.fdopen(number, "rb") as file:
         yield file
+
+
+def _lines_of(file: BinaryIO) -> Iterator[bytes]:
+    """Say which file cannot be read: an OSError of a server looks the same."""
+    try:
+        yield from file
+    except OSError as error:
+        raise CommandError(
+            f"{file.name!r} cannot be read: {error.strerror}."
+        ) from error
 
 
 def _data(

@@ -10,6 +10,7 @@ from django.utils.translation import gettext, gettext_lazy
 from redis.exceptions import RedisError
 
 from django_delayq import conf
+from django_delayq.calls.errors import LOST
 from django_delayq.checks import server_problems
 from django_delayq.clock import monotonic_ms
 from django_delayq.conf import QueueSettings
@@ -111,7 +112,11 @@ class Command(CommandWithExamples):
 
     def _look(self, queues: list[QueueSettings], is_json: bool) -> Iterator[str]:
         if monotonic_ms() - self._checked_ms >= CHECKS_S * 1000:
-            self._problems = server_problems(queues)
+            try:
+                self._problems = server_problems(queues)
+            except LOST:
+                # Perhaps one node of a cluster: `look` says which queues that concerns, or that nothing answers.
+                self._problems = []
             self._checked_ms = monotonic_ms()
         status = look(queues, self._problems)
         if is_json:

@@ -16,7 +16,7 @@ local now_ms, run, page, is_moved = math.floor(read_clock(ARGV[1]) / 1000), ARGV
 if read_run() ~= run then return -1 end
 if page == 0 then
   local left = redis.call('ZCARD', keys.moving)
-  if left == 0 then redis.call('HDEL', keys.control, 'moving') end
+  if left == 0 then redis.call('HDEL', keys.control, 'moving', 'confirmed') end
   return left
 end
 

@@ -11,11 +11,14 @@
 -- ARGV[5]  1: frames also go into the delay queue
 -- ARGV[6]  and on, seven a job, as export_page.lua returns them
 -- Returns  'stored', how many jobs are new here, how many were here already, of how many another job has the unique key;
---          'known' if the page was stored before; or 'early' and the number of the last page, if one between is missing
+--          'known' if the page was stored before; 'early' and the number of the last page, if one between is missing; or
+--          'leaving' if the queue is itself on its way to another server
 
 local now_ms, run, page = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2], tonumber(ARGV[3])
 local format, listed = ARGV[4], ARGV[5] == '1'
 
+-- What is held here on its way elsewhere must not be taken for a job that is here.
+if read_run() then return { 'leaving', 0, 0, 0 } end
 local last = tonumber(redis.call('HGET', keys.control, 'moved:' .. run) or 0) or 0
 if page <= last then return { 'known', 0, 0, 0 } end
 if page > last + 1 then return { 'early', last, 0, 0 } end
