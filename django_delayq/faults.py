@@ -100,11 +100,23 @@ def _meaning(error: Exception, message: str) -> tuple[str, str]:
                 "Correct the name in DELAYQ['CONNECTION']: it is the one that the Sentinels monitor."
             ),
         )
+    if isinstance(error, RedisConnectionError) and "CERTIFICATE_VERIFY" in message:
+        return (
+            gettext("The Sentinels' certificate is not accepted.")
+            if isinstance(error, PrimaryNotFound)
+            else gettext("The server's certificate is not accepted."),
+            gettext(
+                "Name the authority that has signed it, by ssl_ca_certs in DELAYQ['CONNECTION'], and the host as the"
+                " certificate does. Behind Sentinels and in a cluster, the certificate has to hold for the address that"
+                " they announce."
+            ),
+        )
     if isinstance(error, PrimaryNotFound):
         return (
             gettext("No Sentinel answers."),
             gettext(
-                "Are the Sentinels of DELAYQ['CONNECTION'] up, and can they be reached from here?"
+                "Are the Sentinels of DELAYQ['CONNECTION'] up, and can they be reached from here? Or do they ask for what"
+                " it does not have: TLS (rediss+sentinel://), or a certificate of ours (ssl_certfile and ssl_keyfile)?"
             ),
         )
     if isinstance(error, AuthenticationError | AuthorizationError):
@@ -128,14 +140,6 @@ def _meaning(error: Exception, message: str) -> tuple[str, str]:
         return (
             gettext("The server is starting and loads its data."),
             gettext("Try again in a moment; nothing is lost."),
-        )
-    if isinstance(error, RedisConnectionError) and "CERTIFICATE_VERIFY" in message:
-        return (
-            gettext("The server's certificate is not accepted."),
-            gettext(
-                "Name the authority that has signed it, by ssl_ca_certs in DELAYQ['CONNECTION'], and the host as the"
-                " certificate does."
-            ),
         )
     if isinstance(error, RedisConnectionError) and _CLOSED.search(message):
         # Before AUTH, the server rejects long commands as protocol errors.

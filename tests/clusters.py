@@ -11,6 +11,7 @@ from redis.crc import key_slot
 from django_delayq.clients.clients import Clients
 from tests.polling import wait_until
 from tests.servers import Server, opened
+from tests.tls import OURS, Tls
 
 SLOTS = 16_384
 #: A node that is silent for so long counts as failed, ms. A busy machine holds a node up for longer than its default
@@ -19,7 +20,10 @@ NODE_TIMEOUT_MS = 2_000
 
 
 class TestCluster:
-    """A cluster of our own. Its first ``primaries`` nodes hold the slots at first, the others are their replicas."""
+    """A cluster of our own. Its first ``primaries`` nodes hold the slots at first, the others are their replicas.
+
+    With ``tls`` its nodes speak TLS alone, to each other as well.
+    """
 
     __test__ = False
 
@@ -30,8 +34,11 @@ class TestCluster:
         primaries: int = 3,
         replicas: int = 1,
         options: dict[str, str] | None = None,
+        tls: Tls | None = None,
     ) -> None:
         self.kind = kind
+        self.tls = tls
+        of_tls = {} if tls is None else {**tls.options(), "tls_cluster": "yes"}
         self.primaries = primaries
         self.nodes = [
             Server(
@@ -42,6 +49,7 @@ class TestCluster:
                     # What a failed node does not serve is not a reason for the others to serve nothing.
                     "cluster_require_full_coverage": "no",
                     "repl_diskless_sync_delay": "0",
+                    **of_tls,
                     **(options or {}),
                 },
             )
@@ -54,7 +62,9 @@ class TestCluster:
     @property
     def url(self) -> str:
         hosts = ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
-        return f"redis+cluster://{hosts}"
+        if self.tls is None:
+            return f"redis+cluster://{hosts}"
+        return f"rediss+cluster://{hosts}?{self.tls.parameters(**OURS)}"
 
     @property
     def socket_url(self) -> str:

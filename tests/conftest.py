@@ -46,6 +46,8 @@ from tests.servers import (
     binary_of,
     close_clients,
 )
+from tests.tls import KIND as TLS_KIND
+from tests.tls import Tls
 
 #: A cluster of Valkeys, in the place of a server.
 CLUSTER = "cluster"
@@ -154,6 +156,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def _kinds(metafunc: pytest.Metafunc) -> list[str]:
     config = metafunc.config
+    if (asked_for := _asked_for(config)) is not None:
+        return asked_for
+    # With nothing installed the tests are there all the same, and say what is missing.
+    kinds = list(available_kinds() or ("valkey",))
+    if not config.getoption("--all"):
+        return kinds[:1]
+    if len(kinds) > 1 and _takes_minutes(metafunc.definition):
+        return [kind for kind in kinds if kind != "redis6"]
+    return kinds
+
+
+def _asked_for(config: pytest.Config) -> list[str] | None:
     chosen: list[str] | None = config.getoption("--server")
     named = os.environ.get("DELAYQ_TEST_SERVERS")
     if chosen:
@@ -162,13 +176,7 @@ def _kinds(metafunc: pytest.Metafunc) -> list[str]:
         return [ExternalServer.kind]
     if named:
         return [kind.strip() for kind in named.split(",")]
-    # With nothing installed the tests are there all the same, and say what is missing.
-    kinds = list(available_kinds() or ("valkey",))
-    if not config.getoption("--all"):
-        return kinds[:1]
-    if len(kinds) > 1 and _takes_minutes(metafunc.definition):
-        return [kind for kind in kinds if kind != "redis6"]
-    return kinds
+    return None
 
 
 def _takes_minutes(test: pytest.Item) -> bool:
@@ -273,9 +281,14 @@ def private_cluster(server_kind: str) -> Iterator[Callable[..., TestCluster]]:
         cluster.stop()
 
 
-def _kind_of_nodes(kind: str) -> str:
+def skip_old_redis_py() -> None:
+    """Skip a test of a cluster where it cannot pass."""
     if int(redis.__version__.partition(".")[0]) < 6:
         pytest.skip("redis-py before 6 does not know the redirections of a cluster")
+
+
+def _kind_of_nodes(kind: str) -> str:
+    skip_old_redis_py()
     if kind == ExternalServer.kind:
         pytest.skip("starts servers of its own")
     return "valkey" if kind == CLUSTER else kind
@@ -289,6 +302,29 @@ def watched(server_kind: str) -> Iterator[Watched]:
     if server_kind == "redis6":
         pytest.skip("its Sentinels cannot be told to hurry")
     with Watched(server_kind) as watched:
+        yield watched
+
+
+@pytest.fixture
+def tls(request: pytest.FixtureRequest, server_kind: str, tmp_path: Path) -> Tls:
+    """Certificates for servers of `TLS_KIND`, whatever kind the run is for: such tests run once, for the first one."""
+    if server_kind == ExternalServer.kind:
+        pytest.skip("starts servers of its own")
+    if server_kind != (_asked_for(request.config) or available_kinds())[0]:
+        pytest.skip("the server is the same for every kind")
+    try:
+        binary_of(TLS_KIND)
+    except ServerUnavailable as error:
+        if os.environ.get("DELAYQ_TEST_REQUIRE_SERVERS") == "1":
+            pytest.fail(f"{error}, and DELAYQ_TEST_REQUIRE_SERVERS is set")
+        pytest.skip(f"{error}, and the others speak no TLS")
+    return Tls(tmp_path)
+
+
+@pytest.fixture
+def tls_watched(tls: Tls) -> Iterator[Watched]:
+    """`watched` for one test, where all speak TLS alone."""
+    with Watched(TLS_KIND, tls=tls) as watched:
         yield watched
 
 

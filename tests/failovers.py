@@ -146,8 +146,11 @@ class InUse:
             thread.join()
 
     def _feed(self, port: int) -> None:
+        server = next(each for each in self.watched.servers if each.port == port)
         client = redis.Redis(
-            port=port, password=self.watched.password or None, socket_timeout=0.5
+            unix_socket_path=str(server.socket_path),
+            password=self.watched.password or None,
+            socket_timeout=0.5,
         )
         with client, client.pipeline(transaction=True) as pipeline:
             for key in ("watched", "waited"):

@@ -12,11 +12,14 @@ import redis
 
 from tests.polling import wait_until
 from tests.servers import Server
+from tests.tls import OURS, Tls
 
 NAME = "mymaster"
 #: A primary that is silent for so long is down, ms, for each Sentinel. If two of them notice at once, and each votes for
 #: itself, the third decides.
 DOWN_AFTER_MS = (500, 500, 1_000)
+#: With these, no pause of a busy machine is taken for a failure.
+PATIENT_MS = (60_000, 60_000, 60_000)
 #: How often a Sentinel looks and speaks, ms: their own periods are seconds. And it is not to think that its clock jumps,
 #: after which it does nothing for half a minute: on a loaded machine it is only late.
 PERIODS = {
@@ -38,7 +41,8 @@ class Watched:
     """Three data servers and three Sentinels.
 
     ``password`` is that of the data servers, ``sentinel_password`` that of the Sentinels. ``options`` are lines of the
-    data servers' configuration. ``down_after_ms`` is for how long the primary may be silent, for each Sentinel.
+    data servers' configuration. With ``tls`` all six speak TLS alone, to each other as well. ``down_after_ms`` is for how
+    long the primary may be silent, for each Sentinel.
     """
 
     def __init__(
@@ -48,9 +52,11 @@ class Watched:
         password: str = "",
         sentinel_password: str = "",
         options: Mapping[str, str] | None = None,
+        tls: Tls | None = None,
         down_after_ms: Sequence[int] = DOWN_AFTER_MS,
     ) -> None:
         self.kind = kind
+        self.tls = tls
         self.password = password
         self.sentinel_password = sentinel_password
         own = {
@@ -61,10 +67,18 @@ class Watched:
         }
         if password:
             own |= {"requirepass": password, "masterauth": password}
+        of_sentinels: dict[str, str] = {}
+        if sentinel_password:
+            of_sentinels["requirepass"] = sentinel_password
+            of_sentinels["sentinel sentinel-pass"] = sentinel_password
+        if tls is not None:
+            own |= tls.options()
+            of_sentinels |= tls.options()
         self.servers = [Server(kind, own) for _ in range(3)]
-        self.sentinel_options: dict[str, str] = {}
         self._down_after_ms = down_after_ms
-        self.sentinels: list[Server] = []
+        self.sentinels = [
+            Server(kind, of_sentinels, arguments=("--sentinel",)) for _ in range(3)
+        ]
         self._clients: dict[Server, redis.Redis] = {}
 
     def start(self) -> "Watched":
@@ -74,13 +88,7 @@ class Watched:
         for server in others:
             server.options["replicaof"] = f"127.0.0.1 {self.port_of(first)}"
             server.start()
-        for _ in range(3):
-            options = dict(self.sentinel_options)
-            if self.sentinel_password:
-                options["requirepass"] = self.sentinel_password
-                options["sentinel sentinel-pass"] = self.sentinel_password
-            sentinel = Server(self.kind, options, arguments=("--sentinel",))
-            self.sentinels.append(sentinel)
+        for sentinel in self.sentinels:
             sentinel.start()
             periods = [part for item in PERIODS.items() for part in item]
             self.client(sentinel).execute_command("SENTINEL", "DEBUG", *periods)
@@ -148,13 +156,15 @@ class Watched:
     def url(self) -> str:
         """What ``DELAYQ["CONNECTION"]`` takes."""
         account = f":{self.password}@" if self.password else ""
-        query = (
-            f"?sentinel_password={self.sentinel_password}"
-            if self.sentinel_password
-            else ""
-        )
+        scheme, parameters = "redis", []
+        if self.sentinel_password:
+            parameters.append(f"sentinel_password={self.sentinel_password}")
+        if self.tls is not None:
+            scheme = "rediss"
+            parameters.append(self.tls.parameters(**OURS))
+        query = "?" + "&".join(parameters) if parameters else ""
         places = ",".join(f"127.0.0.1:{port}" for port in self.sentinel_ports)
-        return f"redis+sentinel://{account}{places}/{NAME}/0{query}"
+        return f"{scheme}+sentinel://{account}{places}/{NAME}/0{query}"
 
     @property
     def socket_url(self) -> str:
@@ -195,13 +205,19 @@ class Watched:
         if server not in self._clients:
             own = self.sentinel_password if server in self.sentinels else self.password
             self._clients[server] = redis.Redis(
+                "127.0.0.1",
+                # Not its other socket, where redis-py 5.0 has no time-out.
                 port=server.port,
                 password=own or None,
+                **self._tls_arguments(),
                 retry=None,
                 socket_timeout=1.0,
                 protocol=2,
             )
         return self._clients[server]
+
+    def _tls_arguments(self) -> dict[str, Any]:
+        return {} if self.tls is None else {"ssl": True, **self.tls.files(**OURS)}
 
     def named_ports(self) -> set[int]:
         """Return where the Sentinels say that the primary is, each of them."""

@@ -121,6 +121,7 @@ class Server:
 
     ``options`` are lines of its configuration file, with ``_`` for ``-``. By default nothing is
     written to disk. Files and addresses stay the same from one `start` to the next.
+    With a certificate, see `tests.tls`, its port speaks TLS alone.
     ``environment`` is added to ours for the server alone; ``arguments`` follow its configuration file.
     """
 
@@ -248,6 +249,11 @@ class Server:
         options = {
             "bind": "127.0.0.1",
             "port": str(self.port),
+            **(
+                {"port": "0", "tls_port": str(self.port)}
+                if "tls_cert_file" in self.options
+                else {}
+            ),
             "unixsocket": str(self.socket_path),
             "dir": str(self.data_directory),
             "daemonize": "no",

@@ -31,6 +31,7 @@ from redis.exceptions import (
     TryAgainError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from django_delayq.calls.call import Argument
 from django_delayq.calls.errors import (
@@ -460,10 +461,15 @@ class ClusterClient(Redis):
         self.auto_close_connection_pool = False
         #: For so long a command waits for a slot that is being moved.
         self.patience_s = PATIENCE_S
+        #: A node that was silent for as long as its connections wait is not asked again for so many times that long: its
+        #: commands fail at once.
+        self.silent_times = 0
         self.arguments = pools.arguments
         self._pools = pools
         self._is_single = is_single
         self._nodes: dict[Address, Redis] = {}
+        #: By node, the error with which it was silent, and until when that counts.
+        self._silences: dict[Address, tuple[Exception, float]] = {}
 
     def __repr__(self) -> str:
         return f"<ClusterClient of {len(self._nodes)} nodes>"
@@ -524,6 +530,7 @@ class ClusterClient(Redis):
         groups = _by_node(self._pools.slots, commands, replies)
         for address, places in groups.items():
             try:
+                self._check_silence(address)
                 node = self._at(address)
             except LOST as error:
                 made: list[Any] = [error] * len(places)
@@ -547,8 +554,21 @@ class ClusterClient(Redis):
         return _Pipeline(self)
 
     def pubsub_numsub(self, *args: Any, **kwargs: Any) -> Any:
-        """Add up the subscribers of channels at all nodes."""
-        told = [dict(node.pubsub_numsub(*args)) for node in self.of_nodes()]
+        """Add up the subscribers of channels at all nodes that answer.
+
+        Raises:
+            redis.exceptions.ConnectionError: none does.
+        """
+        told, failure = [], None
+        for address in self._pools.slots.primaries():
+            node = Redis(connection_pool=self._pools.at(address))
+            try:
+                told.append(dict(node.pubsub_numsub(*args)))
+            except LOST as error:
+                self._lose(error, address)
+                failure = error
+        if not told and failure is not None:
+            raise failure
         return [(name, sum(each[name] for each in told)) for name in told[0]]
 
     def close(self) -> None:
@@ -564,6 +584,22 @@ class ClusterClient(Redis):
     def _lose(self, error: Exception, address: Address) -> None:
         mark_of_node(error)
         self._pools.slots.note_silent(address)
+        if (
+            self.silent_times
+            and isinstance(error, RedisTimeoutError)
+            and address not in self._silences
+        ):
+            waited_ms = 1000 * (self.arguments.get("socket_timeout") or 0.0)
+            until_ms = monotonic_ms() + self.silent_times * waited_ms
+            self._silences[address] = error, until_ms
+
+    def _check_silence(self, address: Address) -> None:
+        if (silence := self._silences.get(address)) is None:
+            return
+        error, until_ms = silence
+        if monotonic_ms() < until_ms:
+            raise error
+        del self._silences[address]
 
     def _at(self, address: Address) -> Redis:
         node = self._nodes.get(address)
@@ -602,6 +638,7 @@ class ClusterClient(Redis):
             address = None
             try:
                 address = way.next(key)
+                self._check_silence(address)
                 node = self._at(address)
                 if not way.is_asking:
                     return execute(node, command)

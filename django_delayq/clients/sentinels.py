@@ -36,6 +36,10 @@ PATIENCE_S = (0.25, 1.0)
 #: A Sentinel that did not answer is left out for so long, as long as another one answers, s.
 LEFT_OUT_S = 0.25
 
+#: For so long connections to Sentinels share a context of TLS, s. redis-py makes one for each connection, and reads all
+#: certificates of the system into it, which takes longer than to ask a Sentinel. Later the files may have been renewed.
+CONTEXT_KEPT_S = 10.0
+
 Address = tuple[str, int]
 
 
@@ -91,6 +95,58 @@ _connections: "weakref.WeakValueDictionary[int, Led]" = weakref.WeakValueDiction
 os.register_at_fork(after_in_child=_forget_after_fork)
 
 
+class _Contexts:
+    """The contexts of TLS of one kind of connections to Sentinels, sync and async."""
+
+    def __init__(self) -> None:
+        self._kept: dict[bool, tuple[float, Any]] = {}
+
+    def keep(self, context: Any, *, is_async: bool) -> None:
+        self._kept[is_async] = time.monotonic(), context
+
+    def kept(self, *, is_async: bool) -> Any:
+        kept_s, context = self._kept.get(is_async, (0.0, None))
+        return context if time.monotonic() < kept_s + CONTEXT_KEPT_S else None
+
+
+class _SentinelSSLConnection(SSLConnection):
+    """A connection to a Sentinel, with TLS."""
+
+    def __init__(self, *, contexts: _Contexts, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._contexts = contexts
+
+    def _connect(self) -> Any:
+        context = self._contexts.kept(is_async=False)
+        if context is None or self.ssl_validate_ocsp or self.ssl_validate_ocsp_stapled:
+            sock = super()._connect()  # type: ignore[no-untyped-call]
+            self._contexts.keep(sock.context, is_async=False)
+            return sock
+        sock = Connection._connect(self)
+        try:
+            return context.wrap_socket(sock, server_hostname=self.host)
+        except OSError:
+            sock.close()
+            raise
+
+
+class _AsyncSentinelSSLConnection(AsyncSSLConnection):
+    """A connection to a Sentinel, with TLS, for asyncio."""
+
+    def __init__(self, *, contexts: _Contexts, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        if (context := contexts.kept(is_async=True)) is not None:
+            self.ssl_context = context
+        else:
+            contexts.keep(self.ssl_context, is_async=True)
+
+    async def disconnect(self, *args: Any, **kwargs: Any) -> None:
+        # The farewell of TLS waits for an answer, and may outlive the event loop.
+        if self._writer is not None:
+            self._writer.transport.abort()
+        await super().disconnect(*args, **kwargs)
+
+
 @dataclass(frozen=True)
 class Sentinels:
     """Some Sentinels, and the name that they know a primary by. Equal if they are the same ones."""
@@ -105,6 +161,10 @@ class Sentinels:
     forced_host: str | None = None
     # When a Sentinel that did not answer is asked again, by `time.monotonic`.
     _left_out: dict[Address, float] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+    # By the id of the arguments.
+    _contexts: dict[int, _Contexts] = field(
         default_factory=dict, repr=False, compare=False
     )
 
@@ -207,11 +267,13 @@ class Sentinels:
     def _connection(
         self, address: Address, patience_s: float, *, is_async: bool
     ) -> Any:
-        has_tls = self.arguments[address].get("ssl")
-        cls: Any = SSLConnection if has_tls else Connection
-        if is_async:
-            cls = AsyncSSLConnection if has_tls else AsyncConnection
-        return cls(**self._arguments(address, patience_s, is_async=is_async))
+        arguments = self._arguments(address, patience_s, is_async=is_async)
+        given = self.arguments[address]
+        if not given.get("ssl"):
+            return (AsyncConnection if is_async else Connection)(**arguments)
+        contexts = self._contexts.setdefault(id(given), _Contexts())
+        cls: Any = _AsyncSentinelSSLConnection if is_async else _SentinelSSLConnection
+        return cls(contexts=contexts, **arguments)
 
     def _arguments(
         self, address: Address, patience_s: float, *, is_async: bool
@@ -291,6 +353,10 @@ class _Answers:
         if self._cut_off:
             return PrimaryNotFound(
                 f"each Sentinel of {name!r} that answers sees fewer than {self._sentinels.min_others} others"
+            )
+        if any("CERTIFICATE_VERIFY" in str(error) for error in self._errors.values()):
+            return PrimaryNotFound(
+                f"no Sentinel of {name!r} has a certificate that is accepted: {told}; name its authority by ssl_ca_certs"
             )
         return PrimaryNotFound(f"no Sentinel of {name!r} answers: {told}")
 

@@ -40,6 +40,10 @@ from django_delayq.redaction import conceal
 SOCKET_TIMEOUT_S = 5.0
 #: Seconds to wait for a connection.
 CONNECT_TIMEOUT_S = 3.0
+_TIME_OUTS_S = {
+    "socket_timeout": SOCKET_TIMEOUT_S,
+    "socket_connect_timeout": CONNECT_TIMEOUT_S,
+}
 #: Arguments by which a pool keeps its books. A connection without a pool does not take them.
 POOL_ARGUMENTS = (
     "maint_notifications_config",
@@ -222,8 +226,10 @@ class Server:
             if name not in left_out
         }
         arguments |= {"decode_responses": False, "encoding": "utf-8"}
-        arguments.setdefault("socket_timeout", SOCKET_TIMEOUT_S)
-        arguments.setdefault("socket_connect_timeout", CONNECT_TIMEOUT_S)
+        # redis-py's own clients have both, without a value, before its version 8.
+        for name, time_out_s in _TIME_OUTS_S.items():
+            if arguments.get(name) is None:
+                arguments[name] = time_out_s
         return conceal(arguments, is_async=is_async)
 
 

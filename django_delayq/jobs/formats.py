@@ -84,8 +84,8 @@ def asking(queue: str) -> Steps[Known]:
     configured = settings.find(queue)
     whole = configured and settings.sharded.get(configured.whole)
     try:
-        if whole is not None:
-            yield from sharding.agreeing(whole)
+        if configured is not None and whole is not None:
+            yield from sharding.agreeing(whole, configured)
         found = yield upgrading.read_format(DeliveryKeys.of(queue))
     except RedisError as error:
         mark_unsent(error)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from django.core.signals import setting_changed
 from redis.exceptions import RedisError
 
+from django_delayq.calls.command import Command
 from django_delayq.calls.errors import is_of_node
 from django_delayq.calls.steps import Steps
 from django_delayq.conf import QueueSettings, get_settings
@@ -19,8 +20,30 @@ from django_delayq.exceptions import InvalidSettings
 _agreed: set[str] = set()
 
 
-def agreeing(whole: QueueSettings) -> Steps[Shards | None]:
-    """Make sure that this process agrees with the others; return what the server knows, None if nothing was asked.
+#: The field of a shard's control hash that says how many shards kept keys when a worker began to serve it. It lets others
+#: begin while the node of the bare name is down: the number never changes.
+JOINED = "joined"
+
+
+def keeping(whole: QueueSettings) -> int:
+    """Return how many shards keep keys by these settings; 0: the queue under its bare name."""
+    found = whole.shards if whole.key_shards is None else whole.key_shards
+    assert found is not None
+    return found
+
+
+def joined(shard: QueueSettings) -> Command[int | None]:
+    """Ask how many shards kept keys when a shard was served first; None: nobody has served it."""
+    return Command(
+        ("HGET", shard.keys.control, JOINED),
+        lambda reply: None if reply is None else int(reply),
+    )
+
+
+def agreeing(whole: QueueSettings, part: QueueSettings) -> Steps[Shards | None]:
+    """Make sure that this process agrees with the others, before it uses a part of a queue with shards.
+
+    Returns what the server knows, None if nothing was asked.
 
     Raises:
         InvalidSettings: it does not agree.
@@ -28,9 +51,14 @@ def agreeing(whole: QueueSettings) -> Steps[Shards | None]:
     """
     if whole.name in _agreed:
         return None
-    ours = whole.shards if whole.key_shards is None else whole.key_shards
-    assert ours is not None
-    found: Shards = yield pin_shards(whole.keys, whole.most_shards, ours)
+    ours = keeping(whole)
+    try:
+        found: Shards = yield pin_shards(whole.keys, whole.most_shards, ours)
+    except RedisError as error:
+        # What has the bare name may lie on a node that is down, and this part elsewhere.
+        if is_of_node(error) and (yield joined(part)) == ours:
+            return None
+        raise
     if found.with_keys != ours:
         name, theirs = whole.name, found.with_keys
         where = f"in its first {theirs} shards" if theirs else "under its bare name"

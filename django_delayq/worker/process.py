@@ -16,6 +16,7 @@ from redis.exceptions import RedisError
 
 from django_delayq import conf
 from django_delayq.calls.connections import arguments_of
+from django_delayq.calls.line import SILENT_TIMES
 from django_delayq.clients.clients import own_clients
 from django_delayq.clients.cluster import ClusterClient
 from django_delayq.conf import QueueSettings, WorkerSettings
@@ -120,7 +121,9 @@ class WorkerProcess:
         self._destinations = DestinationWatch(client)
         claiming = client
         if isinstance(client, ClusterClient):
-            claiming = own_clients.make(**_at_most(client, NODE_PATIENCE_S))
+            claiming = own_clients.make(**at_most(client, NODE_PATIENCE_S))
+            # A node that hangs is waited for once. Renewals ask it each time, as leases may end meanwhile.
+            claiming.silent_times = SILENT_TIMES  # type: ignore[attr-defined]
         self.loop = ClaimLoop(
             claiming,
             options.queues,
@@ -327,12 +330,12 @@ class WorkerProcess:
 def _renewal_deadlines(client: Redis, lease_ms: int) -> dict[str, float]:
     """Return the time-outs of the watchdog's client: those of the settings, or shorter ones."""
     return {
-        name: _at_most(client, part * lease_ms / 1000)[name]
+        name: at_most(client, part * lease_ms / 1000)[name]
         for name, part in RENEWAL_DEADLINES.items()
     }
 
 
-def _at_most(client: Redis, seconds: float) -> dict[str, float]:
+def at_most(client: Redis, seconds: float) -> dict[str, float]:
     """Return the time-outs of a client's connections, or shorter ones."""
     told = arguments_of(client)
     return {

@@ -16,7 +16,7 @@ from django_delayq.calls.steps import perform
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import looking
 from django_delayq.delivery.sharding import pin_shards, shard_name
-from django_delayq.jobs.sharding import agreeing
+from django_delayq.jobs.sharding import JOINED, agreeing, joined, keeping
 from django_delayq.logs import get_log
 from django_delayq.repair.moving import keep_settings, settings_of
 
@@ -45,22 +45,23 @@ class OtherShards:
         """
         whole = conf.get_settings().sharded.get(queue.whole)
         if whole is not None:
-            perform(self._client, agreeing(whole))
-            self._take_over(whole, queue)
+            self._join(whole, queue)
         self.look(queue)
 
-    def _take_over(self, whole: QueueSettings, queue: QueueSettings) -> None:
-        """Have a shard that is new keep what somebody has paused and limited when there were fewer."""
-        first = whole.shard(0)
-        control = queue.keys.control
-        if queue.name in (first.name, whole.name) or self._client.hexists(
-            control, "joined"
-        ):
+    def _join(self, whole: QueueSettings, queue: QueueSettings) -> None:
+        """Make sure that we agree, and have a shard that is new keep what was paused and limited when there were fewer."""
+        known = joined(queue).do(self._client)
+        if known == keeping(whole):
             return
-        keep_settings(self._client, queue, settings_of(self._client, first))
+        perform(self._client, agreeing(whole, queue))
+        if known is not None or queue.name == whole.name:
+            return
+        first = whole.shard(0)
+        if queue.name != first.name:
+            keep_settings(self._client, queue, settings_of(self._client, first))
         # A full server takes no mark. Then the next process does this again.
         with suppress(OutOfMemoryError):
-            self._client.hset(control, "joined", 1)
+            self._client.hset(queue.keys.control, JOINED, keeping(whole))
 
     def look(self, queue: QueueSettings) -> None:
         """Serve what the server knows beside the settings, if this queue has the bare name."""

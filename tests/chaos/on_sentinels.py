@@ -22,13 +22,11 @@ from tests.chaos.history import (
 from tests.chaos.lines import now_ms
 from tests.polling import wait_until
 from tests.queues.proxy import Proxy
-from tests.sentinels import Watched
+from tests.sentinels import PATIENT_MS, Watched
 from tests.servers import Server
 
 #: The queue whose jobs both replicas have once `schedule()` returns.
 SURE = "sure"
-#: Until the fault, and once another server is the primary, no pause of a busy machine is taken for a failure.
-PATIENT_MS = (60_000, 60_000, 60_000)
 #: A replica that has heard nothing for ten times as long as a primary may be silent is not promoted. Well below that.
 MOST_HELD_BACK_MS = 2_000
 QUEUES: dict[str, dict[str, Any]] = {QUEUE: {}, SURE: {"DURABLE": 2}}
@@ -62,7 +60,7 @@ class Parted(Watched):
         super().__init__(kind, options=options, down_after_ms=PATIENT_MS)
         first, *others = self.servers
         self._to_primary = Proxy(first, on_port=True)
-        self._to_sentinels: list[Proxy] = []
+        self._to_sentinels = [Proxy(each, on_port=True) for each in self.sentinels]
         for server in self.servers:
             # The proxy hides where they connect from.
             server.options["replica-announce-ip"] = "127.0.0.1"
@@ -71,15 +69,9 @@ class Parted(Watched):
             server.options["bind-source-addr"] = MAJORITY
             # In protected mode Redis 7 takes 127.0.0.1 alone for this machine.
             server.options["protected-mode"] = "no"
-        self.sentinel_options = {
-            "bind-source-addr": MAJORITY,
-            "sentinel announce-ip": "127.0.0.1",
-        }
-
-    def start(self) -> "Parted":
-        super().start()
-        self._to_sentinels += [Proxy(each, on_port=True) for each in self.sentinels]
-        return self
+        for sentinel in self.sentinels:
+            sentinel.options["bind-source-addr"] = MAJORITY
+            sentinel.options["sentinel announce-ip"] = "127.0.0.1"
 
     def stop(self) -> None:
         for proxy in (self._to_primary, *self._to_sentinels):

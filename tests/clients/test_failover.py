@@ -52,21 +52,12 @@ class TestFailover:
     def test_every_kind_of_connection_works_again(
         self, watched: Watched, how: str
     ) -> None:
-        in_use = InUse(watched, PATIENT).start()
-        old = watched.primary
-        old_run = _run_id(watched, old.port)
+        check_that_every_kind_works_again(watched, how)
 
-        getattr(old, how)()
-        switched, port = watched.wait_for_switch(old)
-        with in_use.fed(port):
-            in_use.wait_until_back(switched)
-
-        in_use.stop()
-        # What the servers themselves say of it.
-        assert _run_id(watched, port) != old_run
-        assert watched.primary.port == port
-        watched.heal(old)
-        assert watched.role(old) == "slave"
+    def test_every_kind_of_connection_works_again_over_tls(
+        self, tls_watched: Watched
+    ) -> None:
+        check_that_every_kind_works_again(tls_watched, "suspend")
 
     def test_call_of_a_process_that_does_not_listen_notices_a_suspended_primary(
         self, watched: Watched, clients: Clients
@@ -255,6 +246,24 @@ def test_sentinels_and_servers_have_accounts_of_their_own(server_kind: str) -> N
         with pytest.raises(redis.AuthenticationError) as refused:
             run(wrong.shared(), write("q"))
         assert not isinstance(refused.value, SentinelsRefuse)
+
+
+def check_that_every_kind_works_again(watched: Watched, how: str) -> None:
+    in_use = InUse(watched, PATIENT).start()
+    old = watched.primary
+    old_run = _run_id(watched, old.port)
+
+    getattr(old, how)()
+    switched, port = watched.wait_for_switch(old)
+    with in_use.fed(port):
+        in_use.wait_until_back(switched)
+
+    in_use.stop()
+    # What the servers themselves say of it.
+    assert _run_id(watched, port) != old_run
+    assert watched.primary.port == port
+    watched.heal(old)
+    assert watched.role(old) == "slave"
 
 
 def _run_id(watched: Watched, port: int) -> str:

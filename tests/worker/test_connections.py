@@ -2,9 +2,7 @@
 
 import asyncio
 import datetime
-import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,13 +28,8 @@ from django_delayq.jobs.statistics import statistics_totals, tasks_statistics
 from django_delayq.jobs.workers import workers
 from django_delayq.showing.overview import look
 from tests.polling import wait_until
-from tests.servers import (
-    Server,
-    ServerUnavailable,
-    available_kinds,
-    binary_of,
-    free_port,
-)
+from tests.servers import Server
+from tests.tls import KIND, OURS, Tls
 from tests.worker.conftest import every_server
 from tests.worker.project import tasks
 from tests.worker.workers import NEVER_MS
@@ -149,81 +142,26 @@ def test_everything_works_over_each_version_of_the_protocol(
     over.do_everything(f"{server.url}?protocol={protocol}")
 
 
-# TLS: neither wheel brings a server that speaks it.
-
-
-class Tls:
-    """A server that speaks TLS alone, and the files of those who trust it, and whom it trusts."""
-
-    def __init__(
-        self, folder: Path, start: Callable[..., Server], **options: str
-    ) -> None:
-        trustme = pytest.importorskip("trustme")
-        self.folder = folder
-        self.authority = trustme.CA()
-        self.authority.cert_pem.write_to_path(folder / "ca.pem")
-        trustme.CA().cert_pem.write_to_path(folder / "other-ca.pem")
-        self.issue("server", "127.0.0.1")
-        self.issue("client", "site.example.org")
-        self._start, self._options = start, options
-
-    def issue(self, name: str, host: str, **options: Any) -> None:
-        made = self.authority.issue_cert(host, **options)
-        made.private_key_pem.write_to_path(self.folder / f"{name}.key")
-        made.cert_chain_pems[0].write_to_path(self.folder / f"{name}.pem")
-
-    def start(self) -> int:
-        """Start it, and return its port."""
-        port = free_port()
-        self._start(
-            **{
-                "tls_port": str(port),
-                "tls_cert_file": str(self.folder / "server.pem"),
-                "tls_key_file": str(self.folder / "server.key"),
-                "tls_ca_cert_file": str(self.folder / "ca.pem"),
-                **self._options,
-            }
-        )
-        return port
-
-    def url(self, port: int, host: str = "127.0.0.1", **files: str) -> str:
-        told = {"ssl_ca_certs": "ca.pem"} | files
-        told = {name: f"{self.folder}/{file}" for name, file in told.items()}
-        return f"rediss://{host}:{port}/0?" + "&".join(
-            f"{name}={file}" for name, file in told.items()
-        )
-
-
 @pytest.fixture
-def tls(server_kind: str, tmp_path: Path) -> Iterator[Callable[..., Tls]]:
-    """Prepare servers that speak TLS; they end with the test."""
-    if server_kind != available_kinds()[0]:
-        pytest.skip("the server is the same for every kind")
-    try:
-        binary_of("redis7")
-    except ServerUnavailable as error:
-        if os.environ.get("DELAYQ_TEST_REQUIRE_SERVERS") == "1":
-            pytest.fail(f"{error}, and DELAYQ_TEST_REQUIRE_SERVERS is set")
-        pytest.skip(f"{error}, and the others speak no TLS")
+def serve(tls: Tls) -> Iterator[Callable[..., int]]:
+    """Start servers that speak TLS alone, and return their ports; they end with the test."""
     started: list[Server] = []
 
-    def start(**options: str) -> Server:
-        started.append(Server("redis7", options))
-        return started[-1].start()
+    def serve(**options: str) -> int:
+        started.append(Server(KIND, tls.options() | options))
+        return started[-1].start().port
 
-    yield lambda **options: Tls(tmp_path, start, **options)
+    yield serve
     for server in started:
         server.stop()
 
 
 @pytest.mark.parametrize("wants", ["no", "yes"])
 def test_everything_works_over_tls(
-    tls: Callable[..., Tls], over: Over, wants: str
+    tls: Tls, serve: Callable[..., int], over: Over, wants: str
 ) -> None:
-    prepared = tls(tls_auth_clients=wants)
-    ours = {"ssl_certfile": "client.pem", "ssl_keyfile": "client.key"}
-    port = prepared.start()
-    over.do_everything(prepared.url(port, **(ours if wants == "yes" else {})))
+    port = serve(tls_auth_clients=wants)
+    over.do_everything(tls.url(port, **(OURS if wants == "yes" else {})))
 
 
 def fault_of(over: Over, url: str, *, is_async: bool) -> Any:
@@ -243,54 +181,54 @@ def fault_of(over: Over, url: str, *, is_async: bool) -> Any:
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 class TestWhatIsWrong:
-    def test_authority_is_another(self, tls: Any, over: Over, is_async: bool) -> None:
-        prepared = tls()
-        port = prepared.start()
+    def test_authority_is_another(
+        self, tls: Tls, serve: Any, over: Over, is_async: bool
+    ) -> None:
+        port = serve()
 
-        url = prepared.url(port, ssl_ca_certs="other-ca.pem")
+        url = tls.url(port, ssl_ca_certs="other-ca.pem")
         fault = fault_of(over, url, is_async=is_async)
 
         assert "certificate is not accepted" in fault.what
         assert "ssl_ca_certs" in fault.hint
 
     def test_certificate_is_for_another_host(
-        self, tls: Any, over: Over, is_async: bool
+        self, tls: Tls, serve: Any, over: Over, is_async: bool
     ) -> None:
-        prepared = tls()
-        prepared.issue("server", "redis.example.org")
-        port = prepared.start()
+        tls.issue("server", "redis.example.org")
+        port = serve()
 
-        fault = fault_of(over, prepared.url(port), is_async=is_async)
+        fault = fault_of(over, tls.url(port), is_async=is_async)
 
         assert "certificate is not accepted" in fault.what
         assert "127.0.0.1" in fault.message
 
     def test_certificate_has_expired(
-        self, tls: Any, over: Over, is_async: bool
+        self, tls: Tls, serve: Any, over: Over, is_async: bool
     ) -> None:
-        prepared = tls()
         long_ago = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
-        prepared.issue("server", "127.0.0.1", not_after=long_ago)
-        port = prepared.start()
+        tls.issue("server", "127.0.0.1", not_after=long_ago)
+        port = serve()
 
-        fault = fault_of(over, prepared.url(port), is_async=is_async)
+        fault = fault_of(over, tls.url(port), is_async=is_async)
 
         assert "certificate is not accepted" in fault.what
         assert "expired" in fault.message
 
-    def test_port_speaks_tls_alone(self, tls: Any, over: Over, is_async: bool) -> None:
-        port = tls().start()
+    def test_port_speaks_tls_alone(
+        self, tls: Tls, serve: Any, over: Over, is_async: bool
+    ) -> None:
+        port = serve()
 
         fault = fault_of(over, f"redis://127.0.0.1:{port}/0", is_async=is_async)
 
         assert "rediss://" in fault.hint
 
     def test_certificate_of_ours_is_missing(
-        self, tls: Any, over: Over, is_async: bool
+        self, tls: Tls, serve: Any, over: Over, is_async: bool
     ) -> None:
-        prepared = tls(tls_auth_clients="yes")
-        port = prepared.start()
+        port = serve(tls_auth_clients="yes")
 
-        fault = fault_of(over, prepared.url(port), is_async=is_async)
+        fault = fault_of(over, tls.url(port), is_async=is_async)
 
         assert "ssl_certfile" in fault.hint

@@ -20,6 +20,7 @@ from django.utils.translation import gettext, gettext_lazy, ngettext
 from redis.exceptions import RedisError, ResponseError
 
 from django_delayq import __version__, conf
+from django_delayq.calls.connections import has_nodes
 from django_delayq.clients.clients import own_clients
 from django_delayq.exceptions import DelayqError
 from django_delayq.health.problems import Level, find_server_problems
@@ -31,7 +32,7 @@ from django_delayq.redaction import redact, redact_url
 from django_delayq.showing.overview import look_around
 from django_delayq.translating import number_text
 from django_delayq.worker import heartbeat
-from django_delayq.worker.process import WorkerOptions
+from django_delayq.worker.process import NODE_PATIENCE_S, WorkerOptions, at_most
 from django_delayq.worker.supervisor import Supervisor
 from django_delayq.worker.surroundings import compose
 
@@ -288,6 +289,9 @@ class Command(CommandWithExamples):
 
     def _check_server(self, options: WorkerOptions) -> None:
         client = own_clients.make()
+        if has_nodes(client):
+            # One that hangs is not to keep the jobs of the others.
+            client = own_clients.make(**at_most(client, NODE_PATIENCE_S))
         queues = [queue for queue, _ in options.queues]
         names = [queue.name for queue in queues]
         try:
