@@ -41,7 +41,8 @@ class Watched:
     """Three data servers and three Sentinels.
 
     ``password`` is that of the data servers, ``sentinel_password`` that of the Sentinels. ``options`` are lines of the
-    data servers' configuration. With ``tls`` all six speak TLS alone, to each other as well.
+    data servers' configuration. With ``tls`` all six speak TLS alone, to each other as well. ``down_after_ms`` is for how
+    long the primary may be silent, for each Sentinel.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Watched:
         sentinel_password: str = "",
         options: Mapping[str, str] | None = None,
         tls: Tls | None = None,
+        down_after_ms: Sequence[int] = DOWN_AFTER_MS,
     ) -> None:
         self.kind = kind
         self.tls = tls
@@ -73,6 +75,7 @@ class Watched:
             own |= tls.options()
             of_sentinels |= tls.options()
         self.servers = [Server(kind, own) for _ in range(3)]
+        self._down_after_ms = down_after_ms
         self.sentinels = [
             Server(kind, of_sentinels, arguments=("--sentinel",)) for _ in range(3)
         ]
@@ -83,7 +86,7 @@ class Watched:
         first, *others = self.servers
         first.start()
         for server in others:
-            server.options["replicaof"] = f"127.0.0.1 {first.port}"
+            server.options["replicaof"] = f"127.0.0.1 {self.port_of(first)}"
             server.start()
         for sentinel in self.sentinels:
             sentinel.start()
@@ -95,9 +98,11 @@ class Watched:
 
     def _monitor(self, sentinel: Server, primary: Server) -> None:
         execute = self.client(sentinel).execute_command
-        execute("SENTINEL", "MONITOR", NAME, "127.0.0.1", primary.port, 2)
+        execute("SENTINEL", "MONITOR", NAME, "127.0.0.1", self.port_of(primary), 2)
         own = {
-            "down-after-milliseconds": DOWN_AFTER_MS[self.sentinels.index(sentinel)],
+            "down-after-milliseconds": self._down_after_ms[
+                self.sentinels.index(sentinel)
+            ],
             "auth-pass": self.password,
         }
         for name, value in {**TREATMENT, **own}.items():
@@ -121,7 +126,7 @@ class Watched:
         for server in self.servers:
             if server is not chosen:
                 self.client(server).execute_command(
-                    "REPLICAOF", "127.0.0.1", chosen.port
+                    "REPLICAOF", "127.0.0.1", self.port_of(chosen)
                 )
         wait_until(
             lambda: self.role(old) == "slave", description="the old primary to follow"
@@ -169,6 +174,10 @@ class Watched:
     @property
     def sentinel_ports(self) -> list[int]:
         return [sentinel.port for sentinel in self.sentinels]
+
+    def port_of(self, server: Server) -> int:
+        """Return where replicas, Sentinels and clients look for a data server."""
+        return server.port
 
     @property
     def primary(self) -> Server:
@@ -230,7 +239,7 @@ class Watched:
         Return that moment, by `time.monotonic`, and the port of the new primary.
         """
         others = wait_until(
-            lambda: self.named_ports() - {old.port},
+            lambda: self.named_ports() - {self.port_of(old)},
             timeout=FAILOVER_S,
             description="a Sentinel to name another primary",
         )
@@ -278,7 +287,7 @@ class Watched:
     def _knows_all(self, sentinel: Server, primary: Server) -> bool:
         facts = self._facts(sentinel)
         return (
-            int(facts["port"]) == primary.port
+            int(facts["port"]) == self.port_of(primary)
             and facts["flags"] == "master"
             and int(facts["num-slaves"]) == 2
             and int(facts["num-other-sentinels"]) == 2

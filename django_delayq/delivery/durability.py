@@ -289,6 +289,8 @@ def durably(call: Call[T], waiting: Wait | None) -> Steps[T]:
             break
         else:
             raise repeats.lost
+        # It is another script's, whose reply says whether the job is there, or has ended.
+        call = repeats.call
     reply, fenced, told = replies
     if isinstance(reply, Exception):
         raise reply

@@ -8,6 +8,7 @@ from redis.exceptions import RedisError
 
 from django_delayq.calls.errors import is_of_node
 from django_delayq.calls.line import Line
+from django_delayq.clients.primary import pause_ms
 from django_delayq.clock import boottime_ms, monotonic_ms
 from django_delayq.conf import WorkerSettings
 from django_delayq.delivery import claiming
@@ -172,7 +173,9 @@ class Claiming:
             self._alarm.ring_in(queue.settings.name, 1000 * queue.away_ms)
         else:
             queue.open_request = None
-            self._alarm.ring_in(queue.settings.name, -1)
+            # A primary that misses its replicas refuses too, and another one may soon take its place.
+            again_ms = pause_ms(self._line.client, self._alarm.cap_ms)
+            self._alarm.ring_in(queue.settings.name, 1000 * again_ms)
 
     def take_under_way(self) -> None:
         """Read the replies to claims that were sent ahead: we hold their leases, and only we can give them back."""

@@ -16,6 +16,7 @@ from django_delayq.calls.call import Call
 from django_delayq.calls.errors import LOST, is_of_node
 from django_delayq.calls.line import Line, UnderWay
 from django_delayq.calls.several import run_all
+from django_delayq.clients.primary import pause_ms
 from django_delayq.clock import boottime_ms, monotonic_ms
 from django_delayq.conf import QueueSettings, get_settings
 from django_delayq.delivery import holding, settling, storing
@@ -33,7 +34,7 @@ from django_delayq.worker.recording import Recording
 
 logger = get_log("django_delayq.worker")
 
-#: How long after a refusal the server is told again about the ends in that queue.
+#: How long after a refusal the server is told again about the ends in that queue, at most.
 REFUSED_MS = 1_000.0
 #: About how many bytes of results and errors, or of payloads, go into one call.
 BATCH_BYTES = 1 << 20
@@ -272,7 +273,8 @@ class Settlement:
     def _refuse(self, batch: _Batch, error: Exception) -> None:
         name = batch.attempts[0].queue.name
         self._refused.setdefault(name, []).extend(batch.attempts)
-        self._again_ms[name] = monotonic_ms() + REFUSED_MS
+        again_ms = pause_ms(self._line.client, REFUSED_MS)
+        self._again_ms[name] = monotonic_ms() + again_ms
         for attempt in batch.attempts:
             attempt.is_refused = True
         if not batch.is_repeat:

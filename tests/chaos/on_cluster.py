@@ -86,16 +86,15 @@ def fail_over(arena: Arena, how: str) -> None:
             PATIENT_MS, *(each for each in place.nodes if each is not old)
         )
         # It is dead or hangs: nobody has told it to follow yet, and to throw away what it has.
-        before = tokens_of(old)
+        before = tokens_of(old.data_directory)
         load.wait_for_more(20)
         wait_for_runs(arena, plain, switched_ms)
-        after = tokens_of(new)
         arena.prove(f"the replica: {line_of(new, 'election won')}")
         prove_primary(arena, new, run_id)
-        prove_service(arena, plain, failed_ms, switched_ms)
+        prove_service(arena, plain, new, failed_ms, switched_ms)
         prove_meanwhile(arena, other, failed_ms, switched_ms)
-        prove_tail(arena, plain, before, after, failed_ms)
-        prove_tail(arena, sure, before, after, failed_ms)
+        prove_tail(arena, plain, before, new, failed_ms)
+        prove_tail(arena, sure, before, new, failed_ms)
         if how == "kill":
             old.start()
         else:

@@ -299,6 +299,22 @@ def test_call_has_run_though_the_reply_to_wait_says_that_wait_has_not() -> None:
     assert "again" in operation.send(None).commands[0]
 
 
+def test_reply_to_a_repeat_is_read_as_that_of_the_script_that_handles_every_case() -> (
+    None
+):
+    full = Call(NOTHING, (), ("every case",), read=lambda reply: ("full", reply))
+    call = Call(NOTHING, (), ("first",), full=lambda: full)
+    operation = durably(call, Wait(LONG, DeliveryKeys.of(QUEUE)))
+
+    next(operation)
+    assert isinstance(operation.send([redis.ConnectionError("lost")] * 3), Pause)
+    assert "every case" in operation.send(None).commands[0]
+    with pytest.raises(StopIteration) as ended:
+        operation.send([7, 1, 1])
+
+    assert ended.value.value == ("full", 7)
+
+
 def test_call_that_a_demoted_server_refused_is_sent_as_if_for_the_first_time() -> None:
     call = Call(NOTHING, (), ("first",), repeat={0: "again"})
     operation = durably(call, Wait(LONG, DeliveryKeys.of(QUEUE)))

@@ -27,14 +27,20 @@ class _Loss:
 
 
 class Proxy:
-    """Passes connections on to a server, and cuts them as told."""
+    """Passes connections on to a server, and cuts or holds them as told.
 
-    def __init__(self, server: Server) -> None:
+    It listens on a Unix socket, or ``on_port`` of the loopback.
+    """
+
+    def __init__(self, server: Server, *, on_port: bool = False) -> None:
         self._server_path = str(server.socket_path)
         self._directory = tempfile.mkdtemp(prefix="dq-")
-        self._listener = socket.socket(socket.AF_UNIX)
         self._path = Path(self._directory, "p")
-        self._listener.bind(str(self._path))
+        if on_port:
+            self._listener = socket.create_server(("127.0.0.1", 0))
+        else:
+            self._listener = socket.socket(socket.AF_UNIX)
+            self._listener.bind(str(self._path))
         self._listener.listen(64)
         self._lock = threading.Lock()
         self._losses: list[_Loss] = []
@@ -44,6 +50,9 @@ class Proxy:
         #: Every piece that passes is held up by so many seconds; and how many were.
         self.delay_s = 0.0
         self.delayed = 0
+        self._held_host = ""
+        self._released = threading.Event()
+        self._released.set()
         self._is_closed = False
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()
@@ -51,6 +60,11 @@ class Proxy:
     @property
     def url(self) -> str:
         return f"unix://{self._path}?db=0"
+
+    @property
+    def port(self) -> int:
+        port: int = self._listener.getsockname()[1]
+        return port
 
     def lose_reply_to(
         self, marker: bytes, times: int = 1, *, refuse: bool = False
@@ -75,8 +89,21 @@ class Proxy:
         with self._lock:
             self._frozen |= self._sockets
 
+    def hold(self, host: str) -> None:
+        """Let nothing through between the server and a host, whether its connections are old or new, until `release`.
+
+        As on a network that is parted, neither side hears that the other one closes a connection, and what was sent
+        arrives late.
+        """
+        self._held_host = host
+        self._released.clear()
+
+    def release(self) -> None:
+        self._released.set()
+
     def close(self) -> None:
         self._is_closed = True
+        self.release()
         _shut(self._listener)
         self._listener.close()
         self.cut()
@@ -92,7 +119,7 @@ class Proxy:
     def _accept(self) -> None:
         while not self._is_closed:
             try:
-                client, _ = self._listener.accept()
+                client, address = self._listener.accept()
             except OSError:
                 return
             server = socket.socket(socket.AF_UNIX)
@@ -106,18 +133,21 @@ class Proxy:
                 continue
             with self._lock:
                 self._sockets |= {client, server}
+            # A client of a Unix socket has no address.
+            host = address[0] if address else ""
             thread = threading.Thread(
-                target=self._pass, args=(client, server), daemon=True
+                target=self._pass, args=(client, server, host), daemon=True
             )
             self._threads.append(thread)
             thread.start()
 
-    def _pass(self, client: socket.socket, server: socket.socket) -> None:
+    def _pass(self, client: socket.socket, server: socket.socket, host: str) -> None:
         other = {client: server, server: client}
         try:
             while True:
                 for sock in select.select([client, server], [], [])[0]:
                     data = sock.recv(1 << 20)
+                    self._wait_while_held(host)
                     if not data:
                         return
                     if sock in self._frozen:
@@ -137,11 +167,16 @@ class Proxy:
         except OSError:
             pass
         finally:
+            self._wait_while_held(host)
             with self._lock:
                 self._sockets -= {client, server}
                 self._frozen -= {client, server}
             client.close()
             server.close()
+
+    def _wait_while_held(self, host: str) -> None:
+        if host == self._held_host:
+            self._released.wait()
 
     def _loss_for(self, data: bytes) -> _Loss | None:
         with self._lock:

@@ -13,17 +13,20 @@ from django_delayq import schedule, schedule_many
 from django_delayq.calls.batch import BatchSizer
 from django_delayq.calls.running import run
 from django_delayq.calls.script import load_script, variants_of
+from django_delayq.clients.primary import LONGEST_PAUSE_MS
 from django_delayq.clock import monotonic_ms
 from django_delayq.conf import get_settings
 from django_delayq.delivery import binding, claiming
 from django_delayq.delivery.states import State
 from django_delayq.jobs.stopping import Stop
+from django_delayq.waiting.alarm import Alarm
 from django_delayq.worker import loop as loops
 from django_delayq.worker import plan, planning, queue_state, suspects, upkeep
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.dispatch import Dispatch
 from django_delayq.worker.executors import ThreadExecutor
 from django_delayq.worker.process import DONE, REPLACE_ME
+from django_delayq.worker.settlement import Settlement
 from tests.polling import wait_until
 from tests.queues.proxy import Proxy
 from tests.worker.conftest import every_server
@@ -738,6 +741,58 @@ def test_a_queue_with_keys_of_another_type_does_not_stop_the_others(
     schedule(tasks.note.using(queue=broken), 0, "works again")
     wait_until(lambda: records.count("run") == 2, description="the queue works again")
     assert any(f"queue {broken} cannot be served" in line for line in caplog.messages)
+
+
+@pytest.fixture
+def led(monkeypatch):
+    """All clients count as led by Sentinels, which may soon name another server."""
+    monkeypatch.setattr("django_delayq.clients.primary.led_by", lambda client: client)
+
+
+def test_a_queue_that_its_server_refuses_is_asked_for_again_before_sentinels_name_another(
+    configure, work, queue_name, client, led, monkeypatch
+):
+    rings = []
+    ring_in = Alarm.ring_in
+
+    def note(alarm, name, wait_us, *args):
+        rings.append((name, wait_us))
+        ring_in(alarm, name, wait_us, *args)
+
+    monkeypatch.setattr(Alarm, "ring_in", note)
+    configure(broken={})
+    broken = f"{queue_name}-broken"
+    client.set(get_settings().queue(broken).keys.queue.timeout_set, "no sorted set")
+
+    work([broken])
+
+    again = broken, 1000 * LONGEST_PAUSE_MS
+    wait_until(lambda: rings.count(again) > 1, description="it is asked for again")
+
+
+def test_ends_that_a_server_refuses_are_told_again_before_sentinels_name_another(
+    configure, work, records, queue_name, client, led, monkeypatch
+):
+    monkeypatch.setattr("django_delayq.worker.settlement.REFUSED_MS", NEVER_MS)
+    keys = get_settings().queue(queue_name).keys
+    work()
+    job = schedule(tasks.hold.using(queue=queue_name), 0)
+    wait_until(lambda: records.count("start") == 1, description="it runs")
+    spoil_headers(client, keys)
+    refused = Settlement._refuse
+    refusals = []
+
+    def note(*args):
+        refused(*args)
+        refusals.append(args)
+
+    monkeypatch.setattr(Settlement, "_refuse", note)
+    records.let_go()
+    wait_until(lambda: refusals, description="its end is refused")
+
+    client.rename(f"{keys.headers}-aside", keys.headers)
+
+    wait_until(lambda: job.refresh() is State.SUCCEEDED, description="it is settled")
 
 
 @every_server
