@@ -1163,7 +1163,7 @@ def take_page(rig: Rig, source: Source = Source.FRAMES, page: int = 1) -> Any:
     )
 
 
-@stop("begin to move")
+@stop("begin to move", drains=True)
 def _(rig: Rig) -> Callable[[], object]:
     rig.schedule({"a": 0})
     return lambda: rig.run(pages.begin_export(rig.keys, RUN, Kind.DIRECT))
@@ -1201,7 +1201,7 @@ def _(rig: Rig) -> Callable[[], object]:
     rig.schedule({"c": 0})
     rig.retry(rig.lease())
     jobs += take_page(rig, Source.RETRIES, 2).jobs
-    for page in (1, 2):
+    for page in (1, 2, 0):
         end_page(rig, page, is_moved=True)
     rig.client.delete(rig.keys.ended)
     return lambda: rig.run(

@@ -263,7 +263,7 @@ def _told_of_source() -> Iterator[None]:
         yield
     except (RedisError, OSError) as error:
         what, message, hint = describe_fault(error)
-        text = f"--from: {what} {hint}\n{message}"
+        text = f"{what} {hint}\n{message}"
         raise CommandError(text.replace("DELAYQ['CONNECTION']", "--from")) from error
 
 
