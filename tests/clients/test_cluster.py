@@ -1,14 +1,17 @@
 """Calls to a cluster: each goes to the node of its queue, also while slots move and nodes fail."""
 
 import asyncio
+import io
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import pytest
 import redis
+from django.core.management import call_command
 from redis.crc import key_slot
 from redis.exceptions import (
     AskError,
@@ -20,6 +23,7 @@ from redis.exceptions import (
     TryAgainError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from django_delayq import (
     BlockingQueue,
@@ -30,10 +34,15 @@ from django_delayq import (
     NotDurable,
     aschedule,
     aschedule_many,
+    clear_limit,
     find_jobs,
     get_job,
+    pause,
+    paused,
+    resume,
     schedule,
     schedule_many,
+    set_limit,
 )
 from django_delayq.calls.call import Call
 from django_delayq.calls.errors import is_of_node, may_have_run
@@ -43,6 +52,7 @@ from django_delayq.clients.clients import Clients, own_clients
 from django_delayq.clients.cluster import key_of
 from django_delayq.conf import get_settings
 from django_delayq.faults import describe_fault
+from django_delayq.health.problems import find_server_problems
 from django_delayq.jobs import formats
 from django_delayq.jobs.statistics import astatistics_totals, statistics_totals
 from django_delayq.showing.overview import look
@@ -51,6 +61,7 @@ from django_delayq.waiting.lists import Peeks, wait_for_any
 from tests.clusters import TestCluster
 from tests.jobs.samples import add, fetch
 from tests.polling import wait_until
+from tests.queues.proxy import Proxy
 from tests.servers import Server
 
 pytestmark = pytest.mark.skipif(
@@ -608,6 +619,124 @@ class TestFailures:
         seen = look([get_settings().queue(name) for name in names])
         assert isinstance(seen.queues[0].counts, RedisConnectionError)
         assert [queue.counts.waiting for queue in seen.queues[1:]] == [3, 2]  # type: ignore[union-attr]
+        told = io.StringIO()
+        call_command("delayq_status", stdout=told)
+        rows = [line.split() for line in told.getvalue().splitlines()]
+        counted = [row[1] for row in rows if row[:1] in [[name] for name in names]]
+        assert counted[:3] == ["?", "3", "2"]
+
+    def test_what_concerns_all_shards_is_done_where_a_node_answers_and_the_rest_told(
+        self, private_cluster: Callable[..., TestCluster], settings: Any
+    ) -> None:
+        cluster = private_cluster(replicas=0)
+        down = cluster.nodes[0]
+        name = next(
+            name
+            for name in map("q{}".format, range(1_000))
+            if [
+                cluster.holder_of(part) is down
+                for part in (f"{name}:0", f"{name}:1", name)
+            ]
+            == [True, False, False]
+        )
+        _configure(settings, cluster, [])
+        settings.DELAYQ["QUEUES"][name] = {"SHARDS": 2}
+        down.kill(signal.SIGKILL)
+
+        for change in (
+            lambda: pause(name),
+            lambda: set_limit(name, concurrency=4),
+            lambda: clear_limit(name),
+            lambda: resume(name),
+        ):
+            with pytest.raises(RedisConnectionError) as caught:
+                change()
+            (note,) = caught.value.__notes__
+            assert f"{name}:0 is as before" in note
+            if change.__code__.co_names[0] == "pause":
+                assert [each.queue for each in paused(f"{name}:1")] == [f"{name}:1"]
+        assert paused(f"{name}:1") == []
+
+    def test_subscribers_are_counted_at_the_nodes_that_answer(
+        self, private_cluster: Callable[..., TestCluster]
+    ) -> None:
+        cluster = private_cluster(replicas=0)
+        client = Clients.of(cluster.url).of_thread()
+        pubsub = cluster.nodes[1].client().pubsub()
+        pubsub.subscribe("news")
+        wait_until(
+            lambda: client.pubsub_numsub("news") == [(b"news", 1)],
+            description="the node has it",
+        )
+
+        cluster.nodes[0].kill(signal.SIGKILL)
+
+        assert client.pubsub_numsub("news") == [(b"news", 1)]
+        for node in cluster.nodes[1:]:
+            node.kill(signal.SIGKILL)
+        with pytest.raises(RedisConnectionError):
+            client.pubsub_numsub("news")
+        pubsub.close()
+
+    def test_a_silent_node_is_waited_for_once_by_a_client_that_must_go_on(
+        self,
+        private_cluster: Callable[..., TestCluster],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        cluster = private_cluster(replicas=0)
+        name, other = (name for (name,) in islice(cluster.names_on_each(), 2))
+        client = Clients.of(cluster.url).make(socket_timeout=1)
+        assert isinstance(client, clusters.ClusterClient)
+        client.silent_times = 1_000_000
+        for each in (name, other):
+            assert client.get(each) is None
+        node = cluster.nodes[0]
+        asked: list[int] = []
+        execute = clusters.execute
+
+        def note(client: Any, command: Any) -> Any:
+            asked.append(client.connection_pool.connection_kwargs["port"])
+            return execute(client, command)
+
+        monkeypatch.setattr(clusters, "execute", note)
+        node.suspend()
+        try:
+            for _ in range(3):
+                with pytest.raises(RedisTimeoutError) as caught:
+                    client.get(name)
+                assert is_of_node(caught.value)
+            assert asked == [node.port]
+            assert isinstance(
+                client.exchange([("GET", name), ("GET", other)])[0], RedisTimeoutError
+            )
+            assert client.get(other) is None
+        finally:
+            node.resume()
+        monkeypatch.setattr(clusters, "monotonic_ms", lambda: float("inf"))
+        assert client.get(name) is None
+        client.close()
+
+    def test_a_cluster_whose_nodes_have_all_moved_is_found_by_its_name(
+        self, private_cluster: Callable[..., TestCluster]
+    ) -> None:
+        old, new = (private_cluster(primaries=1, replicas=0) for _ in range(2))
+        named = Proxy(old.nodes[0], on_port=True)
+        client = Clients.of(f"redis+cluster://127.0.0.1:{named.port}").of_thread()
+        assert client.set("x", 1)
+        new.client().set("x", 2)
+
+        named.lead_to(new.nodes[0])
+        named.cut()
+        old.stop()
+
+        def value() -> bytes | None:
+            try:
+                return client.get("x")  # type: ignore[return-value]
+            except RedisConnectionError:
+                return None
+
+        wait_until(lambda: value() == b"2", description="it is found again")
+        named.close()
 
     def test_a_cluster_that_wants_all_its_slots_is_told_to_be_down(
         self,
@@ -765,6 +894,9 @@ def test_a_plain_url_of_a_cluster_s_node_is_explained(
         client.get(names[1])
 
     assert "redis+cluster://" in describe_fault(caught.value).hint
+    found = find_server_problems(client, [names[1]])
+    assert "a node of a cluster" in found[0].message
+    assert "redis+cluster://" in found[0].hint
 
 
 def test_an_old_redis_py_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ import pytest
 import redis
 import redis.asyncio
 
+from django_delayq.clients.cluster import server_at
 from django_delayq.clients.server import Server
 from django_delayq.exceptions import InvalidSettings
 
@@ -34,6 +35,22 @@ def test_limit_of_a_url_is_that_of_its_pools() -> None:
 
     assert server.pool().max_connections == 7
     assert server.async_pool().max_connections == 7
+
+
+def test_limit_of_a_url_does_not_hold_up_threads_that_each_keep_a_connection() -> None:
+    assert server_at(URL).pool().max_connections > 7  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("kind", [redis.Redis, redis.asyncio.Redis])
+def test_pools_have_time_outs_though_the_client_gives_none(kind: Any) -> None:
+    """redis-py before 8 gives its connections None for both."""
+    theirs = kind(socket_timeout=None, socket_connect_timeout=None)
+    server = Server.of(theirs)
+
+    for pool in (server.pool(), server.async_pool()):
+        arguments = pool.connection_kwargs
+        assert arguments["socket_timeout"] == 5.0
+        assert arguments["socket_connect_timeout"] == 3.0
 
 
 def test_class_of_connections_without_a_twin_is_an_error_that_says_what_to_do() -> None:

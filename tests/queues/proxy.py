@@ -78,6 +78,10 @@ class Proxy:
         """Cut the line when the next requests with these bytes come, before the server gets them."""
         return self._lose(_Loss(marker, False, times, refuse))
 
+    def lead_to(self, server: Server) -> None:
+        """Pass what connects from now on to another server."""
+        self._server_path = str(server.socket_path)
+
     def cut(self) -> None:
         """Cut every connection now."""
         with self._lock:

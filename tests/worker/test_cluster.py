@@ -17,7 +17,7 @@ from django_delayq.calls.command import Command
 from django_delayq.calls.errors import is_of_node
 from django_delayq.calls.line import Lines
 from django_delayq.clients.clients import own_clients
-from django_delayq.jobs import formats
+from django_delayq.jobs import formats, sharding
 from tests.clusters import TestCluster
 from tests.polling import wait_until
 from tests.worker.project import tasks
@@ -204,6 +204,40 @@ def test_a_node_that_hangs_is_not_waited_for_again_and_again(
     monkeypatch.setattr(line, "monotonic_ms", lambda: float("inf"))
     assert lines.of(names[0]).ask(time).finish()
     lines.close()
+
+
+def test_shards_begin_again_while_the_node_of_the_bare_name_is_down(
+    private_cluster, settings, configure, work, records, queue_name
+):
+    cluster = private_cluster(replicas=0)
+    down = cluster.nodes[0]
+    name = next(
+        name
+        for name in (f"{queue_name}-{n}" for n in range(1_000))
+        if [
+            cluster.holder_of(part) is down for part in (name, f"{name}:0", f"{name}:1")
+        ]
+        == [True, False, False]
+    )
+    parts = [f"{name}:0", f"{name}:1"]
+    settings.DELAYQ = {
+        "CONNECTION": cluster.url,
+        "QUEUES": {"default": {}, name: {"SHARDS": 2}},
+    }
+    formats.forget()
+    worker = work(parts)
+    schedule_many(tasks.note.using(queue=part).prepare(0, "before") for part in parts)
+    wait_until(lambda: records.count("run") == 2, description="both shards are served")
+    worker.stop()
+
+    down.kill(signal.SIGKILL)
+    own_clients.forget()
+    formats.forget()
+    sharding.forget()
+    work(parts)
+    schedule_many(tasks.note.using(queue=part).prepare(0, "after") for part in parts)
+
+    wait_until(lambda: records.count("run") == 4, description="they are served again")
 
 
 def test_while_a_node_hangs_the_queues_of_the_others_are_served(
