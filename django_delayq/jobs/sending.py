@@ -159,7 +159,8 @@ def _meeting(
     """Do to the job that holds the unique key of this one what this call asks for.
 
     Raises:
-        MaybeScheduled: each of many times, that job had begun, or had gone, when it was to be changed.
+        MaybeScheduled: each of many times, that job had begun, or had gone, when it was to be changed; or it is on its
+            way to another server.
         QueueFull: it has gone, and the queue has no room for this one.
     """
     for _ in range(MOST_MEETINGS):
@@ -202,6 +203,13 @@ def _changing_holder(
         max_wait_ms=wanted.max_wait_ms,
     )
     reply = yield from durably(call, waiting)
+    if reply.outcome is State.HELD:
+        raise MaybeScheduled(
+            f"job {draft.new.token} of {job.task!r} is not stored: the job that holds its unique key {job.unique!r} is on its"
+            " way to another server, as delayq_export and delayq_import take it. Schedule this one there; or here, once"
+            " that has ended",
+            [job],
+        )
     if reply.seen is None:
         return False
     job.replaced = reply.outcome is Change.REPLACED

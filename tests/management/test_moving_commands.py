@@ -15,7 +15,15 @@ from typing import Any
 import pytest
 import redis
 
-from django_delayq import State, find_jobs, get_job, pause, schedule
+from django_delayq import (
+    MaybeScheduled,
+    State,
+    find_jobs,
+    get_job,
+    pause,
+    schedule,
+    schedule_many,
+)
 from django_delayq.calls.running import run
 from django_delayq.delivery import looking
 from django_delayq.delivery.keys import DeliveryKeys
@@ -343,6 +351,22 @@ def test_jobs_move_through_a_file_and_are_held_until_that_is_confirmed(
     assert jobs_on(hand.client, queue) == 0
     again = call("delayq_export", "--release", "--queue", queue)
     assert "Nothing of these queues is on its way" in again.err
+
+
+def test_the_holder_of_a_key_that_is_on_its_way_is_told_as_such(
+    queue: str, call: Call, tmp_path: Path
+) -> None:
+    task = samples.once.using(queue=queue, on_duplicate="replace")
+    schedule(task, 3_600, "k")
+    exported(call, tmp_path, queue)
+
+    with pytest.raises(MaybeScheduled, match="on its way to another server") as caught:
+        schedule(task, 7_200, "k")
+
+    call("delayq_export", "--release", "--queue", queue)
+    (job,) = schedule_many(caught.value.unsent)
+    assert find_jobs(queue=queue).count() == 1
+    assert job.replaced
 
 
 def test_a_file_is_imported_once_however_often_it_is_read(
