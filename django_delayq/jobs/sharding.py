@@ -35,8 +35,8 @@ def keeping(whole: QueueSettings) -> int:
 def joined(shard: QueueSettings) -> Command[int | None]:
     """Ask how many shards kept keys when a shard was served first; None: nobody has served it."""
     return Command(
-        ("HGET", shard.keys.control, JOINED),
-        lambda reply: None if reply is None else int(reply),
+        ("HMGET", shard.keys.control, JOINED),
+        lambda reply: None if reply[0] is None else int(reply[0]),
     )
 
 
