@@ -19,7 +19,7 @@ from redis import asyncio as aio
 from redis.asyncio.connection import ConnectionPool as AsyncConnectionPool
 from redis.client import Redis
 from redis.cluster import ClusterNode, NodesManager, cleanup_kwargs
-from redis.connection import ConnectionPool, SSLConnection
+from redis.connection import Connection, ConnectionPool, SSLConnection
 from redis.crc import key_slot
 from redis.exceptions import (
     AskError,
@@ -27,6 +27,7 @@ from redis.exceptions import (
     MovedError,
     NoPermissionError,
     RedisClusterException,
+    RedisError,
     ResponseError,
     TryAgainError,
 )
@@ -43,6 +44,7 @@ from django_delayq.calls.errors import (
 )
 from django_delayq.calls.running import aexecute, execute
 from django_delayq.calls.together import Exchange
+from django_delayq.clients.primary import AttentiveSocket
 from django_delayq.clients.server import Server
 from django_delayq.clients.url import nodes_of
 from django_delayq.clock import monotonic_ms
@@ -121,6 +123,8 @@ class Slots:
         self._moved: dict[int, Address] = {}
         self._is_doubtful = False
         self._read_ms = 0.0
+        #: The table that the primaries were read from, and those.
+        self._primaries: tuple[Any, list[Address]] | None = None
 
     def holder(self, key: str | bytes | None) -> Address:
         """Return the primary that holds a key. Without a key, return any primary.
@@ -148,8 +152,13 @@ class Slots:
         if self._engine is None:
             self.refresh()
         assert self._engine is not None
-        nodes = self._engine.get_nodes_by_server_type("primary")
-        return [Address(node.host, int(node.port)) for node in nodes]
+        table = self._engine.slots_cache
+        if self._primaries is None or self._primaries[0] is not table:
+            # redis-py's own list of nodes keeps those that have been replaced.
+            holders = {id(nodes[0]): nodes[0] for nodes in table.values() if nodes}
+            found = [Address(node.host, int(node.port)) for node in holders.values()]
+            self._primaries = table, list(dict.fromkeys(found))
+        return self._primaries[1]
 
     def _any(self) -> Address:
         primaries = self.primaries()
@@ -162,6 +171,12 @@ class Slots:
         """Note that a node did not answer: another may soon hold its slots."""
         self._silent.add(address)
         self._is_doubtful = True
+
+    def is_replaced(self, address: Address) -> bool:
+        """Ask the cluster whether another node has taken over from one that is silent."""
+        self.note_silent(address)
+        self.refresh()
+        return address not in self.primaries()
 
     def doubt(self) -> None:
         """Have the table read again before it is used the next time."""
@@ -257,6 +272,36 @@ class Slots:
             raise lost from error
 
 
+class _NodeConnection(Connection):
+    """A connection to a node, which looks around while that is silent: its replica may have taken over."""
+
+    def __init__(self, *, slots: Slots, **arguments: Any) -> None:
+        super().__init__(**arguments)  # type: ignore[no-untyped-call]
+        self._slots = slots
+
+    def _connect(self) -> Any:
+        return AttentiveSocket(super()._connect(), self._look)  # type: ignore[no-untyped-call]
+
+    def _look(self) -> None:
+        try:
+            is_replaced = self._slots.is_replaced(Address(self.host, self.port))
+        except RedisError:
+            # Nobody knows better than we do. The wait goes on until its own time-out.
+            return
+        if is_replaced:
+            raise ConnectionResetError(
+                f"{self.host}:{self.port} is silent, and another node has taken over"
+            )
+
+
+class _NodeSSLConnection(_NodeConnection, SSLConnection):
+    """The same with TLS."""
+
+
+#: What a pool of ours has in the place of redis-py's own connections.
+_ATTENTIVE = {Connection: _NodeConnection, SSLConnection: _NodeSSLConnection}
+
+
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """A cluster, and how to connect to its nodes: what `Server` is to a single server."""
@@ -294,11 +339,15 @@ class Cluster:
 
     def pool(self, **overrides: Any) -> "Pools[ConnectionPool]":
         """Make pools, one a node. Nothing connects yet."""
-        return Pools(
-            self.slots(),
-            lambda address: self._at(address).pool(**overrides),
-            self.server.concealed() | overrides,
-        )
+        slots = self.slots()
+
+        def make(address: Address) -> ConnectionPool:
+            server = self._at(address)
+            if (attentive := _ATTENTIVE.get(server.connection_class)) is not None:
+                server = Server(attentive, {**server.arguments, "slots": slots})
+            return server.pool(**overrides)
+
+        return Pools(slots, make, self.server.concealed() | overrides)
 
     def async_pool(self) -> "Pools[AsyncConnectionPool]":
         """Make asyncio pools, one a node. They belong to the event loop that uses them first."""

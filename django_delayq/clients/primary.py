@@ -41,8 +41,11 @@ def led_by(client: Any) -> Sentinels | None:
 
 
 def pause_ms(client: Any, usual_ms: float) -> float:
-    """Return how long to wait for a server that is away. Sentinels may soon name another one."""
-    return usual_ms if led_by(client) is None else min(usual_ms, LONGEST_PAUSE_MS)
+    """Return how long to wait for a server that is away. Sentinels, or a cluster, may soon name another one."""
+    is_of_cluster = getattr(client, "connection_pool", client) is None
+    if led_by(client) is None and not is_of_cluster:
+        return usual_ms
+    return min(usual_ms, LONGEST_PAUSE_MS)
 
 
 class AttentiveSocket:

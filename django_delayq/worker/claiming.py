@@ -165,17 +165,16 @@ class Claiming:
             )
         queue.problem = str(error)
         queue.expect_nothing()
+        again_ms = pause_ms(self._line.client, self._alarm.cap_ms)
         if is_of_node(error):
             # The node, or the replica that takes its place, may have heard the request, and may soon be back.
-            queue.away_ms = min(
-                max(AWAY_FIRST_MS, 2 * queue.away_ms), self._alarm.cap_ms
+            queue.away_ms = again_ms = min(
+                max(AWAY_FIRST_MS, 2 * queue.away_ms), again_ms
             )
-            self._alarm.ring_in(queue.settings.name, 1000 * queue.away_ms)
         else:
-            queue.open_request = None
             # A primary that misses its replicas refuses too, and another one may soon take its place.
-            again_ms = pause_ms(self._line.client, self._alarm.cap_ms)
-            self._alarm.ring_in(queue.settings.name, 1000 * again_ms)
+            queue.open_request = None
+        self._alarm.ring_in(queue.settings.name, 1000 * again_ms)
 
     def take_under_way(self) -> None:
         """Read the replies to claims that were sent ahead: we hold their leases, and only we can give them back."""

@@ -716,6 +716,47 @@ class TestFailures:
         assert client.get(name) is None
         client.close()
 
+    def test_a_call_to_a_node_that_hangs_is_made_anew_once_its_replica_has_taken_over(
+        self, private_cluster: Callable[..., TestCluster], settings: Any
+    ) -> None:
+        cluster = private_cluster()
+        ((name,), *_) = cluster.names_on_each()
+        _configure(settings, cluster, [name])
+        # Nothing but the look at the other nodes can end the wait.
+        settings.DELAYQ["CONNECTION"] = f"{cluster.url}/?socket_timeout=600"
+        task = add.using(queue=name, durable=PATIENT)
+        schedule(task, LATER, 1)
+        node, replica = cluster.nodes[0], cluster.nodes[cluster.primaries]
+        node.suspend()
+        try:
+            replica.client().execute_command("CLUSTER", "FAILOVER", "TAKEOVER")
+
+            assert schedule(add.using(queue=name), LATER, 2).created
+            assert find_jobs(queue=name).count() == 2
+        finally:
+            node.resume()
+
+    def test_nodes_that_were_replaced_are_no_primaries(
+        self, private_cluster: Callable[..., TestCluster]
+    ) -> None:
+        cluster = private_cluster()
+        client = Clients.of(cluster.url).of_thread()
+        assert isinstance(client, clusters.ClusterClient)
+        slots = client._pools.slots
+        before = slots.primaries()
+        replica = cluster.nodes[cluster.primaries]
+        replica.client().execute_command("CLUSTER", "FAILOVER")
+
+        def after() -> list[Any]:
+            slots.doubt()
+            slots.refresh()
+            return slots.primaries()
+
+        wait_until(lambda: after() != before, description="the table says so")
+        assert {port for _, port in after()} == {
+            node.port for node in (replica, *cluster.nodes[1:3])
+        }
+
     def test_a_cluster_whose_nodes_have_all_moved_is_found_by_its_name(
         self, private_cluster: Callable[..., TestCluster]
     ) -> None:
