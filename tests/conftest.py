@@ -54,8 +54,9 @@ CLUSTER = "cluster"
 INTEROP = Path(__file__).parent / "interop"
 #: Markers of the tests that run only with ``--all``; pyproject.toml says what each means.
 ONLY_WITH_ALL = ("slow", "exhaustive", "browser", "interop")
-#: Folders whose tests run whole workers. They ask of Redis 6.2 only what the scripts' own tests ask, and take minutes.
-WORKERS = ("worker", "faults", "example")
+#: Folders whose tests run whole workers, or show whole pages. They ask of Redis 6.2 only what the scripts' own tests ask,
+#: and take minutes.
+WHOLE = ("worker", "faults", "example", "admin")
 
 # No deadline: a busy machine is not a finding.
 for profile, max_examples in (("quick", 20), ("all", 60)):
@@ -181,7 +182,7 @@ def _asked_for(config: pytest.Config) -> list[str] | None:
 
 def _takes_minutes(test: pytest.Item) -> bool:
     folder = test.path.relative_to(Path(__file__).parent).parts[0]
-    return folder in WORKERS or test.get_closest_marker("slow") is not None
+    return folder in WHOLE or test.get_closest_marker("slow") is not None
 
 
 @pytest.fixture(autouse=True)
