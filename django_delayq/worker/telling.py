@@ -39,7 +39,7 @@ from django_delayq.signals import (
     tell,
 )
 from django_delayq.worker.attempt import Attempt, Verdict
-from django_delayq.worker.caches import make_caches
+from django_delayq.worker.caches import make_caches, take_over
 
 logger = get_log("django_delayq.worker")
 
@@ -160,8 +160,8 @@ class Teller:
         self._dropped, self._report_ms = 0, 0.0
         self._lock = threading.Lock()
         self._is_busy = False
-        # In copies of this, each thread of it runs: none has to connect to a cache anew.
-        self._base: Context | None = None
+        # Made in the first thread. Others take them over, so none has to connect to a cache anew.
+        self._caches: dict[str, Any] | None = None
         #: Set while there is nothing to tell.
         self._is_idle = threading.Event()
         self._is_idle.set()
@@ -228,12 +228,13 @@ class Teller:
             self._dropped, self._report_ms = 0, monotonic_ms() + REPORT_MS
 
     def _begin(self) -> None:
-        if self._base is None:
-            self._base = Context()
-            self._base.run(make_caches)
-        self._base.copy().run(self._work)
+        Context().run(self._work)
 
     def _work(self) -> None:
+        if self._caches is None:
+            self._caches = make_caches()
+        else:
+            take_over(self._caches)
         try:
             while (waiting := self._next()) is not None:
                 try:
