@@ -146,6 +146,8 @@ class _Stream:
         try:
             _check_owner(self._pid)
             node = node_of(self._client, next(iter(call.keys), None))
+            if node.connection not in self._last:
+                _open(node.connection)
         except (ClusterDownError, *LOST) as error:
             # Nothing was sent.
             mark_unsent(error)
@@ -238,6 +240,18 @@ class _Stream:
         """Drop all connections, with the replies that are still to come."""
         for connection in self._last:
             connection.disconnect()
+
+
+def _open(connection: Any) -> None:
+    """Open a connection, also one that the server has closed while nobody used it."""
+    try:
+        is_stale = connection._sock is not None and connection.can_read(timeout=0)
+    except LOST:
+        is_stale = True
+    if is_stale:
+        connection.disconnect()
+    if connection._sock is None:
+        connection.connect()
 
 
 def _check_owner(pid: int) -> None:

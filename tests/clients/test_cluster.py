@@ -179,9 +179,11 @@ def test_a_stream_that_loses_one_node_leaves_no_reply_unread_at_another(
     def jobs() -> Iterator[Any]:
         yield other.prepare(LATER, 1)
         yield one.prepare(LATER, 2)
+        # Now the call to the first node is under way.
+        yield other.prepare(LATER, 3)
         cluster.nodes[0].client().client_kill_filter(_type="normal", skipme=True)
-        for n in range(3, 9):
-            yield (one if n % 2 else other).prepare(LATER, n)
+        for n in range(4, 9):
+            yield (other if n % 2 else one).prepare(LATER, n)
 
     with pytest.raises(MaybeScheduled) as caught:
         schedule_many(jobs())
@@ -195,6 +197,22 @@ def test_a_stream_that_loses_one_node_leaves_no_reply_unread_at_another(
         assert job.cancel()
     schedule_many(caught.value.unsent)
     assert find_jobs().count() == 2 + 8
+
+
+def test_a_stream_opens_connections_anew_that_were_closed_while_nobody_used_them(
+    cluster: TestCluster, names: list[str]
+) -> None:
+    """Only the first call goes alone, and is repeated; those to another node are not."""
+    tasks = [add.using(queue=name) for name in names]
+    for task in tasks:
+        schedule(task, LATER, 0)
+    for node in cluster.nodes[: cluster.primaries]:
+        node.client().client_kill_filter(_type="normal", skipme=True)
+
+    jobs = schedule_many(task.prepare(LATER, n) for n in range(3) for task in tasks)
+
+    assert len(jobs) == 9
+    assert find_jobs().count() == 12
 
 
 def test_calls_made_at_once_bring_their_script_to_each_node(
