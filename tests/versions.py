@@ -91,7 +91,7 @@ TESTS = (
     "tests/worker/test_time_limit.py",
 )
 
-#: What uses the interfaces of redis-py, and of django-redis and Django with it; a few seconds.
+#: What uses the interfaces of redis-py, and of django-redis and Django with it.
 CLIENT_TESTS = (
     "tests/asgi",
     "tests/calls",
@@ -201,8 +201,7 @@ def run(row: Row, arguments: list[str]) -> str:
     quiet = [f"-Wignore::{name}" for name in QUIET.get(row.redis, ())]
     tests: list[str] = []
     if not has_paths(arguments):
-        # The few tests of a row that is not whole take no longer than other processes take to start.
-        tests = [*TESTS] if row.is_whole else ["--numprocesses=0", *CLIENT_TESTS]
+        tests = [*TESTS] if row.is_whole else [*CLIENT_TESTS]
         tests += [f"--deselect={name}" for name in LEFT_OUT]
     ended = subprocess.run(
         [python, "-m", "pytest", *quiet, *arguments, *tests],
