@@ -68,6 +68,8 @@ def of_those_behind(error: Exception) -> Exception:
         f"the connection was given up after the call before this: {error}"
     )
     lost.__cause__ = error
+    if getattr(error, OF_NODE, False):
+        mark_of_node(lost)
     return lost
 
 

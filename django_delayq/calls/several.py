@@ -166,6 +166,9 @@ class _Stream:
                 self._write(sent)
 
     def _write(self, sent: _Sent) -> None:
+        if sent.connection in self._lost:
+            # Else it would be opened anew, for a reply that nobody reads.
+            return
         try:
             _check_owner(self._pid)
             sent.connection.send_command(*sent.call.command())
@@ -210,13 +213,20 @@ class _Stream:
 
     def _told_with_script(self, unknown: _Sent, call: Call[Any]) -> Any:
         """Make a call anew of which the server did not know the script; replies that come first are kept."""
+        behind = []
         for sent in self.under_way:
             if sent.connection is unknown.connection:
                 sent.told = self._told(sent)
+                if isinstance(sent.call, Command):
+                    behind.append(sent)
         whole = _Sent(Command(call.full_command()), unknown.connection)
-        if unknown.connection not in self._lost:
-            self._write(whole)
-        return self._told(whole)
+        self._write(whole)
+        told = self._told(whole)
+        # What has waited for the calls before it has not waited for this one.
+        for sent in behind:
+            sent.told = _UNREAD
+            self._write(sent)
+        return told
 
     def _make_elsewhere(self, call: Call[Any]) -> Any:
         try:

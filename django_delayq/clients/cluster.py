@@ -234,7 +234,11 @@ class Slots:
                 self._asked(engine.initialize)
         except LOST:
             # All of them may have moved. The nodes that the settings name may be found at other addresses.
-            return self._asked(self._find)  # type: ignore[no-any-return]
+            found: NodesManager = self._asked(self._find)
+            if found is engine:
+                # That of a client which was given: nobody was asked.
+                raise
+            return found
         return engine
 
     @contextmanager

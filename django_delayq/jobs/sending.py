@@ -471,7 +471,7 @@ def schedule_many(jobs: Iterable[Job[R]]) -> list[Job[R]]:
         stream = sending.calls()
         for call in islice(filter(None, stream), 1):
             # This call goes alone: it brings the script to a server that has not seen it.
-            sending.take(_run_or_error(call, sending.waiting))
+            sending.take(_run_or_error(call, sending.waiting_for_oldest()))
             perform(own_clients.of_thread, sending.meeting())
         if sending.failure is None:
             with own_clients.lent() as client:
@@ -594,10 +594,14 @@ class _Sending:
             )
         )
 
+    def waiting_for_oldest(self) -> Wait | None:
+        """Return what the oldest call under way waits for."""
+        (job, *_), _, _ = self._under_way[0]
+        return self._waiting_at(job.queue)
+
     def make_elsewhere(self, call: Call[list[Scheduled]]) -> list[Scheduled]:
         """Make the oldest call under way anew, as its node has the slot no more."""
-        (job, *_), _, _ = self._under_way[0]
-        waiting = self._waiting_at(job.queue)
+        waiting = self.waiting_for_oldest()
         return perform(own_clients.of_thread, durably(call, waiting))
 
     def steps(self) -> Steps[None]:

@@ -84,7 +84,13 @@ def parts_on(queues: Sequence[QueueSettings]) -> Steps[list[QueueSettings]]:
         # The bare name is among the parts where all of a queue is meant.
         if queue.shard_of is None or queue.name != queue.whole:
             continue
-        known: Shards = yield pin_shards(queue.keys)
+        try:
+            known: Shards = yield pin_shards(queue.keys)
+        except RedisError as error:
+            if not is_of_node(error):
+                raise
+            # What is done to each part meets that node again, and says so.
+            continue
         for number in range(known.most):
             name = shard_name(queue.name, number)
             if name not in parts:
