@@ -5,11 +5,13 @@ the source knows that all of the file was imported.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from typing import BinaryIO
 
 import msgspec
 from redis.client import Redis
+from redis.exceptions import OutOfMemoryError
 
 from django_delayq import conf
 from django_delayq.calls.running import run
@@ -164,7 +166,8 @@ class Exporting:
         taking = {}
         for queue in self._queues:
             code = confirmed_with(self._client, queue)
-            if code is not None and not self._is_copy:
+            is_open = bool(open_runs(self._client, [queue]))
+            if code is not None and is_open and not self._is_copy:
                 raise CannotMove(
                     f"queue {queue.name!r}: another server has what was exported, and not all of it is deleted here yet. Run"
                     f" delayq_export --confirm {code} again."
@@ -253,7 +256,9 @@ def open_runs(client: Redis, queues: Iterable[QueueSettings]) -> dict[str, Run]:
 def confirm(client: Redis, queues: Iterable[QueueSettings], code: str) -> None:
     """Note that another server has all of these runs, before the first of them ends: a code is that of all."""
     for queue in queues:
-        client.hset(queue.keys.control, "confirmed", code)
+        # A full server takes no mark; an end that is interrupted there needs another export.
+        with suppress(OutOfMemoryError):
+            client.hset(queue.keys.control, "confirmed", code)
 
 
 def confirmed_with(client: Redis, queue: QueueSettings) -> str | None:

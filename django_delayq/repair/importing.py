@@ -76,7 +76,6 @@ class Importing:
                     if whole is not None:
                         check_home(whole, there)
             case OfQueue():
-                self._settle()
                 self._begin(line)
             case OfSchedule():
                 self._put(line.name, line.schedule)
@@ -84,14 +83,9 @@ class Importing:
                 self.seen += len(line.jobs)
                 self._store(line)
             case End():
-                self._settle()
                 if code_of(self._runs) != line.code:
                     raise _missing("a queue, or the last pages of one, are")
                 self.code = "" if self._is_copy else line.code
-
-    def _settle(self) -> None:
-        if self._storing is not None:
-            self._storing.settle()
 
     def _begin(self, line: OfQueue) -> None:
         settings = conf.get_settings()

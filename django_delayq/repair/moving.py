@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 from redis.client import Redis
+from redis.exceptions import ResponseError
 
 from django_delayq.calls.batch import BatchSizer
 from django_delayq.calls.connections import nodes_of
@@ -26,7 +27,7 @@ from django_delayq.calls.steps import perform
 from django_delayq.clock import monotonic_ms
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import limiting, looking, pausing, periods, upgrading
-from django_delayq.delivery.durability import Wait, durably, fence
+from django_delayq.delivery.durability import Wait, durably
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.looking import Counts
 from django_delayq.delivery.sharding import pin_shards
@@ -262,7 +263,11 @@ class Storing:
         self._format = run(self._client, upgrading.read_format(keys)).written
 
     def store(self, source_run: str, page: int, jobs: list[Moved]) -> None:
-        """Store a page; if it was stored before, its jobs are known here."""
+        """Store a page; if it was stored before, its jobs are known here.
+
+        Raises:
+            CannotMove: it is not as durable as the queue asks for, within the time that DURABLE gives.
+        """
         jobs = [self._looked_at(job) for job in jobs]
         call = pages.import_page(
             self._queue.keys,
@@ -272,35 +277,21 @@ class Storing:
             frame_format=self._queue.frame_format,
             insertion_list=self._queue.keeps_list,
         )
+        waiting = Wait.of(self._queue.durable, self._queue.keys)
         with finished_first():
-            stored = run(self._client, call)
+            # If the target fails over meanwhile, the page is stored anew, and not only the wait is repeated.
+            stored = perform(self._client, durably(call, waiting))
         if stored is None:
             self._tally.known += len(jobs)
-            return
-        self._tally.moved += stored.stored
-        self._tally.known += stored.known
-        self._tally.shared += stored.shared
-
-    def settle(self) -> None:
-        """Wait until all that was stored is as durable as the queue asks for.
-
-        Raises:
-            CannotMove: it is not, within the time that DURABLE gives.
-        """
-        queue = self._queue
-        waiting = Wait.of(queue.durable, queue.keys)
-        if waiting is None:
-            return
-        perform(self._client, durably(fence(queue.keys), waiting))
-        if why := waiting.why_not:
+        else:
+            self._tally.moved += stored.stored
+            self._tally.known += stored.known
+            self._tally.shared += stored.shared
+        if waiting is not None and (why := waiting.why_not):
             raise CannotMove(
-                f"queue {queue.name!r} of the target asks for {waiting.durable}: {why}. The source still has what this"
+                f"queue {self._queue.name!r} of the target asks for {waiting.durable}: {why}. The source still has what this"
                 " concerns. Mend that, and run this again."
             )
-
-    def forget(self, source_run: str) -> None:
-        """Forget a run that has ended on its source."""
-        self._client.hdel(self._queue.keys.control, pages.stored_field(source_run))
 
     def _looked_at(self, job: Moved) -> Moved:
         """Count a job that needs a key which is not here, and sign it anew if that is wanted."""
@@ -416,7 +407,6 @@ class Moving:
             self._queue.keys, run=self._taking.run.id, page=0, is_moved=True
         )
         run(self._source, call)
-        self._storing.forget(self._taking.run.id)
 
     def _pass_on(self, page: int, jobs: list[Moved]) -> None:
         assert self._taking.run is not None
@@ -425,7 +415,6 @@ class Moving:
         id = self._taking.run.id
         begun_ms = monotonic_ms()
         self._storing.store(id, page, jobs)
-        self._storing.settle()
         self._taking.learn(len(jobs), monotonic_ms() - begun_ms)
         call = pages.end_page(self._queue.keys, run=id, page=page, is_moved=True)
         with finished_first():
@@ -479,9 +468,15 @@ def left_on(client: Redis, names: Iterable[str]) -> list[str]:
     """Return those queues that hold something that can move, or that runs."""
     left = []
     for name in names:
-        keys = DeliveryKeys.of(name)
-        counts = run(client, looking.counts(keys))
-        if total_of(counts) + counts.running or _schedules_in(client, keys):
+        try:
+            keys = DeliveryKeys.of(name)
+            counts = run(client, looking.counts(keys))
+            is_left = total_of(counts) + counts.running or _schedules_in(client, keys)
+        except (ResponseError, DelayqError):
+            # Its keys are not what they should be, or not ours to read.
+            is_left = True
+        # A name that is no text cannot be looked at.
+        if is_left or "\ufffd" in name:
             left.append(name)
     return left
 

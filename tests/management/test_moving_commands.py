@@ -543,7 +543,7 @@ def test_what_cannot_be_read_or_written_is_not_taken_for_the_server(
     assert "cannot be created" in full.err
     monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=Full()))
     said = call("delayq_export", "-", "--queue", queue)
-    assert "'<full>' cannot be written: No space left" in said.err
+    assert "'-' cannot be written: No space left" in said.err
 
 
 def test_an_export_that_took_nothing_leaves_no_file(

@@ -451,18 +451,6 @@ def test_jobs_can_be_moved_off_a_full_server(
     assert source.state() == {}
 
 
-def test_a_run_that_has_ended_leaves_nothing_on_the_target(
-    rig: Rig, other: Rig
-) -> None:
-    rig.schedule({"a": 0})
-
-    move(rig, other)
-    move(rig, other)
-
-    fields = other.client.hkeys(other.keys.control)
-    assert not [field for field in fields if field.startswith(b"moved:")]
-
-
 def test_the_source_keeps_what_is_not_as_durable_as_the_target_asks_for(
     rig: Rig, other: Rig
 ) -> None:

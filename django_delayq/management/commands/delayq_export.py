@@ -5,7 +5,7 @@ import os
 import sys
 from argparse import ArgumentParser
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO
 
 from django.core.management.base import CommandError
@@ -120,7 +120,11 @@ class Command(CommandWithExamples):
                 else:
                     with _created(options["file"]) as file:
                         tallies = self._export(
-                            client, queues, file, is_copy=options["copy"]
+                            client,
+                            queues,
+                            file,
+                            options["file"],
+                            is_copy=options["copy"],
                         )
         except KeyboardInterrupt:
             self._progress.end()
@@ -138,6 +142,7 @@ class Command(CommandWithExamples):
         client: Redis,
         queues: list[QueueSettings],
         file: BinaryIO,
+        name: str,
         *,
         is_copy: bool,
     ) -> Mapping[str, Tally]:
@@ -147,7 +152,7 @@ class Command(CommandWithExamples):
         )
         done = 0
         for line in exporting.lines():
-            with _written(file):
+            with _written(name):
                 file.write(exports.write(line))
             if isinstance(line, Page):
                 done += len(line.jobs)
@@ -227,7 +232,7 @@ def _created(name: str) -> Iterator[BinaryIO]:
     """Create a file for this user alone: it has the arguments of jobs. At the end it is on the disk."""
     if name == "-":
         yield sys.stdout.buffer
-        with _written(sys.stdout.buffer):
+        with _written(name):
             sys.stdout.buffer.flush()
         return
     try:
@@ -236,27 +241,31 @@ def _created(name: str) -> Iterator[BinaryIO]:
         raise CommandError(
             f"{name!r} cannot be created: {error.strerror}. Name another file."
         ) from error
-    with os.fdopen(number, "wb") as file:
-        try:
-            yield file
-        except BaseException:
-            if not file.tell():
-                # Nothing was taken out: the same command can be run again.
-                os.unlink(name)
-            raise
-        with _written(file):
+    file = os.fdopen(number, "wb")
+    try:
+        yield file
+        with _written(name):
             file.flush()
             os.fsync(number)
+    except BaseException:
+        if not file.tell():
+            # Nothing was taken out: the same command can be run again.
+            os.unlink(name)
+        raise
+    finally:
+        # A full disk refuses the rest once more, which is told already.
+        with suppress(OSError):
+            file.close()
 
 
 @contextmanager
-def _written(file: BinaryIO) -> Iterator[None]:
+def _written(name: str) -> Iterator[None]:
     """Say which file cannot be written: an OSError of a server looks the same."""
     try:
         yield
     except OSError as error:
         raise CommandError(
-            f"{file.name!r} cannot be written: {error.strerror}. What was taken out is held; make room or name another file,"
+            f"{name!r} cannot be written: {error.strerror}. What was taken out is held; make room or name another file,"
             " and run the command again: its file will have everything."
         ) from error
 

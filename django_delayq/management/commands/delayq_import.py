@@ -183,7 +183,8 @@ class Command(CommandWithExamples):
                         moving.begin_on_source()
                     self._move_queue(queue, moving, is_waiting=options["wait"])
                 left[queue.name] = moving.counts
-            unknown = left_on(source, others)
+            with _told_of_source():
+                unknown = left_on(source, others)
         finally:
             source.close()
         self._progress.end()

@@ -10,7 +10,7 @@ local run, kind, pages = read_run()
 if not run then
   run, kind, pages = ARGV[1], ARGV[2], 0
   -- A full server lets a script go on that begins with a command that frees memory: jobs can always be taken off it.
-  redis.call('HDEL', keys.control, 'moving')
+  redis.call('HDEL', keys.control, 'moving', 'confirmed')
   redis.call('HSET', keys.control, 'moving', run .. ' ' .. kind .. ' 0')
 end
 return { run, kind, pages }
