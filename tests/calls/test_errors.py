@@ -8,7 +8,12 @@ import pytest
 import redis
 
 from django_delayq.calls.command import Command
-from django_delayq.calls.errors import may_have_run
+from django_delayq.calls.errors import (
+    is_of_node,
+    mark_of_node,
+    may_have_run,
+    of_those_behind,
+)
 from django_delayq.calls.line import Line
 from django_delayq.calls.several import run_stream
 from django_delayq.calls.together import Exchange
@@ -61,6 +66,14 @@ def test_calls_of_a_write_behind_one_that_was_turned_away_may_have_run(
 
     assert isinstance(told[0], redis.BusyLoadingError)
     assert [may_have_run(error) for error in told] == [False, True, True]
+
+
+def test_error_of_a_node_stays_one_for_the_calls_behind() -> None:
+    loading = redis.BusyLoadingError("LOADING")
+    assert not is_of_node(of_those_behind(loading))
+    mark_of_node(loading)
+
+    assert is_of_node(of_those_behind(loading))
 
 
 def test_calls_of_a_line_behind_one_that_was_turned_away_may_have_run(

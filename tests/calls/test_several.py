@@ -1,4 +1,5 @@
 import os
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -6,8 +7,9 @@ import pytest
 import redis
 
 from django_delayq.calls.call import Call
+from django_delayq.calls.command import Command
 from django_delayq.calls.running import run
-from django_delayq.calls.several import run_all, run_stream
+from django_delayq.calls.several import Behind, run_all, run_stream
 from tests.calls.samples import COUNT, echo, script
 from tests.servers import Server
 
@@ -87,6 +89,44 @@ class TestSeveral:
         replies = list(run_stream(client, [fresh[0], known, *fresh[1:], fresh[0]]))
 
         assert replies == [b"fresh 0", "known", b"fresh 1", b"fresh 2", b"fresh 0"]
+
+    def test_what_comes_behind_calls_runs_after_those_whose_scripts_were_brought(
+        self, server: Server, queue_name: str
+    ) -> None:
+        client = server.client(single_connection_client=True)
+        name = queue_name
+        write: Call[Any] = Call(
+            script("return redis.call('SET', KEYS[1], 'x')"), (name,)
+        )
+        client.script_flush()
+
+        replies = list(
+            run_stream(client, [write, Behind(lambda last: [Command(("GET", name))])])
+        )
+
+        assert replies[-1] == b"x"
+        client.delete(name)
+
+    def test_nothing_is_sent_on_a_connection_that_was_lost(
+        self, server: Server
+    ) -> None:
+        """It would be opened anew, and the reply would be that of the next call."""
+        client = server.client(single_connection_client=True)
+        run(client, echo("x"))
+        own = client.connection
+
+        def calls() -> Iterator[Call[str] | Behind]:
+            yield echo("a")
+            yield echo("b")
+            server.client().client_kill_filter(_type="normal", skipme=True)
+            # Also where the first write is what finds it out.
+            own._sock.shutdown(socket.SHUT_RDWR)
+            yield Behind(lambda last: [Command(("PING",)), Command(("TIME",))])
+
+        replies = list(run_stream(client, calls()))
+
+        assert isinstance(replies[-1], redis.ConnectionError)
+        assert run(client, echo("next")) == "next"
 
     def test_stream_that_is_left_early_does_not_confuse_the_next_call(
         self, server: Server

@@ -643,8 +643,9 @@ class TestFailures:
         counted = [row[1] for row in rows if row[:1] in [[name] for name in names]]
         assert counted[:3] == ["?", "3", "2"]
 
+    @pytest.mark.parametrize("lost", ["a shard", "the bare name"])
     def test_what_concerns_all_shards_is_done_where_a_node_answers_and_the_rest_told(
-        self, private_cluster: Callable[..., TestCluster], settings: Any
+        self, private_cluster: Callable[..., TestCluster], settings: Any, lost: str
     ) -> None:
         cluster = private_cluster(replicas=0)
         down = cluster.nodes[0]
@@ -655,8 +656,9 @@ class TestFailures:
                 cluster.holder_of(part) is down
                 for part in (f"{name}:0", f"{name}:1", name)
             ]
-            == [True, False, False]
+            == [lost == "a shard", False, lost != "a shard"]
         )
+        down_part = f"{name}:0" if lost == "a shard" else name
         _configure(settings, cluster, [])
         settings.DELAYQ["QUEUES"][name] = {"SHARDS": 2}
         down.kill(signal.SIGKILL)
@@ -670,7 +672,7 @@ class TestFailures:
             with pytest.raises(RedisConnectionError) as caught:
                 change()
             (note,) = caught.value.__notes__
-            assert f"{name}:0 is as before" in note
+            assert f"{down_part} is as before" in note
             if change.__code__.co_names[0] == "pause":
                 assert [each.queue for each in paused(f"{name}:1")] == [f"{name}:1"]
         assert paused(f"{name}:1") == []
