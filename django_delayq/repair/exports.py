@@ -165,9 +165,9 @@ class Exporting:
         """
         taking = {}
         for queue in self._queues:
-            code = confirmed_with(self._client, queue)
-            is_open = bool(open_runs(self._client, [queue]))
-            if code is not None and is_open and not self._is_copy:
+            code = None if self._is_copy else confirmed_with(self._client, queue)
+            # A mark without a run is left of two ends at once.
+            if code is not None and open_runs(self._client, [queue]):
                 raise CannotMove(
                     f"queue {queue.name!r}: another server has what was exported, and not all of it is deleted here yet. Run"
                     f" delayq_export --confirm {code} again."

@@ -454,6 +454,24 @@ def test_calls_wait_for_the_replicas_of_their_own_node(
     )
 
 
+def test_the_first_call_of_many_waits_at_the_node_of_its_own_queue(
+    cluster: TestCluster, names: list[str], settings: Any
+) -> None:
+    """By then it is known that a later one of another queue is to be durable."""
+    settings.DELAYQ = {
+        **settings.DELAYQ,
+        "CONNECTION": f"{cluster.url}/?socket_timeout=60",
+    }
+    first = add.using(queue=names[0])
+    durable = add.using(queue=names[1], durable=PATIENT)
+    before = _waits_of(cluster.nodes[0])
+
+    schedule_many([first.prepare(LATER, 1), durable.prepare(LATER, 2)])
+
+    # Twice where the node had not seen the script.
+    assert _waits_of(cluster.nodes[0]) > before
+
+
 def test_jobs_are_not_said_to_be_durable_where_their_slot_has_gone_since(
     cluster: TestCluster, names: list[str]
 ) -> None:
@@ -755,6 +773,22 @@ class TestFailures:
             assert find_jobs(queue=name).count() == 2
         finally:
             node.resume()
+
+    def test_a_table_that_nobody_could_be_asked_for_stays_doubtful(
+        self, private_cluster: Callable[..., TestCluster]
+    ) -> None:
+        cluster = private_cluster(primaries=1, replicas=0)
+        theirs = cluster.theirs()
+        slots = clusters.Cluster.of(theirs).slots()
+        slots.holder("x")
+        cluster.stop()
+
+        slots.doubt()
+        slots._read_ms = 0.0
+        slots.refresh()
+
+        assert slots.is_doubtful
+        theirs.close()
 
     def test_nodes_that_were_replaced_are_no_primaries(
         self, private_cluster: Callable[..., TestCluster]

@@ -7,7 +7,7 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +27,7 @@ from django_delayq import (
 from django_delayq.calls.running import run
 from django_delayq.delivery import looking
 from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.management.commands import delayq_export
 from django_delayq.repair import exports
 from tests.conftest import keys_of
 from tests.jobs import samples
@@ -517,6 +518,43 @@ def test_a_confirmation_that_was_interrupted_is_given_again(
     assert find_jobs(queue=queue).count() == 0
 
 
+def test_a_full_server_lets_go_what_another_has(
+    queue: str,
+    private_server: Callable[..., Server],
+    server: Server,
+    use: Any,
+    call: Call,
+    tmp_path: Path,
+) -> None:
+    full = private_server(maxmemory_policy="noeviction")
+    use(full.socket_url)
+    add(queue, 1, delay=3_600)
+    path = exported(call, tmp_path, queue)
+    use(server.socket_url)
+    code = call("delayq_import", path).lines[-1].rpartition(" ")[2]
+    use(full.socket_url)
+    with full.client() as client:
+        client.config_set("maxmemory", 1)
+
+        said = call("delayq_export", "--confirm", code, "--queue", queue)
+
+        assert (said.status, said.err) == (0, f"queue {queue}: 1 deleted here\n")
+        assert jobs_on(client, queue) == 0
+
+
+def test_a_confirmation_without_a_run_keeps_nothing_from_moving(
+    queue: str, hand: Hand, call: Call, tmp_path: Path
+) -> None:
+    """It is left of two that came at once."""
+    add(queue, 1, delay=3_600)
+    hand.client.hset(hand.keys.control, "confirmed", "0" * 10)
+
+    exported(call, tmp_path, queue)
+
+    said = call("delayq_export", "--release", "--queue", queue)
+    assert said.err == f"queue {queue}: 1 put back\n"
+
+
 def test_a_compressed_file_is_told_as_such(call: Call, tmp_path: Path) -> None:
     path = tmp_path / "jobs.jsonl.gz"
     path.write_bytes(gzip.compress(b'{"is":"begin","version":1,"copy":false}\n'))
@@ -527,10 +565,13 @@ def test_a_compressed_file_is_told_as_such(call: Call, tmp_path: Path) -> None:
 class Full(io.BytesIO):
     """A file on a disk that is full."""
 
-    name = "<full>"
-
     def write(self, data: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            self.write(b"")
 
 
 def test_what_cannot_be_read_or_written_is_not_taken_for_the_server(
@@ -544,6 +585,11 @@ def test_what_cannot_be_read_or_written_is_not_taken_for_the_server(
     monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=Full()))
     said = call("delayq_export", "-", "--queue", queue)
     assert "'-' cannot be written: No space left" in said.err
+    path = tmp_path / "jobs.jsonl"
+    with monkeypatch.context() as patch:
+        patch.setattr(delayq_export.os, "fdopen", lambda number, mode: Full())
+        said = call("delayq_export", path, "--queue", queue)
+    assert f"'{path}' cannot be written: No space left" in said.err
 
 
 def test_an_export_that_took_nothing_leaves_no_file(

@@ -481,6 +481,15 @@ def test_queues_with_nothing_in_them_are_not_left(rig: Rig, other: Rig) -> None:
     assert moving.left_on(rig.client, [name]) == []
 
 
+def test_queues_that_cannot_be_looked_at_are_left(
+    rig: Rig, private_server: Callable[..., Server]
+) -> None:
+    client = private_server().client()
+    client.set(Rig(client, "odd").keys.queue.timeout_set, "of somebody else")
+
+    assert moving.left_on(client, ["odd", "none", "\ufffd"]) == ["odd", "\ufffd"]
+
+
 def test_target_that_is_full_takes_no_part_of_a_page_and_the_rest_later(
     rig: Rig, private_server: Callable[..., Server]
 ) -> None:
