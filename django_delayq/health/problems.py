@@ -23,6 +23,7 @@ from django_delayq.delivery.holding import HeldNames
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.looking import Counts
 from django_delayq.delivery.pausing import Pause
+from django_delayq.delivery.sharding import pin_shards
 from django_delayq.delivery.upgrading import QueueFormat
 from django_delayq.faults import describe_fault
 from django_delayq.health.facts import Facts, ask_each
@@ -78,12 +79,13 @@ def find_server_problems(
     key_ids: Collection[str] | None = None,
     max_jobs: Mapping[str, int] | None = None,
     durable: Mapping[str, Durable] | None = None,
+    key_homes: Mapping[str, int] | None = None,
 ) -> list[ServerProblem]:
     """Find the problems that a server has with these queues, given by name; the worst comes first.
 
     ``key_ids`` are the ids of this project's keys. With None, nothing looks for jobs signed with other keys.
     ``max_jobs`` says how many jobs a queue may hold, by name, if that is limited. ``durable`` says what its calls wait
-    for, if they do.
+    for, if they do. ``key_homes`` says how many shards keep keys, by the bare name of a queue with shards.
 
     Raises:
         redis.exceptions.ConnectionError: the server does not answer, or does not let us in.
@@ -113,6 +115,7 @@ def find_server_problems(
                 problems += _missing_keys(client, keys, key_ids)
             problems += _nearly_full(client, keys, max_jobs or {})
             problems += _paused(client, keys)
+            problems += _other_homes(client, key_homes or {})
     problems += _not_durable(client, durable or {})
     order = list(Level)
     return sorted(problems, key=lambda problem: order.index(problem.level))
@@ -384,6 +387,31 @@ def _paused(client: "Redis", queues: Sequence[DeliveryKeys]) -> Iterator[ServerP
         # Missing rights are reported with the commands themselves.
         if not isinstance(reply, Exception):
             yield from find_paused(reply)
+
+
+def _other_homes(
+    client: "Redis", key_homes: Mapping[str, int]
+) -> Iterator[ServerProblem]:
+    """Report queues that would be neither served nor scheduled to, as the server keeps their keys elsewhere."""
+    replies = run_all(client, [pin_shards(DeliveryKeys.of(name)) for name in key_homes])
+    for name, found in zip(key_homes, replies, strict=True):
+        # Missing rights are reported with the commands themselves.
+        if isinstance(found, Exception) or found.with_keys in (None, key_homes[name]):
+            continue
+        yield ServerProblem(
+            Level.ERROR,
+            gettext(
+                "Queue {queue!r} keeps unique keys, limits and schedules in another number of shards than these settings"
+                " say, {theirs} and not {ours}: nothing can be scheduled there, and nothing is served.",
+                queue=name,
+                theirs=found.with_keys,
+                ours=key_homes[name],
+            ),
+            gettext(
+                "Set KEY_SHARDS of the queue to {theirs}; SHARDS may be any number.",
+                theirs=found.with_keys,
+            ),
+        )
 
 
 def _not_durable(

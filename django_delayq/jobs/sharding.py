@@ -25,13 +25,6 @@ _agreed: set[str] = set()
 JOINED = "joined"
 
 
-def keeping(whole: QueueSettings) -> int:
-    """Return how many shards keep keys by these settings; 0: the queue under its bare name."""
-    found = whole.shards if whole.key_shards is None else whole.key_shards
-    assert found is not None
-    return found
-
-
 def joined(shard: QueueSettings) -> Command[int | None]:
     """Ask how many shards kept keys when a shard was served first; None: nobody has served it."""
     return Command(
@@ -51,7 +44,8 @@ def agreeing(whole: QueueSettings, part: QueueSettings) -> Steps[Shards | None]:
     """
     if whole.name in _agreed:
         return None
-    ours = keeping(whole)
+    ours = whole.key_home
+    assert ours is not None
     try:
         found: Shards = yield pin_shards(whole.keys, whole.most_shards, ours)
     except RedisError as error:

@@ -501,7 +501,7 @@ def check_home(whole: QueueSettings, there: int | None) -> None:
     Raises:
         CannotMove: the source keeps them in another number of shards than these settings.
     """
-    here = whole.shards if whole.key_shards is None else whole.key_shards
+    here = whole.key_home
     if there is None or there == here:
         return
     name = whole.name

@@ -11,6 +11,12 @@ logger = get_log("django_delayq.worker")
 #: never longer than `LOOKS_A_LEASE` allows: once the server is back, leases that ended meanwhile are spared for a third
 #: of a lease.
 BACKOFF_MS = (50.0, 1_000.0)
+#: The log's words for a loss, after what has lost something; with a time, s.
+FORGOTTEN = (
+    "has forgotten what it took %.1f s ago: FLUSHALL or FLUSHDB was run there, or it came back without its data or with"
+    " those of an earlier moment, as after a restart without appendonly, or a failover to a replica that was behind. Jobs"
+    " that waited there may be lost, and jobs that had ended may run again"
+)
 
 
 class Service(Enum):

@@ -27,6 +27,7 @@ from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.crew import Crew
 from django_delayq.worker.ending import Ending
 from django_delayq.worker.memory import Meter
+from django_delayq.worker.outage import FORGOTTEN
 from django_delayq.worker.settlement import is_queues_own
 
 logger = get_log("django_delayq.worker")
@@ -143,13 +144,7 @@ class Registering:
             return
         # Who was silent for longer, or seems to have been after a step of the clock, is rightly forgotten.
         if abs(reply.now_ms - kept_ms) <= KEPT_MS:
-            logger.error(
-                "the server has forgotten what it took %.1f s ago: FLUSHALL or FLUSHDB was run there, or it came back"
-                " without its data or with those of an earlier moment, as after a restart without appendonly, or a"
-                " failover to a replica that was behind. Jobs that waited there may be lost, and jobs that had ended"
-                " may run again",
-                (reply.now_ms - kept_ms) / 1000,
-            )
+            logger.error("the server " + FORGOTTEN, (reply.now_ms - kept_ms) / 1000)
 
     def _obey(self, reply: Registered) -> None:
         try:

@@ -16,7 +16,7 @@ from django_delayq.calls.steps import perform
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import looking
 from django_delayq.delivery.sharding import pin_shards, shard_name
-from django_delayq.jobs.sharding import JOINED, agreeing, joined, keeping
+from django_delayq.jobs.sharding import JOINED, agreeing, joined
 from django_delayq.logs import get_log
 from django_delayq.repair.moving import keep_settings, settings_of
 
@@ -51,7 +51,7 @@ class OtherShards:
     def _join(self, whole: QueueSettings, queue: QueueSettings) -> None:
         """Make sure that we agree, and have a shard that is new keep what was paused and limited when there were fewer."""
         known = joined(queue).do(self._client)
-        if known == keeping(whole):
+        if known == whole.key_home:
             return
         perform(self._client, agreeing(whole, queue))
         if known is not None or queue.name == whole.name:
@@ -61,7 +61,7 @@ class OtherShards:
             keep_settings(self._client, queue, settings_of(self._client, first))
         # A full server takes no mark. Then the next process does this again.
         with suppress(OutOfMemoryError):
-            self._client.hset(queue.keys.control, JOINED, keeping(whole))
+            self._client.hset(queue.keys.control, JOINED, whole.key_home)
 
     def look(self, queue: QueueSettings) -> None:
         """Serve what the server knows beside the settings, if this queue has the bare name."""

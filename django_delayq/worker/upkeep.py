@@ -11,6 +11,7 @@ from shlex import quote
 from redis.client import Redis
 from redis.exceptions import NoPermissionError
 
+from django_delayq.calls.connections import has_nodes
 from django_delayq.calls.running import run
 from django_delayq.clock import epoch_ms
 from django_delayq.conf import QueueSettings
@@ -26,6 +27,7 @@ from django_delayq.repair.heads import find_unread, read_heads
 from django_delayq.repair.survey import is_numbered
 from django_delayq.wire import signing
 from django_delayq.wire.frame import format_of
+from django_delayq.worker.outage import FORGOTTEN
 from django_delayq.worker.settlement import is_queues_own
 
 logger = get_log("django_delayq.worker")
@@ -64,7 +66,10 @@ class Upkeep:
         # So many dead letters are worth a warning.
         self._many_dead = settings.many_dead
         self._problem = ""
-        self._enrolled: upgrading.Enrolled | None = None
+        # The format, as it was logged.
+        self._enrolled: tuple[int, int, int] | None = None
+        # When the server last took that we enrolled, by its clock, epoch ms; None: it has not.
+        self._kept_ms: int | None = None
         #: A job that does not know the limit of its task gets it when it is claimed.
         self.gives_limits = False
 
@@ -143,8 +148,9 @@ class Upkeep:
             self._client, upgrading.enroll(self._settings.keys, owner=self._owner)
         )
         self.gives_limits = found.format >= LIMITS and bool(all_limits())
-        if found != self._enrolled:
-            self._enrolled = found
+        self._notice_loss(found)
+        if found[:3] != self._enrolled:
+            self._enrolled = found[:3]
             if 0 < found.written < signing.FORMAT:
                 logger.info(
                     "queue %s stays in format %d, as manage.py delayq_resign --format was told",
@@ -162,6 +168,19 @@ class Upkeep:
                 logger.info(
                     "queue %s is in format %d", self._settings.name, found.format
                 )
+
+    def _notice_loss(self, found: upgrading.Enrolled) -> None:
+        """Say so if a node of a cluster has forgotten that we enrolled; of a single server, its registry tells sooner."""
+        kept_ms, self._kept_ms = self._kept_ms, found.now_ms
+        if kept_ms is None or found.before_ms >= kept_ms:
+            return
+        # Who was silent for longer, or seems to have been after a step of the clock, is rightly forgotten.
+        if has_nodes(self._client) and found.now_ms - kept_ms <= upgrading.ENROLLED_MS:
+            logger.error(
+                "queue %s: its node " + FORGOTTEN,
+                self._settings.name,
+                (found.now_ms - kept_ms) / 1000,
+            )
 
     def _warn_of_long_list(self) -> None:
         length = self._client.llen(self._settings.keys.queue.delay_queue)

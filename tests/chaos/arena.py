@@ -211,6 +211,16 @@ class Arena:
             timeout=SETTLE_S,
         )
 
+    def wait_for_work(self, worker: WorkerProgram) -> None:
+        """Wait until a job has ended in this worker."""
+        wait_until(
+            lambda: (
+                {line["pid"] for line in self.records.all("end")}
+                & set(worker.children())
+            ),
+            description=f"it works; {worker.log[-2_000:]}",
+        )
+
     def count(self, step: str) -> int:
         return len(self.records.all(step))
 
@@ -224,12 +234,16 @@ class Arena:
         due_ms = max(
             (told["after_ms"] + told["delay_ms"] for told in self._told()), default=0
         )
+        # Those of the settings, or their shards.
+        queues = {
+            told["job"].rpartition(":")[0] for told in self._told() if "job" in told
+        }
 
         def is_over() -> bool:
             if now_ms() < due_ms:
                 return False
             with self.client() as client:
-                left = sum(waiting(client, queue) for queue in self.queues)
+                left = sum(waiting(client, queue) for queue in queues)
             return left == 0
 
         wait_until(is_over, description=f"all is done; {self.logs()}", timeout=SETTLE_S)

@@ -20,7 +20,7 @@ from tests.faults.clock import ServerClock
 from tests.polling import POLL_S, wait_until
 from tests.queues.proxy import Proxy
 from tests.servers import LASTING
-from tests.worker.workers import ROOT, WorkerProgram
+from tests.worker.workers import ROOT
 
 #: Longer than a call waits for an answer, s.
 HANGING_S = 6.0
@@ -444,21 +444,12 @@ def rolling_deploy(arena: Arena) -> None:
     for _ in range(2):
         old = arena.start_worker(root=root)
         load = arena.start_load(root=root)
-        wait_for_work(arena, old)
+        arena.wait_for_work(old)
         assert new.stop() == 0, new.log
         arena.let_it_run()
         new = arena.start_worker()
-        wait_for_work(arena, new)
+        arena.wait_for_work(new)
         assert old.stop() == 0, old.log
         load.stop()
         arena.let_it_run()
     arena.prove(f"jobs of {EARLIER} and of this version ran on workers of both")
-
-
-def wait_for_work(arena: Arena, worker: WorkerProgram) -> None:
-    wait_until(
-        lambda: (
-            {line["pid"] for line in arena.records.all("end")} & set(worker.children())
-        ),
-        description=f"it works; {worker.log[-2_000:]}",
-    )

@@ -1,5 +1,8 @@
 """The faults of a cluster of three primaries."""
 
+from collections import Counter
+from itertools import count
+
 from redis.crc import key_slot
 
 from tests.chaos.arena import SETTLE_S, Arena
@@ -29,6 +32,10 @@ OPTIONS = {
 }
 
 
+#: How many shards a queue has, and has for a time.
+FEW, MORE = 2, 4
+
+
 def with_replicas(kind: str) -> Layout:
     """Two queues on the first node, one with `durable=`, and one on the second."""
     cluster = TestCluster(kind, options=OPTIONS)
@@ -40,6 +47,18 @@ def without_replicas(kind: str) -> Layout:
     """A queue on each node."""
     cluster = TestCluster(kind, replicas=0, options=OPTIONS)
     return cluster, {name: {} for (name,) in cluster.names_on_each()}
+
+
+def with_shards(kind: str) -> Layout:
+    """A queue of two shards. If it has four, they lie on all nodes."""
+    cluster = TestCluster(kind, replicas=0, options=OPTIONS)
+    name = next(
+        name
+        for name in (f"chaos-{number}" for number in count())
+        if len({key_slot(f"{name}:{part}".encode()) * 3 >> 14 for part in range(MORE)})
+        == 3
+    )
+    return cluster, {name: {"SHARDS": FEW}}
 
 
 def place_of(arena: Arena) -> TestCluster:
@@ -268,3 +287,34 @@ def cluster_move(arena: Arena) -> None:
         arena.load_of(queue).wait_for_more(20)
         wait_for_runs(arena, queue, now_ms())
     arena.let_it_run()
+
+
+@fault(
+    "a queue gets more shards, and fewer again, by two rolling deploys",
+    layout=with_shards,
+)
+def other_shards(arena: Arena) -> None:
+    (name,) = arena.queues
+    arena.let_it_run()
+    for number in (MORE, FEW):
+        (worker, load), told = (arena.workers[-1], arena.loads[-1]), len(arena.loads)
+        arena.queues = {name: {"SHARDS": number, "KEY_SHARDS": FEW}}
+        # Of the old and of the new settings there is first a site more, and then a worker.
+        arena.start_load(queue=name).wait_for_more()
+        arena.wait_for_work(arena.start_worker())
+        assert worker.stop() == 0, worker.log
+        load.wait_for_more()
+        load.stop()
+        arena.loads[told].wait_for_more()
+        arena.let_it_run()
+
+    ran = Counter(
+        job.rpartition(":")[0]
+        for job in {line["job"] for line in arena.records.all("end")}
+    )
+    place = place_of(arena)
+    for shard in (f"{name}:{part}" for part in range(MORE)):
+        assert ran[shard], f"nothing ran in {shard}"
+        arena.prove(
+            f"{shard} is on the node at port {place.holder_of(shard).port}, {ran[shard]} of its jobs have run"
+        )

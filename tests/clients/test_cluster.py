@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -32,6 +33,7 @@ from django_delayq import (
     InvalidSettings,
     MaybeScheduled,
     NotDurable,
+    State,
     aschedule,
     aschedule_many,
     clear_limit,
@@ -60,6 +62,8 @@ from django_delayq.waiting.channel import ChannelListener
 from django_delayq.waiting.lists import Peeks, wait_for_any
 from tests.clusters import TestCluster
 from tests.jobs.samples import add, fetch
+from tests.management import conftest as of_commands
+from tests.management.conftest import Writes
 from tests.polling import wait_until
 from tests.queues.proxy import Proxy
 from tests.servers import Server
@@ -69,6 +73,9 @@ pytestmark = pytest.mark.skipif(
     reason="a cluster needs redis-py 6",
 )
 LATER = 3600
+
+
+writes = of_commands.writes
 
 
 @pytest.fixture
@@ -240,14 +247,58 @@ def test_the_event_loop_reaches_all_nodes(names: list[str]) -> None:
     assert asyncio.run(main()) == [2, 0, 0]
 
 
-def test_the_overview_asks_each_node_once(
-    cluster: TestCluster, names: list[str]
-) -> None:
+def test_the_overview_shows_the_queues_of_all_nodes(names: list[str]) -> None:
     schedule_many(add.using(queue=name).prepare(LATER, 1) for name in names)
 
     seen = look([get_settings().queue(name) for name in names])
 
     assert [queue.counts.waiting for queue in seen.queues] == [1, 1, 1]  # type: ignore[union-attr]
+
+
+def test_more_queues_of_a_node_are_asked_in_the_same_writes(
+    cluster: TestCluster, names: list[str], settings: Any, writes: Writes
+) -> None:
+    more = [name for (_, name) in cluster.names_on_each(2)]
+    costs = []
+    for configured in (names, [*names, *more]):
+        _configure(settings, cluster, configured)
+        queues = [get_settings().queue(name) for name in configured]
+        acts = (partial(look, queues), lambda: find_jobs().count())
+        for act in acts:
+            act()  # connects, and brings scripts
+        costs.append([writes.during(act) for act in acts])
+
+    assert costs[0] == costs[1]
+
+
+def test_many_jobs_are_a_write_for_each_queue(names: list[str], writes: Writes) -> None:
+    def schedule_them() -> None:
+        schedule_many(
+            add.using(queue=names[i // 100]).prepare(LATER, i) for i in range(300)
+        )
+
+    schedule_them()  # connects, brings scripts, and looks at the queues' format
+
+    assert writes.during(schedule_them) == 3
+
+
+def test_jobs_move_from_one_server_to_a_cluster_and_back(
+    cluster: TestCluster,
+    names: list[str],
+    settings: Any,
+    private_server: Callable[..., Server],
+) -> None:
+    server = private_server()
+    on_cluster, on_server = cluster.url, server.socket_url
+    settings.DELAYQ = {**settings.DELAYQ, "CONNECTION": on_server}
+    jobs = schedule_many(add.using(queue=name).prepare(LATER, 1) for name in names)
+
+    for source, target in ((on_server, on_cluster), (on_cluster, on_server)):
+        settings.DELAYQ = {**settings.DELAYQ, "CONNECTION": target}
+        assert find_jobs().count() == 0
+        call_command("delayq_import", "--from", source, stdout=io.StringIO())
+        assert {get_job(job.id).state for job in jobs} == {State.SCHEDULED}
+        assert [find_jobs(queue=name).count() for name in names] == [1, 1, 1]
 
 
 def test_queue_objects_take_a_cluster_s_url_and_redis_py_s_own_client(

@@ -13,7 +13,20 @@ OLD, NEW, OTHER = b"owner--1", b"owner--2", b"owner--3"
 
 def enroll(rig: Rig, owner: bytes, reads: int) -> Enrolled:
     now_us = round((T0 + rig.now) * 1000)
-    return rig.run(upgrading.enroll(rig.keys, owner=owner, reads=reads, now_us=now_us))
+    call = upgrading.enroll(rig.keys, owner=owner, reads=reads, now_us=now_us)
+    return rig.run(call)._replace(before_ms=0, now_ms=0)
+
+
+def test_server_says_when_it_took_a_process_before(rig):
+    times = [
+        rig.run(upgrading.enroll(rig.keys, owner=OLD, reads=1, now_us=now_us))[3:]
+        for now_us in (2_000_000, 3_000_999)
+    ]
+    rig.client.delete(rig.keys.control)
+    again = upgrading.enroll(rig.keys, owner=OLD, reads=1, now_us=4_000_000)
+
+    assert times == [(0, 2_000), (2_000, 3_000)]
+    assert rig.run(again)[3:] == (0, 4_000)
 
 
 def choose(rig: Rig, format: int, step: Step = Step.BEGIN) -> FormatSet:

@@ -1,4 +1,4 @@
-"""The user that docs/howto/deploy.md describes: may do all that we do, and nothing else."""
+"""The users that the pages describe: they may do all that we do, and nothing else."""
 
 import io
 import re
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from django.core.management import call_command
 from django.test import Client
 from redis.exceptions import NoPermissionError, ResponseError
@@ -26,14 +27,16 @@ from django_delayq import (
 from django_delayq.admin.paths import to_path_part
 from django_delayq.health.problems import Level, find_server_problems
 from django_delayq.waiting.connection import DedicatedConnection
+from tests.clusters import TestCluster
 from tests.delivery.rig import Rig
 from tests.delivery.tour import TOUR
 from tests.polling import wait_until
+from tests.sentinels import Watched
 from tests.servers import Server
 from tests.worker.conftest import every_server
 from tests.worker.project import tasks
 
-DEPLOY = Path(__file__).parents[2] / "docs" / "howto" / "deploy.md"
+PAGES = Path(__file__).parents[2] / "docs" / "howto"
 #: What redis-py and the start-up check try, and do without.
 DONE_WITHOUT = {
     "client|setinfo",
@@ -44,11 +47,13 @@ DONE_WITHOUT = {
 }
 
 
+def page(name: str) -> str:
+    return (PAGES / f"{name}.md").read_text("utf-8")
+
+
 def documented() -> list[str]:
     """Return the words of the documented line."""
-    (block,) = re.findall(
-        r"^```\n(ACL SETUSER .*?)^```", DEPLOY.read_text("utf-8"), re.M | re.S
-    )
+    (block,) = re.findall(r"^```\n(ACL SETUSER .*?)^```", page("deploy"), re.M | re.S)
     return shlex.split(block)
 
 
@@ -68,27 +73,29 @@ class Limited:
         self.client = server.client(username=self.name, password="password")
 
     def refused(self) -> list[str]:
-        """Return what this user was refused, but for what we do without."""
-        log: list[Any] = self.admin.execute_command("ACL", "LOG", 100)
-        entries = [
-            dict(zip(item[::2], item[1::2], strict=True))
-            if isinstance(item, list)
-            else item
-            for item in log
-        ]
-        told = [
-            {_text(key): _text(value) for key, value in entry.items()}
-            for entry in entries
-        ]
-        return [
-            f"{entry['reason']} {entry['object']} ({entry['context']})"
-            for entry in told
-            if entry["username"] == self.name
-            and entry["object"].lower() not in DONE_WITHOUT
-        ]
+        return refused(self.admin, self.name)
 
     def end(self) -> None:
         self.admin.execute_command("ACL", "DELUSER", self.name)
+
+
+def refused(admin: "redis.Redis[bytes]", user: str) -> list[str]:
+    """Return what a user was refused, but for what we do without."""
+    log: list[Any] = admin.execute_command("ACL", "LOG", 100)
+    entries = [
+        dict(zip(item[::2], item[1::2], strict=True))
+        if isinstance(item, list)
+        else item
+        for item in log
+    ]
+    told = [
+        {_text(key): _text(value) for key, value in entry.items()} for entry in entries
+    ]
+    return [
+        f"{entry['reason']} {entry['object']} ({entry['context']})"
+        for entry in told
+        if entry["username"] == user and entry["object"].lower() not in DONE_WITHOUT
+    ]
 
 
 def _text(value: object) -> str:
@@ -240,10 +247,84 @@ def test_documented_user_may_run_a_worker(
     worker.process.terminate()
 
     assert worker.wait() == 0, worker.log
-    # A worker looks once whether anybody serves the other queues of the settings, of which this user may see nothing.
-    others = [each for each in limited.refused() if "{default}" not in each]
-    assert others == [], worker.log
+    assert without_others(limited.refused()) == [], worker.log
     assert not re.search(r"NOPERM|may not|cannot", worker.log), worker.log
+
+
+def run_a_job(use: Any, programs: Any, queue_name: str, url: str) -> None:
+    """Run a job on a worker program, both as the users that a URL names."""
+    use(url)
+    (worker,) = programs(1)
+    task = tasks.note.using(queue=queue_name, keep_result=60)
+    first = schedule(task, 0.2)
+    for job in (first, *schedule_many([task.prepare(0, n) for n in range(2)])):
+        job.wait(timeout=60)
+    assert get_job(first.id).state is State.SUCCEEDED
+    worker.process.terminate()
+    assert worker.wait() == 0, worker.log
+    assert not re.search(r"NOPERM|may not|cannot", worker.log), worker.log
+
+
+@every_server
+def test_documented_users_of_sentinels_and_their_servers_suffice(
+    watched: Watched, queue_name: str, use: Any, programs: Any
+) -> None:
+    (of_sentinels,) = re.findall(r"`(ACL SETUSER watch .*?)`", page("sentinel"))
+    assert "with `+role`" in page("sentinel")
+    words = [word.replace("orders", queue_name) for word in documented()] + ["+role"]
+    lines = dict.fromkeys(watched.servers, words)
+    lines |= dict.fromkeys(watched.sentinels, of_sentinels.split())
+    try:
+        for server, line in lines.items():
+            watched.client(server).execute_command("ACL", "LOG", "RESET")
+            watched.client(server).execute_command(*line)
+        url = watched.url.replace("://", "://jobs:password@")
+        url += "?sentinel_username=watch&sentinel_password=password"
+
+        run_a_job(use, programs, queue_name, url)
+
+        found = [
+            each
+            for server, line in lines.items()
+            for each in refused(watched.client(server), line[2])
+        ]
+        assert without_others(found) == []
+    finally:
+        for server, line in lines.items():
+            watched.client(server).execute_command("ACL", "DELUSER", line[2])
+
+
+@every_server
+def test_documented_user_of_a_cluster_suffices(
+    cluster: TestCluster, queue_name: str, use: Any, programs: Any
+) -> None:
+    (more,) = re.findall(
+        r"An account with an ACL needs (.*?) on each node", page("cluster")
+    )
+    words = [word.replace("orders", queue_name) for word in documented()]
+    words += re.findall(r"`(.*?)`", more)
+    clients = [node.client() for node in cluster.nodes]
+    try:
+        for client in clients:
+            client.execute_command("ACL", "LOG", "RESET")
+            client.execute_command(*words)
+
+        run_a_job(
+            use, programs, queue_name, cluster.url.replace("://", "://jobs:password@")
+        )
+
+        found = [each for client in clients for each in refused(client, "jobs")]
+        assert without_others(found) == []
+    finally:
+        for client in clients:
+            client.execute_command("ACL", "DELUSER", "jobs")
+            client.close()
+        cluster.clear([queue_name])
+
+
+def without_others(refusals: list[str]) -> list[str]:
+    """Leave out that a worker looks once whether anybody serves the other queues of the settings."""
+    return [each for each in refusals if "{default}" not in each]
 
 
 @every_server

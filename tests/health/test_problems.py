@@ -11,6 +11,7 @@ from redis.connection import AbstractConnection
 from django_delayq.calls.running import run
 from django_delayq.delivery import pausing
 from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.sharding import pin_shards
 from django_delayq.health import facts as asked
 from django_delayq.health import problems
 from django_delayq.health.problems import Level, find_server_problems
@@ -329,6 +330,33 @@ def test_nearly_full_queue_is_a_warning(
     assert [problem.message for problem in told] == is_told * [
         f"Queue {queue_name!r} holds 9 jobs of {limit} (MAX_JOBS); when it is full, it takes no new ones."
     ]
+
+
+@pytest.mark.parametrize(("ours", "is_told"), [(4, False), (8, True), (0, True)])
+def test_keys_in_another_number_of_shards_are_an_error(
+    client: redis.Redis, queue_name: str, ours: int, is_told: bool
+) -> None:
+    run(client, pin_shards(DeliveryKeys.of(queue_name), 4, 4))
+
+    found = find_server_problems(
+        client, [f"{queue_name}:0"], key_homes={queue_name: ours}
+    )
+
+    told = [problem for problem in found if problem.level is Level.ERROR]
+    assert len(told) == is_told, told
+    for problem in told:
+        assert f"{queue_name!r} keeps" in problem.message
+        assert f"4 and not {ours}" in problem.message
+        assert "KEY_SHARDS of the queue to 4" in problem.hint
+
+
+def test_a_queue_that_nobody_has_used_has_its_keys_nowhere(
+    client: redis.Redis, queue_name: str
+) -> None:
+    found = find_server_problems(client, [f"{queue_name}:0"], key_homes={queue_name: 2})
+
+    assert [problem for problem in found if problem.level is Level.ERROR] == []
+    assert not client.exists(DeliveryKeys.of(queue_name).control)
 
 
 def test_paused_queue_and_paused_task_are_warnings(

@@ -11,6 +11,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import pytest
+import redis
 
 from django_delayq import (
     BlockingQueue,
@@ -35,12 +36,14 @@ from tests.interop.codecs import (
 )
 from tests.interop.peers import Peer, PeerError
 from tests.interop.values import describe, normal
+from tests.polling import wait_until
 from tests.servers import Server
 from tests.worker.test_forged import FORGED, envelope_of
 from tests.worker.workers import InlineWorker, counts
 
 #: One of each frame format, both with many users.
 VERSIONS = ("3.16.6", "4.7.0")
+FRAMES = dict(zip(VERSIONS, ("dLc0", "Bc0Lc0"), strict=True))
 #: A job is no number.
 NUMBERS = ("LongCodec", "IntegerCodec", "DoubleCodec")
 CELLS = [
@@ -225,6 +228,41 @@ def test_a_job_that_java_moves_runs_in_its_own_queue_and_is_data_in_another(
     assert ran == [(own, (), {})]
     [row] = quarantined(other)
     assert b"It looks like a job, but its signature" in row.error
+
+
+@pytest.mark.parametrize("codec", ["StringCodec"])
+@pytest.mark.parametrize(("version", "frame"), FRAMES.items())
+def test_a_shard_is_a_queue_to_java(
+    shared: Shared,
+    settings: Any,
+    interop_server: Server,
+    interop_client: redis.Redis,
+    name: str,
+    frame: str,
+) -> None:
+    settings.DELAYQ = {
+        "CONNECTION": interop_server.url,
+        "QUEUES": {"default": {}, name: {"SHARDS": 2, "FRAME": frame}},
+        "WORKER": {"HOLD_UNKNOWN": 0},
+    }
+    shards = [f"{name}:0", f"{name}:1"]
+    jobs = [schedule(carry.using(queue=shard), 0.3, shard) for shard in shards]
+
+    for shard, job in zip(shards, jobs, strict=True):
+        shared.java("hold", shard)
+        taken = shared.java("poll", shard, timeout_ms=30_000)
+        assert f'"{job.token}"' in taken[1]
+        assert shared.java("poll", shard, timeout_ms=1) == ["null"]
+        shared.java("offer", shard, items=[[describe("Java's own"), 0]])
+        wait_until(
+            lambda name=shard: interop_client.llen(name) == 1,
+            description="Java has transferred what it offered",
+        )
+        shared.java("destroy", shard)
+    work_off(*shards)
+
+    assert ran == []
+    assert [len(quarantined(shard)) for shard in shards] == [1, 1]
 
 
 # Forged

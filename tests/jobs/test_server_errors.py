@@ -113,8 +113,6 @@ def test_server_that_misses_its_replicas(
     point_at: Callable[[str], Any], private_server: Start, way: str
 ) -> None:
     server = private_server()
-    if server.kind == "redis6":
-        pytest.skip("scripts of Redis 6.2 write without replicas")
     task = point_at(server.socket_url)
     client = server.client()
     schedule_by(way, task).cancel()

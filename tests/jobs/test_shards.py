@@ -35,6 +35,7 @@ from django_delayq import (
     set_limit,
     store_schedule,
 )
+from django_delayq.checks import server_problems
 from django_delayq.delivery import limiting
 from django_delayq.delivery.sharding import (
     MOST_SHARDS,
@@ -42,6 +43,7 @@ from django_delayq.delivery.sharding import (
     shard_of,
     share_of,
 )
+from django_delayq.health.problems import Level
 from django_delayq.jobs import formats, sending, sharding
 from django_delayq.jobs.limit import Limit
 from django_delayq.jobs.moments import every
@@ -365,6 +367,9 @@ def test_another_number_of_shards_without_key_shards_is_refused_and_sends_nothin
         with pytest.raises(InvalidSettings, match=r"\['KEY_SHARDS'\] to 2"):
             send()
     assert find_jobs(queue=name).count() == 1
+    # So `manage.py check --deploy` says it before anything is deployed.
+    (told,) = [each for each in server_problems() if each.level is Level.ERROR]
+    assert "2 and not 4" in told.message
 
 
 @pytest.mark.redis

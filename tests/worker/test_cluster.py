@@ -17,7 +17,9 @@ from django_delayq.calls.command import Command
 from django_delayq.calls.errors import is_of_node
 from django_delayq.calls.line import Lines
 from django_delayq.clients.clients import own_clients
+from django_delayq.conf import get_settings
 from django_delayq.jobs import formats, sharding
+from django_delayq.worker import upkeep
 from tests.clusters import TestCluster
 from tests.polling import wait_until
 from tests.worker.project import tasks
@@ -103,6 +105,34 @@ def test_jobs_that_are_pushed_to_a_list_wake_a_worker_on_every_node(
             lambda name=name: counts(name).held == 1,
             description="it was looked at",
         )
+
+
+def test_a_node_that_has_forgotten_is_noticed_once(
+    cluster, on, work, monkeypatch, caplog
+):
+    monkeypatch.setattr(upkeep, "ROUND_MS", 50.0)
+    name = on(cluster)[1]
+    client, control = own_clients.of_thread(), get_settings().queue(name).keys.control
+
+    def wait_for_enrollment(*known: bytes) -> bytes:
+        def enrolled() -> bytes | None:
+            fields = client.hgetall(control).items()
+            (said,) = [v for k, v in fields if k.startswith(b"reads:")] or [None]
+            return None if said in known else said
+
+        return wait_until(enrolled, description="it has enrolled")
+
+    work([name], cap_ms=50)
+    first = wait_for_enrollment()
+    wait_for_enrollment(first)
+    assert "has forgotten" not in caplog.text
+
+    client.delete(control)
+
+    said = f"queue {name}: its node has forgotten what it took"
+    wait_until(lambda: said in caplog.text, description="it is logged")
+    wait_for_enrollment(wait_for_enrollment())
+    assert caplog.text.count("has forgotten") == 1
 
 
 def test_slots_that_move_under_load_neither_lose_nor_double_a_job(

@@ -301,6 +301,7 @@ class Command(CommandWithExamples):
                 key_ids=conf.get_keyring().ids,
                 max_jobs=conf.limits_of(queues),
                 durable=conf.durables_of(queues),
+                key_homes=conf.key_homes_of(queues),
             ):
                 logger.log(
                     _LOG_LEVELS[problem.level], "%s %s", problem.message, problem.hint
