@@ -32,6 +32,22 @@ def arguments_of(client: Any) -> Mapping[str, Any]:
     return arguments
 
 
+async def aborrow(pool: Any) -> Any:
+    """Take a connection from an asyncio pool, one that is open."""
+    connection = await borrow(pool)
+    reader = connection._reader
+    if reader is not None and reader.at_eof():
+        # The pool of redis-py 8 lends what the server has closed, where servers may tell of their maintenance: by default
+        # with RESP3.
+        try:
+            await connection.disconnect()
+            await connection.connect()
+        except BaseException:
+            await pool.release(connection)
+            raise
+    return connection
+
+
 def borrow(pool: Any) -> Any:
     """Take a connection from a pool. An asyncio pool returns an awaitable."""
     try:

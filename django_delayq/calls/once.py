@@ -12,7 +12,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from django_delayq.calls.call import Call
 from django_delayq.calls.command import Command
-from django_delayq.calls.connections import borrow, has_nodes
+from django_delayq.calls.connections import aborrow, borrow, has_nodes
 from django_delayq.calls.errors import LOST, Demoted, may_have_run
 from django_delayq.calls.running import aexecute, execute
 from django_delayq.exceptions import MaybeScheduled
@@ -60,7 +60,9 @@ def _send_once(client: Redis, call: Call[Any] | Command[Any]) -> Any:
 
 
 def _send_to_cluster(client: Redis, call: Call[Any] | Command[Any]) -> Any:
-    # The cluster's client follows redirections: a node that redirects a call did not run it.
+    # The cluster's client follows redirections: a node that redirects a call did not run it. Its pools notice a
+    # connection that the node has closed, which a thread's own does not before the call is lost.
+    client = client.pooled()  # type: ignore[attr-defined]
     try:
         try:
             return call.read(execute(client, call.command()))
@@ -99,7 +101,7 @@ async def asend_once(client: aio.Redis, call: Call[Any] | Command[Any]) -> Any:
 
 async def _asend_once(client: aio.Redis, call: Call[Any] | Command[Any]) -> Any:
     pool = client.connection_pool
-    connection = await borrow(pool)
+    connection = await aborrow(pool)
     try:
         try:
             return call.read(await _aask(connection, call.command()))

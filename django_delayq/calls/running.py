@@ -18,7 +18,7 @@ from redis.exceptions import (
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from django_delayq.calls.call import Argument, Call
-from django_delayq.calls.connections import borrow
+from django_delayq.calls.connections import aborrow, borrow
 from django_delayq.calls.errors import (
     LOST,
     MAY_HAVE_RUN,
@@ -157,7 +157,7 @@ async def aexecute(client: AsyncRedis, command: tuple[Argument, ...]) -> Any:
     if pool is None or client.connection is not None:
         return await client.execute_command(*command)
     try:
-        connection = await borrow(pool)
+        connection = await aborrow(pool)
     except LOST as error:
         mark_unsent(error)
         if isinstance(error.__cause__, TURNED_AWAY):

@@ -171,7 +171,8 @@ class _Stream:
             return
         try:
             _check_owner(self._pid)
-            sent.connection.send_command(*sent.call.command())
+            # No PING of ``health_check_interval``: it would read the reply to a call before it.
+            sent.connection.send_command(*sent.call.command(), check_health=False)
         except LOST as error:
             self._lose(sent.connection, error)
 

@@ -12,7 +12,7 @@ from redis.client import Redis
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from django_delayq.calls.call import Argument, Call
-from django_delayq.calls.connections import borrow
+from django_delayq.calls.connections import aborrow, borrow
 from django_delayq.calls.errors import LOST, mark_unsent, of_those_behind, unhidden
 from django_delayq.calls.running import Repeats
 from django_delayq.calls.steps import Pause, Steps
@@ -56,7 +56,7 @@ class Exchange(msgspec.Struct, frozen=True):
         if (pool := client.connection_pool) is None:
             return await client.exchange(self.commands)
         try:
-            connection = await borrow(pool)
+            connection = await aborrow(pool)
         except LOST as error:
             return self._unsent(error)
         replies: list[Any] = []

@@ -123,6 +123,8 @@ class Slots:
         self._moved: dict[int, Address] = {}
         self._is_doubtful = False
         self._read_ms = 0.0
+        #: Why the cluster could not be asked, before it ever was, and when that was found out.
+        self._failure, self._failed_ms = "", -1.0
         #: The table that the primaries were read from, and those.
         self._primaries: tuple[Any, list[Address]] | None = None
 
@@ -203,11 +205,12 @@ class Slots:
             redis.exceptions.NoPermissionError: the account may not ask for it.
             redis.exceptions.ConnectionError: the table was never read, and no node can be reached.
         """
+        came_ms = monotonic_ms()
         if not self._lock.acquire(blocking=self._engine is None):
             return
         try:
             if self._engine is None:
-                self._engine = self._asked(self._find)
+                self._begin(came_ms)
             elif monotonic_ms() >= self._read_ms + REFRESH_EVERY_MS:
                 # What comes in meanwhile is newer than what is read.
                 before = dict(self._moved)
@@ -227,6 +230,18 @@ class Slots:
             self._read_ms = monotonic_ms()
         finally:
             self._lock.release()
+
+    def _begin(self, came_ms: float) -> None:
+        """Make the engine. Who waited while another thread asked all nodes in vain does not ask them once more."""
+        if self._failed_ms >= came_ms:
+            lost = RedisConnectionError(self._failure)
+            mark_unsent(lost)
+            raise lost
+        try:
+            self._engine = self._asked(self._find)
+        except LOST as error:
+            self._failure, self._failed_ms = str(error), monotonic_ms()
+            raise
 
     def _read_again(self, engine: NodesManager) -> NodesManager:
         try:

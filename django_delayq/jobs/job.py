@@ -531,9 +531,10 @@ class Job(Generic[R_co]):
         waiting = self._waiting_for(durable)
         is_changed = yield from operation(waiting)
         if is_changed and waiting is not None:
-            waiting.check(
-                [self], "changed", f"Call {name}() again: it waits for them anew"
-            )
+            advice = f"Call {name}() again: it waits for them anew"
+            if name == "discard":
+                advice = "If a failover brings it back, discard it again"
+            waiting.check([self], "changed", advice)
         return is_changed
 
     def _waiting_for(self, durable: Durability | None) -> Wait | None:

@@ -26,7 +26,7 @@ from django_delayq.exceptions import InvalidArguments
 from django_delayq.jobs import registry
 from django_delayq.jobs.limit import MAX_LIMIT_NAME, Limit, is_limit_name
 from django_delayq.jobs.pausing import this_process
-from django_delayq.jobs.sharding import on_each, parts_on
+from django_delayq.jobs.sharding import on_each
 from django_delayq.logs import get_log
 from django_delayq.redaction import show
 from django_delayq.wording import Wording, gettext, joined
@@ -173,13 +173,15 @@ def _setting(
             "set_limit() changes nothing: give concurrency=, rate=, or both. clear_limit() forgets what was set"
         )
     by = this_process()
-    queues = yield from parts_on(_queues_of(queue, name, "set_limit"))
+    queues = _queues_of(queue, name, "set_limit")
     if name is not None:
         yield from _checking_name(name, queues)
-    numbers = {each.name: _numbers(each, changes, queue, name) for each in queues}
+    for each in queues:
+        # What is wrong with the numbers is said before anything is changed.
+        _numbers(each, changes, queue, name)
 
     def change(each: QueueSettings) -> Steps[None]:
-        its = numbers[each.name]
+        its = _numbers(each, changes, queue, name)
         yield limiting.set_limit(each.keys, its, name=name or "", by=by)
         for found in (yield from _in_force(each)):
             if found.limit == name:
@@ -269,7 +271,7 @@ def _clearing(queue: str | None, limit: str | Limit | None) -> Steps[bool]:
         yield from _loosening(each, name)
 
     queues = _queues_of(queue, name, "clear_limit")
-    yield from on_each((yield from parts_on(queues)), change)
+    yield from on_each(queues, change)
     return was_set
 
 

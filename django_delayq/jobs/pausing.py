@@ -26,7 +26,7 @@ from django_delayq.exceptions import (
 )
 from django_delayq.jobs.decorator import DelayedTask
 from django_delayq.jobs.registry import get_task
-from django_delayq.jobs.sharding import on_each, parts_on
+from django_delayq.jobs.sharding import on_each
 from django_delayq.logs import get_log
 from django_delayq.redaction import show
 from django_delayq.wire.delay import Delay, parse_delay
@@ -137,8 +137,7 @@ def _pausing(
                 f"{MAX_PAUSED_TASKS} tasks are paused on queue {each.name!r} already, and no more can be; pause the queue"
             )
 
-    queues = yield from parts_on(queues)
-    yield from on_each(queues, change)
+    queues = yield from on_each(queues, change)
     found = yield pausing.pauses(queues[0].keys)
     for pause in found:
         if pause.task == name:
@@ -168,7 +167,7 @@ def _resuming(queue: str | None, task: Task | None) -> Steps[bool]:
             yield from _releasing(each, name)
 
     queues = _queues_of(queue, name, "resume")
-    yield from on_each((yield from parts_on(queues)), change)
+    yield from on_each(queues, change)
     if unknown is not None and not was_paused:
         raise unknown
     return was_paused

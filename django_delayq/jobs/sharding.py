@@ -64,58 +64,52 @@ def agreeing(whole: QueueSettings, part: QueueSettings) -> Steps[Shards | None]:
     return found
 
 
-def parts_on(queues: Sequence[QueueSettings]) -> Steps[list[QueueSettings]]:
-    """Return queues, and with those of a queue that has shards, the shards that only the server knows.
-
-    Other processes have more shards in their settings, or had more, and the workers serve those as well.
-
-    Raises:
-        redis.exceptions.RedisError: the server did not answer.
-    """
-    parts = {queue.name: queue for queue in queues}
-    settings = get_settings()
-    for queue in queues:
-        # The bare name is among the parts where all of a queue is meant.
-        if queue.shard_of is None or queue.name != queue.whole:
-            continue
-        try:
-            known: Shards = yield pin_shards(queue.keys)
-        except RedisError as error:
-            if not is_of_node(error):
-                raise
-            # What is done to each part meets that node again, and says so.
-            continue
-        for number in range(known.most):
-            name = shard_name(queue.name, number)
-            if name not in parts:
-                parts[name] = settings.queue(name)
-    return list(parts.values())
-
-
 def on_each(
     queues: Sequence[QueueSettings], change: Callable[[QueueSettings], Steps[None]]
-) -> Steps[None]:
-    """Change something of each queue. A node of a cluster that is down does not keep the others from it.
+) -> Steps[list[QueueSettings]]:
+    """Change something of each queue, and of the shards that only the server knows, if all of their queue is meant.
+
+    Other processes have more shards in their settings, or had more, and the workers serve those as well. A node of a
+    cluster that is down does not keep the others from the change. Returns the queues.
 
     Raises:
-        redis.exceptions.RedisError: the server's own error; a note says which queues are as they were.
+        redis.exceptions.RedisError: the server's own error; a note says which queues may be as they were.
     """
     left: list[str] = []
     failure: RedisError | None = None
-    for queue in queues:
+    parts = {queue.name: queue for queue in queues}
+    # The bare name is among the parts where all of a queue is meant.
+    bare = [
+        each for each in queues if each.shard_of is not None and each.name == each.whole
+    ]
+    to_change, settings = list(queues), get_settings()
+    while to_change or bare:
         try:
-            yield from change(queue)
+            if to_change:
+                part = to_change.pop(0)
+                what = part.name
+                yield from change(part)
+            else:
+                # Last: where this node is lost, and found again, nothing was left out meanwhile.
+                whole = bare.pop(0)
+                what = f"each further shard of {whole.name}"
+                known: Shards = yield pin_shards(whole.keys)
+                for number in range(known.most):
+                    name = shard_name(whole.name, number)
+                    if name not in parts:
+                        parts[name] = settings.queue(name)
+                        to_change.append(parts[name])
         except RedisError as error:
             if not is_of_node(error):
                 raise
             failure = failure or error
-            left.append(queue.name)
+            left.append(what)
     if failure is not None:
         failure.add_note(
-            f"django-delayq: {', '.join(left)} {'is' if len(left) == 1 else 'are'} as before, the others are changed. Do it"
-            " again once the node answers."
+            f"django-delayq: {', '.join(left)} may be as before, the others are changed. Do it again once the node answers."
         )
         raise failure
+    return list(parts.values())
 
 
 def forget(**kwargs: object) -> None:

@@ -18,9 +18,10 @@ from django.db.models import F, Q, QuerySet
 from django.db.models.functions import Length
 from django.db.utils import DatabaseError
 from redis.client import Redis
-from redis.exceptions import ResponseError
+from redis.exceptions import RedisError, ResponseError
 
 from django_delayq.calls.command import Command
+from django_delayq.calls.errors import is_of_node
 from django_delayq.calls.running import run
 from django_delayq.calls.steps import perform
 from django_delayq.clients.clients import own_clients
@@ -208,7 +209,8 @@ class Relay:
             try:
                 is_durable = _wait_for_queue(client, name, len(members), problems)
                 since = _when_sent(client, name, members)
-            except (DelayqError, ResponseError) as error:
+            except (DelayqError, RedisError) as error:
+                _check_is_its_own(error)
                 problems[_problem(name, error)] += len(members)
                 continue
             for head, since_ms in zip(members, since, strict=True):
@@ -323,6 +325,12 @@ def _by_queue(rows: Sequence[T]) -> dict[str, list[T]]:
     return groups
 
 
+def _check_is_its_own(error: Exception) -> None:
+    """Raise an error that does not concern a queue or its node of a cluster alone: the server is away."""
+    if not isinstance(error, DelayqError | ResponseError) and not is_of_node(error):
+        raise error
+
+
 def _problem(queue: str, error: Exception) -> str:
     return f"queue {queue}: {redact(str(error))}"
 
@@ -347,7 +355,8 @@ def _send_to_queue(
     try:
         settings = get_settings().queue(name)
         known = perform(client, formats.finding(name))
-    except (DelayqError, ResponseError) as error:
+    except (DelayqError, RedisError) as error:
+        _check_is_its_own(error)
         problems[_problem(name, error)] += len(rows)
         return sent
     written: list[tuple[OutboxRow, Draft]] = []
@@ -363,7 +372,8 @@ def _send_to_queue(
         try:
             run(client, forwarding(settings, [draft for _, draft in part], known))
             sent |= {row.pk for row, _ in part}
-        except (DelayqError, ResponseError) as error:
+        except (DelayqError, RedisError) as error:
+            _check_is_its_own(error)
             problems[_problem(name, error)] += len(part)
     return sent
 

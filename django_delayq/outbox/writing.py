@@ -13,6 +13,7 @@ from django.db.transaction import TransactionManagementError
 from redis.exceptions import RedisError, ResponseError
 
 from django_delayq.calls.call import Call
+from django_delayq.calls.errors import is_of_node
 from django_delayq.calls.running import run
 from django_delayq.calls.steps import perform
 from django_delayq.clients.clients import own_clients
@@ -36,8 +37,8 @@ logger = get_log("django_delayq.outbox")
 #: After a send that failed, the jobs of this process wait so long for a worker, ms: callers need not wait for a server
 #: that is away.
 QUIET_MS = 2_000.0
-# Until when.
-_quiet_until_ms = 0.0
+# Until when, by queue; that of the empty name holds for all.
+_quiet_until_ms: dict[str, float] = {}
 
 
 class Beside(msgspec.Struct, omit_defaults=True):
@@ -134,11 +135,11 @@ class _Hook:
         self.has_run = False
 
     def __call__(self) -> None:
-        global _quiet_until_ms
         self.has_run = True
         self._job.note_commit()
         job = self._job
-        if boottime_ms() < _quiet_until_ms:
+        quiet_ms = (_quiet_until_ms.get(name, 0.0) for name in ("", job.queue))
+        if boottime_ms() < max(quiet_ms):
             why = "a job before it failed"
         else:
             try:
@@ -148,8 +149,9 @@ class _Hook:
             except (RedisError, OSError, DelayqError) as error:
                 # Anything else is no failure to send it: `immediate()` of the tests runs the task here, which may raise.
                 if not isinstance(error, ResponseError | DelayqError):
-                    # The server is away. Anything else is about this job or its queue.
-                    _quiet_until_ms = boottime_ms() + QUIET_MS
+                    # The server is away, or the queue's node. Anything else is about this job or its queue.
+                    away = job.queue if is_of_node(error) else ""
+                    _quiet_until_ms[away] = boottime_ms() + QUIET_MS
                 why = redact(f"{type(error).__name__}: {error}")
                 if isinstance(error, DelayqError):
                     logger.exception("job %s (%s) cannot be sent", job.id, job.task)

@@ -25,6 +25,7 @@ from django_delayq.repair.moving import (
     Settings,
     Taking,
     Tally,
+    check_kind,
     home_of_keys,
     new_run,
     schedules_of,
@@ -136,6 +137,12 @@ def digest_of(jobs: list[Moved]) -> str:
     return blake2b(_encoder.encode(jobs), digest_size=5).hexdigest()
 
 
+def mark_of(before: str, jobs: list[Moved]) -> str:
+    """Return a mark of a page and those before it, whose mark is given: other pages of the same numbers have another."""
+    names = [before, *sorted(job.token for job in jobs)]
+    return blake2b("\n".join(names).encode(), digest_size=8).hexdigest()
+
+
 def code_of(runs: dict[str, Run]) -> str:
     """Return the code that says that these runs, by queue, were imported whole."""
     text = "\n".join(
@@ -164,6 +171,11 @@ class Exporting:
             CannotMove: one of them is being moved in another way, or is not yet deleted here after another move.
         """
         taking = {}
+        if not self._is_copy:
+            # Before any begins: a run that has begun has to be ended.
+            for queue in self._queues:
+                for its_run in open_runs(self._client, [queue]).values():
+                    check_kind(queue, its_run, Kind.FILE)
         for queue in self._queues:
             code = None if self._is_copy else confirmed_with(self._client, queue)
             # A mark without a run is left of two ends at once.

@@ -3,7 +3,6 @@
 from redis.client import Redis
 
 from django_delayq import conf
-from django_delayq.calls.running import run
 from django_delayq.exceptions import DecodeError
 from django_delayq.repair import pages
 from django_delayq.repair.exports import (
@@ -15,6 +14,7 @@ from django_delayq.repair.exports import (
     Page,
     code_of,
     digest_of,
+    mark_of,
 )
 from django_delayq.repair.moving import (
     CannotMove,
@@ -48,10 +48,14 @@ class Importing:
         #: How far the runs of the file were read, by queue.
         self._runs: dict[str, Run] = {}
         self._storing: Storing | None = None
+        #: Pages of these runs that were imported before, by queue.
+        self._before: dict[str, int] = {}
+        #: Of the pages of this queue so far.
+        self._mark = ""
         self.tallies: dict[str, Tally] = {}
         #: Jobs read so far.
         self.seen = 0
-        #: What the source has to be told, once everything is here; empty for a copy.
+        #: What the source has to be told, once everything is here; empty for a copy, or if nothing was stored.
         self.code = ""
 
     def take_in(self, line: Line) -> None:
@@ -83,9 +87,21 @@ class Importing:
                 self.seen += len(line.jobs)
                 self._store(line)
             case End():
+                self._check_all_known()
                 if code_of(self._runs) != line.code:
                     raise _missing("a queue, or the last pages of one, are")
-                self.code = "" if self._is_copy else line.code
+                self.code = "" if self._is_copy or self._is_dry else line.code
+
+    def _check_all_known(self) -> None:
+        """Make sure that the file has each page that was imported before: else the source has forgotten some."""
+        for name, stored in self._before.items():
+            if self._runs[name].pages < stored:
+                raise CannotMove(
+                    f"the file has {self._runs[name].pages} pages of queue {name!r}, and {stored} were imported before: there"
+                    " is a later file, which has everything; or the source has forgotten what it had exported, as after a"
+                    " failover to a replica that was behind. Then run delayq_export --release there, and export again: what"
+                    " is here already is not stored twice."
+                )
 
     def _begin(self, line: OfQueue) -> None:
         settings = conf.get_settings()
@@ -97,6 +113,7 @@ class Importing:
             )
         tally = self.tallies.setdefault(line.name, Tally())
         self._runs[line.name] = Run(line.run, Kind.FILE, 0)
+        self._mark = ""
         self._storing = None
         if self._is_dry:
             return
@@ -104,17 +121,16 @@ class Importing:
             self._client, queue, tally, self._keyring, is_signing=self._is_signing
         )
         self._storing.begin(self._runs[line.name])
+        self._before[line.name] = self._storing.stored
         self._storing.prepare(line.format)
         keep_settings(self._client, queue, line.settings)
         for name, changed in line.changed.items():
-            run(self._client, pages.put_schedule(queue.keys, name, changed))
+            self._storing.put(name, changed)
 
     def _put(self, name: str, schedule: pages.MovedSchedule) -> None:
         assert self._queue is not None
         tally = self.tallies[self._queue.name]
-        if self._is_dry or run(
-            self._client, pages.put_schedule(self._queue.keys, name, schedule)
-        ):
+        if self._storing is None or self._storing.put(name, schedule):
             tally.schedules += 1
 
     def _store(self, line: Page) -> None:
@@ -127,11 +143,12 @@ class Importing:
                 f"jobs of page {line.number} of queue {self._queue.name!r} are"
             )
         self._runs[self._queue.name] = its_run._replace(pages=line.number)
+        self._mark = mark_of(self._mark, line.jobs)
         if self._is_dry:
             self.tallies[self._queue.name].moved += len(line.jobs)
             return
         assert self._storing is not None
-        self._storing.store(its_run.id, line.number, line.jobs)
+        self._storing.store(its_run.id, line.number, line.jobs, self._mark)
 
 
 def _missing(what: str) -> DecodeError:

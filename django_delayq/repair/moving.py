@@ -14,13 +14,14 @@ import re
 import secrets
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from redis.client import Redis
 from redis.exceptions import ResponseError
 
 from django_delayq.calls.batch import BatchSizer
+from django_delayq.calls.call import Call
 from django_delayq.calls.connections import nodes_of
 from django_delayq.calls.running import run
 from django_delayq.calls.steps import perform
@@ -50,6 +51,8 @@ SCANNED = 1_000
 _KEY = re.compile(rb'"mac":".(....)')
 #: Payloads begin with it at the latest there.
 _KEY_WITHIN = 160
+
+T = TypeVar("T")
 
 
 class CannotMove(DelayqError):
@@ -89,6 +92,23 @@ def total_of(counts: Counts) -> int:
     return counts.jobs - counts.running + kept
 
 
+def check_kind(queue: QueueSettings, its_run: pages.Run, kind: Kind) -> None:
+    """Make sure that a queue is not being moved in another way.
+
+    Raises:
+        CannotMove: it is.
+    """
+    if its_run.kind is not kind:
+        how = (
+            "with delayq_import --from: run that again, and it goes on"
+            if its_run.kind is Kind.DIRECT
+            else "to a file: end that first, with delayq_export --confirm or --release"
+        )
+        raise CannotMove(
+            f"queue {queue.name!r} is being moved in another way already, {how}."
+        )
+
+
 class Taking:
     """Takes page after page out of a queue, or only reads it; `pages` yields them.
 
@@ -116,16 +136,7 @@ class Taking:
         """
         keys = self._queue.keys
         self.run = run(self._client, pages.begin_export(keys, new_run(), kind))
-        if self.run.kind is not kind:
-            name = self._queue.name
-            how = (
-                "with delayq_import --from: run that again, and it goes on"
-                if self.run.kind is Kind.DIRECT
-                else "to a file: end that first, with delayq_export --confirm or --release"
-            )
-            raise CannotMove(
-                f"queue {name!r} is being moved in another way already, {how}."
-            )
+        check_kind(self._queue, self.run, kind)
         return self.run
 
     def learn(self, count: int, took_ms: float) -> None:
@@ -197,6 +208,8 @@ class Storing:
         self._keyring = keyring
         self._is_signing = is_signing
         self._format = 0
+        #: Pages of the run that were stored before it went on.
+        self.stored = 0
 
     def begin(self, source_run: pages.Run) -> None:
         """Note on the target that a run comes.
@@ -223,16 +236,26 @@ class Storing:
             raise CannotMove(
                 f"queue {name!r} is itself being moved away from the target, {how}."
             )
+        field = pages.stored_field(source_run.id)
+        if source_run.kind is Kind.DIRECT and not source_run.pages:
+            self._client.hsetnx(control, field, 0)
+        stored: Any = self._client.hget(control, field)
+        self.stored = 0 if stored is None else int(stored.split()[0])
         if source_run.kind is Kind.FILE:
             return
-        stored = pages.stored_field(source_run.id)
-        if not source_run.pages:
-            self._client.hsetnx(control, stored, 0)
-        elif not self._client.hexists(control, stored):
+        if stored is None:
             raise CannotMove(
                 f"queue {name!r} is being moved to another server already, and that run was interrupted. Run it again with"
                 " that server in DELAYQ['CONNECTION']; or, if that server is lost, put the jobs that are on their way back"
                 " with delayq_export --release on the source."
+            )
+        if self.stored > source_run.pages:
+            # The source would give their numbers to other jobs, which would count as stored.
+            raise CannotMove(
+                f"the target has {self.stored} pages of queue {name!r}, and the source knows of {source_run.pages}: it has"
+                " forgotten the others, as after a failover to a replica that was behind. Put back what is on its way, with"
+                f" delayq_export --release --queue {name} on the source, and run this again: what is here already is not"
+                " stored twice."
             )
 
     def prepare(self, source_format: int) -> None:
@@ -262,8 +285,10 @@ class Storing:
                 )
         self._format = run(self._client, upgrading.read_format(keys)).written
 
-    def store(self, source_run: str, page: int, jobs: list[Moved]) -> None:
-        """Store a page; if it was stored before, its jobs are known here.
+    def store(
+        self, source_run: str, page: int, jobs: list[Moved], mark: str = ""
+    ) -> None:
+        """Store a page; if it was stored before, its jobs are known here. For ``mark`` see `pages.import_page`.
 
         Raises:
             CannotMove: it is not as durable as the queue asks for, within the time that DURABLE gives.
@@ -274,23 +299,44 @@ class Storing:
             jobs,
             run=source_run,
             page=page,
+            mark=mark,
             frame_format=self._queue.frame_format,
             insertion_list=self._queue.keeps_list,
         )
-        waiting = Wait.of(self._queue.durable, self._queue.keys)
-        with finished_first():
-            # If the target fails over meanwhile, the page is stored anew, and not only the wait is repeated.
-            stored = perform(self._client, durably(call, waiting))
+        stored, why_not = self._keep(call)
         if stored is None:
             self._tally.known += len(jobs)
         else:
             self._tally.moved += stored.stored
             self._tally.known += stored.known
             self._tally.shared += stored.shared
-        if waiting is not None and (why := waiting.why_not):
+        self._check_durable(why_not)
+
+    def put(self, name: str, schedule: pages.MovedSchedule) -> bool:
+        """Store a periodic schedule; return whether it is new here.
+
+        Raises:
+            CannotMove: see `store`.
+        """
+        is_new, why_not = self._keep(
+            pages.put_schedule(self._queue.keys, name, schedule)
+        )
+        self._check_durable(why_not)
+        return is_new
+
+    def _keep(self, call: Call[T]) -> tuple[T, str]:
+        """Make a call, and wait as DURABLE of the queue says; return its reply, and why it is not durable, or nothing."""
+        waiting = Wait.of(self._queue.durable, self._queue.keys)
+        with finished_first():
+            # If the target fails over meanwhile, the call is made anew, and not only the wait is repeated.
+            reply = perform(self._client, durably(call, waiting))
+        return reply, "" if waiting is None else waiting.why_not or ""
+
+    def _check_durable(self, why_not: str) -> None:
+        if why_not:
             raise CannotMove(
-                f"queue {self._queue.name!r} of the target asks for {waiting.durable}: {why}. The source still has what this"
-                " concerns. Mend that, and run this again."
+                f"queue {self._queue.name!r} of the target asks for {self._queue.durable}: {why_not}. The source still has"
+                " what this concerns. Mend that, and run this again."
             )
 
     def _looked_at(self, job: Moved) -> Moved:
@@ -379,11 +425,11 @@ class Moving:
             taken = run(self._source, pages.take_schedule(keys, name))
             if taken is None:
                 continue
-            if run(self._target, pages.put_schedule(keys, name, taken)):
+            if self._storing.put(name, taken):
                 self.tally.schedules += 1
             run(self._source, pages.end_schedule(keys, name, is_moved=True))
         for name, changed in there.changed.items():
-            run(self._target, pages.put_schedule(keys, name, changed))
+            self._storing.put(name, changed)
 
     def steps(self) -> Iterator[None]:
         """Move all that waits or was given up; stop when a walk finds nothing, or after `WALKS`."""

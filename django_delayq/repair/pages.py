@@ -174,13 +174,16 @@ def import_page(
     *,
     run: str,
     page: int,
+    mark: str = "",
     frame_format: FrameFormat = FrameFormat.BC0LC0,
     insertion_list: bool = True,
     now_us: int | None = None,
 ) -> Call[Imported | None]:
     """Store a page; returns None if it was stored before. Safe to repeat.
 
-    Reading the reply raises OtherRun if a page before it is missing, or if the queue moves away from here itself.
+    ``mark`` tells this page and those before it from others of the same numbers. Reading the reply raises OtherRun if the
+    last page that is here has another one, if a page before this one is missing, or if the queue moves away from here
+    itself.
     """
     name = keys.queue.name
     args: list[Argument] = [
@@ -189,6 +192,7 @@ def import_page(
         page,
         frame_format.number,
         "1" if insertion_list else "0",
+        mark,
     ]
     for job in jobs:
         args += job
@@ -196,8 +200,15 @@ def import_page(
     def read(reply: list[Any]) -> Imported | None:
         if reply[0] == b"early":
             raise OtherRun(
-                f"page {page} of queue {name!r} cannot be stored, because the target has no page {reply[1] + 1}; begin"
-                " with the first page"
+                f"page {page} of queue {name!r} cannot be stored, because the target has no page {reply[1] + 1}: begin with"
+                " the first page of the file; or, from server to server, the target has forgotten it: put back what is on"
+                f" its way, with delayq_export --release --queue {name} on the source, and run this again"
+            )
+        if reply[0] == b"other":
+            raise OtherRun(
+                f"page {page} of queue {name!r} has other jobs than the page of that number which was imported before: the"
+                " source has forgotten what it had exported, as after a failover to a replica that was behind. On the"
+                " source, run delayq_export --release, and export again; what is here already is not stored twice"
             )
         if reply[0] == b"leaving":
             raise OtherRun(

@@ -18,7 +18,7 @@ from django_delayq.delivery import looking
 from django_delayq.delivery.sharding import pin_shards, shard_name
 from django_delayq.jobs.sharding import JOINED, agreeing, joined
 from django_delayq.logs import get_log
-from django_delayq.repair.moving import keep_settings, settings_of
+from django_delayq.repair.moving import Settings, keep_settings, settings_of
 
 logger = get_log("django_delayq.worker")
 
@@ -59,6 +59,9 @@ class OtherShards:
         first = whole.shard(0)
         if queue.name != first.name:
             keep_settings(self._client, queue, settings_of(self._client, first))
+        # Of a time without shards. Its limits are those of the whole queue, and not of a shard.
+        bare = settings_of(self._client, whole.bare())
+        keep_settings(self._client, queue, Settings(pauses=bare.pauses))
         # A full server takes no mark. Then the next process does this again.
         with suppress(OutOfMemoryError):
             self._client.hset(queue.keys.control, JOINED, whole.key_home)

@@ -56,6 +56,20 @@ class TestSeveral:
         assert isinstance(replies[1], redis.ResponseError)
         assert replies[:1] + replies[2:] == ["0", *(str(n) for n in range(2, 20))]
 
+    def test_a_health_check_does_not_come_between_the_calls_of_a_stream(
+        self, server: Server
+    ) -> None:
+        client = server.client(single_connection_client=True, health_check_interval=1)
+        run(client, echo("x"))
+
+        def calls() -> Iterator[Call[str]]:
+            for number in range(4):
+                # As after a second without a call.
+                client.connection.next_health_check = 0
+                yield echo(str(number))
+
+        assert list(run_stream(client, calls())) == ["0", "1", "2", "3"]
+
     def test_stream_yields_all_replies_before_it_goes_on_behind_none(
         self, server: Server
     ) -> None:

@@ -2,11 +2,12 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from django_delayq import (
     Batch,
@@ -35,11 +36,17 @@ from django_delayq import (
     set_limit,
     store_schedule,
 )
+from django_delayq.calls.errors import OF_NODE
+from django_delayq.calls.running import run
+from django_delayq.calls.steps import perform
 from django_delayq.checks import server_problems
+from django_delayq.clients.clients import own_clients
+from django_delayq.conf import QueueSettings, get_settings
 from django_delayq.delivery import limiting
 from django_delayq.delivery.sharding import (
     MOST_SHARDS,
     parse_shard,
+    pin_shards,
     shard_of,
     share_of,
 )
@@ -370,6 +377,40 @@ def test_another_number_of_shards_without_key_shards_is_refused_and_sends_nothin
     # So `manage.py check --deploy` says it before anything is deployed.
     (told,) = [each for each in server_problems() if each.level is Level.ERROR]
     assert "2 and not 4" in told.message
+
+
+@pytest.mark.redis
+def test_further_shards_are_changed_though_a_node_was_away_before(
+    shards: Shards,
+) -> None:
+    name = shards(4)
+    schedule(samples.add.using(queue=name), LATER, 1)
+    name = shards(2, KEY_SHARDS=4)
+    settings = get_settings()
+    # Of those that keep keys, the settings know; of others, only the server.
+    run(own_clients.of_thread(), pin_shards(settings.sharded[name].keys, 6, 4))
+    changed = []
+
+    def change(queue: QueueSettings) -> Iterator[None]:
+        changed.append(queue.name)
+        if queue.name == name:
+            error = RedisConnectionError("away")
+            setattr(error, OF_NODE, True)
+            raise error
+        yield from ()
+
+    with pytest.raises(RedisConnectionError) as told:
+        perform(
+            own_clients.of_thread, sharding.on_each(settings.queues_of(name), change)
+        )
+
+    assert changed == [
+        *(f"{name}:{n}" for n in range(4)),
+        name,
+        f"{name}:4",
+        f"{name}:5",
+    ]
+    assert told.value.__notes__[0].startswith(f"django-delayq: {name} may be as before")
 
 
 @pytest.mark.redis

@@ -27,10 +27,12 @@ from django_delayq import (
     schedule_many,
 )
 from django_delayq.calls.running import run
+from django_delayq.clients.clients import own_clients
 from django_delayq.delivery import looking
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.management.commands import delayq_export
-from django_delayq.repair import exports
+from django_delayq.repair import exports, pages
+from django_delayq.repair.pages import Kind
 from tests.conftest import keys_of
 from tests.jobs import samples
 from tests.jobs.adding import add
@@ -497,6 +499,64 @@ def test_only_a_whole_file_has_a_code(
 
     assert call("delayq_import", path).status == 0
     assert find_jobs(queue=queue).count() == 500
+
+
+def test_an_export_that_is_refused_begins_nothing(
+    queue: str, server: Server, other: str, use: Any, call: Call, tmp_path: Path
+) -> None:
+    use(server.socket_url, **shards(queue, SHARDS=2))
+    for n in range(20):
+        add(queue, n, delay=3_600)
+    first, second = (DeliveryKeys.of(f"{queue}:{part}") for part in range(2))
+    run(own_clients.of_thread(), pages.begin_export(second, "r", Kind.DIRECT))
+
+    said = call("delayq_export", tmp_path / "file", "--queue", queue)
+
+    assert said.status == 1
+    assert "with delayq_import --from" in said.err
+    assert own_clients.of_thread().hget(first.control, "moving") is None
+    # The target of that run may have its jobs: nothing is put back that nobody has named.
+    use(server.socket_url, QUEUES={queue: {"SHARDS": 2}})
+    said = call("delayq_export", "--release")
+    assert said.status == 1
+    assert f"'{queue}:1'" in said.err
+    assert call("delayq_export", "--release", "--queue", f"{queue}:1").status == 0
+
+
+def test_a_file_with_fewer_pages_than_were_imported_has_no_code(
+    queue: str, server: Server, other: str, use: Any, call: Call, tmp_path: Path
+) -> None:
+    for n in range(500):
+        add(queue, n, delay=3_600)
+    path = exported(call, tmp_path, queue)
+    lines = path.read_bytes().splitlines(keepends=True)
+    use(other)
+    assert call("delayq_import", path).status == 0
+    its_run, all_pages = json.loads(lines[1])["run"], len(lines) - 3
+    assert json.loads(lines[-2])["number"] == all_pages > 1
+    code = exports.code_of({queue: pages.Run(its_run, Kind.FILE, all_pages - 1)})
+    end = {"is": "end", "code": code}
+    fewer = tmp_path / "fewer"
+    fewer.write_bytes(b"".join([*lines[:-2], json.dumps(end).encode() + b"\n"]))
+
+    said = call("delayq_import", fewer)
+
+    assert said.status == 1
+    assert f"{all_pages} were imported before" in said.err
+    assert "--confirm" not in said.out
+
+
+def test_a_dry_run_has_no_code(
+    queue: str, other: str, use: Any, call: Call, tmp_path: Path
+) -> None:
+    """Confirmed by it, the source would delete what nobody has."""
+    add(queue, 1, delay=3_600)
+    path = exported(call, tmp_path, queue)
+    use(other)
+
+    said = call("delayq_import", path, "--dry-run", "--json")
+
+    assert json.loads(said.out)["code"] is None
 
 
 def test_a_confirmation_that_was_interrupted_is_given_again(

@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(
 @pytest.fixture(autouse=True)
 def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbox, "_installed", OutboxPart())
-    monkeypatch.setattr(writing, "_quiet_until_ms", 0.0)
+    monkeypatch.setattr(writing, "_quiet_until_ms", {})
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from django.contrib.contenttypes.models import ContentType
 from django.db import connections, transaction
 from django.db.models import F
 from django.db.transaction import TransactionManagementError
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from django_delayq import (
     InvalidSettings,
@@ -26,6 +27,7 @@ from django_delayq import (
     schedule,
     schedule_many,
 )
+from django_delayq.calls.errors import OF_NODE
 from django_delayq.clients.clients import own_clients
 from django_delayq.clock import boottime_ms
 from django_delayq.delivery.storing import ROW_REPEAT_MS
@@ -363,6 +365,50 @@ def test_row_that_this_project_has_not_signed_is_not_sent(
     # What stands behind it goes all the same.
     assert hand.tokens() == [other.token]
     assert (swept.seen, swept.sent, swept.problems.total()) == (2, 1, 1)
+
+
+def test_a_node_that_is_away_keeps_no_rows_of_other_queues(
+    queue: str, hand: Hand, alias: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    when_sent = relay_module._when_sent
+
+    def asked(client: Any, name: str, heads: Any) -> Any:
+        if name != queue:
+            error = RedisConnectionError("Connection refused")
+            setattr(error, OF_NODE, True)
+            raise error
+        return when_sent(client, name, heads)
+
+    monkeypatch.setattr(relay_module, "_when_sent", asked)
+    commit_unsent(f"{queue}-2", alias)
+    job = commit_unsent(queue, alias)
+
+    swept = sweep(alias)
+
+    assert hand.tokens() == [job.token]
+    assert swept.problems == {f"queue {queue}-2: Connection refused": 1}
+
+
+def test_only_jobs_of_the_node_that_is_away_are_left_to_workers(
+    queue: str, alias: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = writing._Hook._send
+    asked = []
+
+    def sent(hook: Any) -> bool:
+        asked.append(hook._job.queue)
+        if hook._job.queue != queue:
+            error = RedisConnectionError("Connection refused")
+            setattr(error, OF_NODE, True)
+            raise error
+        return send(hook)
+
+    monkeypatch.setattr(writing._Hook, "_send", sent)
+    for name in (f"{queue}-2", f"{queue}-2", queue):
+        with transaction.atomic(alias):
+            schedule(on(name, alias), LATER, 1)
+
+    assert asked == [f"{queue}-2", queue]
 
 
 def test_rows_of_a_queue_that_is_not_configured_stay(

@@ -675,6 +675,31 @@ class TestLostReplies:
             freezer.join()
             pusher.join()
 
+    def test_offer_after_the_server_has_closed_the_connection_is_stored(
+        self, server: Server, client: redis.Redis, queue_name: str, face: Face
+    ) -> None:
+        url = f"{server.socket_url}&client_name={queue_name}"
+        with BlockingQueue(queue_name, connection=url) as made:
+            queue = face(made)
+            for value in ("a", "b", "c"):
+                queue.put(value)
+                ours = [
+                    each["id"]
+                    for each in client.client_list()
+                    if each["name"] == queue_name
+                ]
+                assert ours
+                for number in ours:
+                    client.client_kill_filter(_id=number)
+                wait_until(
+                    lambda: all(
+                        each["name"] != queue_name for each in client.client_list()
+                    ),
+                    description="they are closed",
+                )
+
+            assert queue.read_all() == ["a", "b", "c"]
+
     def test_offer_whose_reply_is_lost_was_sent_once_and_says_so(
         self, through_proxy: redis.Redis, proxy: Proxy, queue_name: str, face: Face
     ) -> None:

@@ -16,9 +16,9 @@ from django_delayq import Durable, conf
 from django_delayq.calls.running import run
 from django_delayq.calls.script import load_script
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import limiting, pausing, upgrading
+from django_delayq.delivery import limiting, looking, pausing, upgrading
 from django_delayq.delivery.states import State
-from django_delayq.repair import moving, pages
+from django_delayq.repair import exports, moving, pages
 from django_delayq.repair.calls import PACKAGES
 from django_delayq.repair.moving import CannotMove, Moving
 from django_delayq.repair.pages import Kind, MovedSchedule, OtherRun, Source
@@ -408,6 +408,46 @@ def test_a_run_goes_on_towards_its_own_target_only(
     assert rig.inspect("a").state is State.HELD
 
 
+def test_a_source_that_has_forgotten_a_page_gives_its_number_to_no_others(
+    rig: Rig, other: Rig
+) -> None:
+    """As after a failover to a replica that was behind: the target would take their jobs for those it has."""
+    rig.schedule({f"j{number}": 100 for number in range(300)})
+    one = moving_from(rig, other)
+    one.begin()
+    steps, name = one.steps(), rig.keys.queue.name
+    next(steps)
+    before = {key: rig.client.dump(key) for key in keys_of(rig.client, name)}
+    next(steps)
+    rig.client.delete(*keys_of(rig.client, name))
+    for key, value in before.items():
+        rig.client.restore(key, 0, value)
+    rig.schedule({"late": 100})
+
+    with pytest.raises(CannotMove, match=r"the source knows of 1: it has\s+forgotten"):
+        move(rig, other)
+    queue = queue_of(rig)
+    its_run = exports.open_runs(rig.client, [queue])[queue.name]
+    list(exports.end_steps(rig.client, queue, its_run, moving.Tally(), is_moved=False))
+    move(rig, other)
+
+    assert run(other.client, looking.counts(other.keys)).jobs == 301
+    assert run(rig.client, looking.counts(rig.keys)).jobs == 0
+
+
+def test_a_page_with_other_jobs_is_not_taken_for_the_one_of_its_number(
+    rig: Rig, other: Rig
+) -> None:
+    def store(mark: str) -> Any:
+        call = pages.import_page(other.keys, [], run="r", page=1, mark=mark)
+        return run(other.client, call)
+
+    assert store("one") is not None
+    assert store("one") is None
+    with pytest.raises(OtherRun, match="has other jobs than the page of that number"):
+        store("two")
+
+
 def test_a_file_and_a_direct_move_exclude_each_other(rig: Rig, other: Rig) -> None:
     rig.schedule({"a": 0})
     take_page(rig)
@@ -469,6 +509,24 @@ def test_the_source_keeps_what_is_not_as_durable_as_the_target_asks_for(
     assert rig.state() == {}
     waits = (State.SCHEDULED, State.DUE)
     assert all(other.inspect(f"j{n}").state in waits for n in range(100))
+
+
+def test_the_source_keeps_a_schedule_that_is_not_durable_yet(
+    rig: Rig, other: Rig
+) -> None:
+    rig.client.hset(rig.keys.schedules, "stored nightly", "s")
+    rig.client.zadd(rig.keys.periods, {"nightly": T0})
+    queue = replace(queue_of(rig), durable=Durable(replicas=1, timeout=0.1))
+    one = Moving(rig.client, other.client, queue, conf.get_keyring())
+
+    with pytest.raises(CannotMove, match="The source still has"):
+        one.begin()
+
+    # Set aside there, it goes on from there.
+    assert b"moving stored nightly" in rig.client.hkeys(rig.keys.schedules)
+    move(rig, other)
+    assert other.client.hget(other.keys.schedules, "stored nightly") == b"s"
+    assert rig.client.hkeys(rig.keys.schedules) == [b"version"]
 
 
 def test_queues_with_nothing_in_them_are_not_left(rig: Rig, other: Rig) -> None:

@@ -207,7 +207,7 @@ class OutboxTest(TestCase):
     @pytest.fixture(autouse=True)
     def _installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(outbox, "_installed", OutboxPart())
-        monkeypatch.setattr(writing, "_quiet_until_ms", 0.0)
+        monkeypatch.setattr(writing, "_quiet_until_ms", {})
 
     def test_row_is_captured_at_the_commit(self) -> None:
         with captured() as jobs:

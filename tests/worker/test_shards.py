@@ -185,6 +185,30 @@ def test_shards_that_come_keep_the_pause_and_limit_of_the_queue(
     assert paused(f"{queue_name}:3") == []
 
 
+def test_first_shards_keep_the_pause_of_the_queue(
+    configure: Any, work: Any, records: Any, queue_name: str
+) -> None:
+    configure({})
+    schedule(tasks.note.using(queue=queue_name), 0, 0)
+    pause(queue_name, reason="mending")
+
+    configure({"SHARDS": 2})
+    schedule_many(note(queue_name, n) for n in range(1, 20))
+    worker = work()
+    wait_until(
+        lambda: all(
+            worker.loop.queues[name].has_begun
+            for name in (queue_name, f"{queue_name}:0", f"{queue_name}:1")
+        ),
+        description="all are asked",
+    )
+
+    assert {each.reason for each in paused(f"{queue_name}:1")} == {"mending"}
+    assert texts(records) == []
+    resume(queue_name)
+    wait_until(lambda: records.count("run") == 20, description="all jobs have run")
+
+
 def test_queue_that_gets_shards_runs_what_it_held_before(
     configure: Any, work: Any, records: Any, queue_name: str
 ) -> None:

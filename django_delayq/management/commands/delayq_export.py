@@ -112,7 +112,12 @@ class Command(CommandWithExamples):
         try:
             with explained():
                 if is_ending:
-                    tallies = self._end(client, queues, options["confirm"])
+                    tallies = self._end(
+                        client,
+                        queues,
+                        options["confirm"],
+                        is_named=bool(options["queue"]),
+                    )
                 elif options["dry_run"]:
                     tallies = {
                         queue.name: _would_move(client, queue) for queue in queues
@@ -160,7 +165,12 @@ class Command(CommandWithExamples):
         return exporting.tallies
 
     def _end(
-        self, client: Redis, queues: list[QueueSettings], code: str | None
+        self,
+        client: Redis,
+        queues: list[QueueSettings],
+        code: str | None,
+        *,
+        is_named: bool,
     ) -> Mapping[str, Tally]:
         runs = exports.open_runs(client, queues)
         files = {name: each for name, each in runs.items() if each.kind is Kind.FILE}
@@ -185,9 +195,16 @@ class Command(CommandWithExamples):
                     " delayq_export has written, as a whole; give the code that delayq_import prints, and the same --queue as"
                     " for the export."
                 )
-        # A run from server to server has no file. If its target is lost, what is on its way is put back.
-        chosen = files if code is not None else runs
+        # A run from server to server has no file. If its target is lost, what is on its way is put back; else the target
+        # may have it as well, so somebody has to name the queue.
+        chosen = runs if code is None and is_named else files
         if not chosen:
+            direct = ", ".join(map(repr, runs.keys() - files.keys()))
+            if code is None and direct:
+                raise CommandError(
+                    f"On their way to another server: {direct}. Run that delayq_import --from again, and it goes on. If that"
+                    " server is lost, name the queue with --queue, and what is on its way is put back here."
+                )
             raise CommandError("Nothing of these queues is on its way.")
         tallies = {}
         for queue in queues:

@@ -148,7 +148,7 @@ class Command(CommandWithExamples):
                 self._progress(gettext("importing"), importing.seen, 0)
         self._progress.end()
         self._tell(importing.tallies, {}, options, importing.code)
-        if not options["json"] and importing.code and not options["dry_run"]:
+        if not options["json"] and importing.code:
             template = gettext(
                 "Everything is here. On the source, run: manage.py delayq_export --confirm {code}"
             )

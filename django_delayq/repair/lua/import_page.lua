@@ -9,17 +9,21 @@
 -- ARGV[3]  number of the page, from 1 on
 -- ARGV[4]  frame format of the queue, 1 (dLc0) or 2 (Bc0Lc0)
 -- ARGV[5]  1: frames also go into the delay queue
--- ARGV[6]  and on, seven a job, as export_page.lua returns them
+-- ARGV[6]  a mark of this page and those before it, or nothing; without spaces
+-- ARGV[7]  and on, seven a job, as export_page.lua returns them
 -- Returns  'stored', how many jobs are new here, how many were here already, of how many another job has the unique key;
---          'known' if the page was stored before; 'early' and the number of the last page, if one between is missing; or
---          'leaving' if the queue is itself on its way to another server
+--          'known' if the page was stored before; 'other' if the last page that was stored has this number and another
+--          mark; 'early' and the number of the last page, if one between is missing; or 'leaving' if the queue is itself on
+--          its way to another server
 
 local now_ms, run, page = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2], tonumber(ARGV[3])
-local format, listed = ARGV[4], ARGV[5] == '1'
+local format, listed, mark = ARGV[4], ARGV[5] == '1', ARGV[6]
 
 -- What is held here on its way elsewhere must not be taken for a job that is here.
 if read_run() then return { 'leaving', 0, 0, 0 } end
-local last = tonumber(redis.call('HGET', keys.control, 'moved:' .. run) or 0) or 0
+local stored, its_mark = (redis.call('HGET', keys.control, 'moved:' .. run) or '0'):match('^(%d+) ?(.*)$')
+local last = tonumber(stored or 0)
+if page == last and mark ~= its_mark then return { 'other', 0, 0, 0 } end
 if page <= last then return { 'known', 0, 0, 0 } end
 if page > last + 1 then return { 'early', last, 0, 0 } end
 
@@ -30,7 +34,7 @@ local function has_ended(token)
 end
 
 local jobs, tokens, known = {}, {}, 0
-for i = 6, #ARGV - 6, 7 do
+for i = 7, #ARGV - 6, 7 do
   local job = { place = ARGV[i], token = ARGV[i + 1], score = tonumber(ARGV[i + 2]), header = ARGV[i + 3], payload = ARGV[i + 4],
     error = ARGV[i + 5], history = ARGV[i + 6] }
   local is_known = not is_foreign_place(job.place)
@@ -43,7 +47,7 @@ for i = 6, #ARGV - 6, 7 do
   end
 end
 local head, is_ranked = before_placing()
-redis.call('HSET', keys.control, 'moved:' .. run, page)
+redis.call('HSET', keys.control, 'moved:' .. run, mark == '' and page or page .. ' ' .. mark)
 -- Else a claim would take a job that has come back for a copy.
 if #tokens > 0 then redis.call('ZREM', keys.ended, unpack(tokens)) end
 local shared = place_jobs(jobs, format, listed, now_ms, head, is_ranked)
