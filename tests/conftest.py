@@ -122,8 +122,20 @@ def pytest_collection_modifyitems(
         items[:] = [item for item in items if item not in left_out]
 
 
+_tried_again: list[pytest.TestReport] = []
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say why tests were run once more."""
+    for report in _tried_again:
+        terminalreporter.section(f"first try of {report.nodeid} ({report.when})")
+        terminalreporter.write_line(report.longreprtext)
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Note a test that another run need not repeat: with ``--all``, those of hypothesis try more examples."""
+    if report.outcome == "rerun" and "PYTEST_XDIST_WORKER" not in os.environ:
+        _tried_again.append(report)
     if (
         (file := os.environ.get("DELAYQ_TEST_PASSED"))
         and "PYTEST_XDIST_WORKER" not in os.environ
