@@ -13,7 +13,7 @@ DELAYQ_TEST_REQUIRE_POSTGRES=1  tests with PostgreSQL fail where it is not insta
 
 DELAYQ_TEST_PASSED=FILE   write which tests have passed, for another run
 DELAYQ_TEST_WITHOUT=FILE  leave out the tests that another run wrote there
-DELAYQ_TEST_AGAIN=1       a test that fails is run once more; one that passes then is reported as RERUN
+DELAYQ_TEST_AGAIN=1       a test that fails is run once more, and reported as RERUN with its first failure
 """
 
 import os

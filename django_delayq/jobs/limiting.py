@@ -176,9 +176,8 @@ def _setting(
     queues = _queues_of(queue, name, "set_limit")
     if name is not None:
         yield from _checking_name(name, queues)
-    for each in queues:
-        # What is wrong with the numbers is said before anything is changed.
-        _numbers(each, changes, queue, name)
+    # What is wrong with the numbers is said before anything is changed; it is the same for each part.
+    _numbers(queues[0], changes, queue, name)
 
     def change(each: QueueSettings) -> Steps[None]:
         its = _numbers(each, changes, queue, name)

@@ -5,6 +5,7 @@ down how many shards keep keys, and a process with another number refuses to sen
 """
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from django.core.signals import setting_changed
 from redis.exceptions import RedisError
@@ -15,6 +16,8 @@ from django_delayq.calls.steps import Steps
 from django_delayq.conf import QueueSettings, get_settings
 from django_delayq.delivery.sharding import Shards, pin_shards, shard_name
 from django_delayq.exceptions import InvalidSettings
+
+T = TypeVar("T")
 
 #: The queues of which this process has made sure.
 _agreed: set[str] = set()
@@ -77,39 +80,43 @@ def on_each(
     """
     left: list[str] = []
     failure: RedisError | None = None
-    parts = {queue.name: queue for queue in queues}
-    # The bare name is among the parts where all of a queue is meant.
-    bare = [
-        each for each in queues if each.shard_of is not None and each.name == each.whole
-    ]
-    to_change, settings = list(queues), get_settings()
-    while to_change or bare:
+
+    def attempt(what: str, steps: Steps[T]) -> Steps[T | None]:
+        nonlocal failure
         try:
-            if to_change:
-                part = to_change.pop(0)
-                what = part.name
-                yield from change(part)
-            else:
-                # Last: where this node is lost, and found again, nothing was left out meanwhile.
-                whole = bare.pop(0)
-                what = f"each further shard of {whole.name}"
-                known: Shards = yield pin_shards(whole.keys)
-                for number in range(known.most):
-                    name = shard_name(whole.name, number)
-                    if name not in parts:
-                        parts[name] = settings.queue(name)
-                        to_change.append(parts[name])
+            return (yield from steps)
         except RedisError as error:
             if not is_of_node(error):
                 raise
             failure = failure or error
             left.append(what)
+            return None
+
+    parts = {queue.name: queue for queue in queues}
+    for queue in queues:
+        yield from attempt(queue.name, change(queue))
+    # Last: where the node of the bare name is lost, and found again, nothing was left out meanwhile.
+    for whole in queues:
+        if whole.shard_of is None or whole.name != whole.whole:
+            continue
+        what = f"each further shard of {whole.name}"
+        known = yield from attempt(what, _shards_of(whole))
+        for number in range(known.most if known else 0):
+            name = shard_name(whole.name, number)
+            if name not in parts:
+                parts[name] = get_settings().queue(name)
+                yield from attempt(name, change(parts[name]))
     if failure is not None:
         failure.add_note(
             f"django-delayq: {', '.join(left)} may be as before, the others are changed. Do it again once the node answers."
         )
         raise failure
     return list(parts.values())
+
+
+def _shards_of(whole: QueueSettings) -> Steps[Shards]:
+    known: Shards = yield pin_shards(whole.keys)
+    return known
 
 
 def forget(**kwargs: object) -> None:

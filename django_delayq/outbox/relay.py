@@ -19,6 +19,7 @@ from django.db.models.functions import Length
 from django.db.utils import DatabaseError
 from redis.client import Redis
 from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from django_delayq.calls.command import Command
 from django_delayq.calls.errors import is_of_node
@@ -326,8 +327,12 @@ def _by_queue(rows: Sequence[T]) -> dict[str, list[T]]:
 
 
 def _check_is_its_own(error: Exception) -> None:
-    """Raise an error that does not concern a queue or its node of a cluster alone: the server is away."""
-    if not isinstance(error, DelayqError | ResponseError) and not is_of_node(error):
+    """Raise an error that does not concern a queue or its node of a cluster alone: the server is away.
+
+    So is one that hangs: each of its queues would be waited for, for longer than this relay has the rows for itself.
+    """
+    is_away = isinstance(error, RedisTimeoutError) or not is_of_node(error)
+    if is_away and not isinstance(error, DelayqError | ResponseError):
         raise error
 
 
@@ -446,9 +451,13 @@ def _let_go(client: Redis, rows: Sequence[Head]) -> None:
     now_ms = Command(("TIME",), _read_time_ms).do(client)
     for name, members in _by_queue(rows).items():
         keys = get_settings().queue(name).keys
-        for part in _batches(members, MAX_BATCH):
-            tokens = [row.token for row in part]
-            storing.let_go_of_rows(keys, tokens, now_ms=now_ms).do(client)
+        try:
+            for part in _batches(members, MAX_BATCH):
+                tokens = [row.token for row in part]
+                storing.let_go_of_rows(keys, tokens, now_ms=now_ms).do(client)
+        except RedisError as error:
+            # Those of a node that is away are forgotten there by themselves.
+            _check_is_its_own(error)
 
 
 def _read_time_ms(reply: Sequence[Any]) -> int:

@@ -11,6 +11,7 @@ import msgspec
 from django.db import DEFAULT_DB_ALIAS, connections, router, transaction
 from django.db.transaction import TransactionManagementError
 from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from django_delayq.calls.call import Call
 from django_delayq.calls.errors import is_of_node
@@ -148,10 +149,12 @@ class _Hook:
                 why = "its transaction took long"
             except (RedisError, OSError, DelayqError) as error:
                 # Anything else is no failure to send it: `immediate()` of the tests runs the task here, which may raise.
-                if not isinstance(error, ResponseError | DelayqError):
-                    # The server is away, or the queue's node. Anything else is about this job or its queue.
-                    away = job.queue if is_of_node(error) else ""
-                    _quiet_until_ms[away] = boottime_ms() + QUIET_MS
+                # The queue's node is away, or its slot; or the server. Anything else is about this job or its queue. A node
+                # that hangs keeps callers waiting for each of its queues: then all have to be quiet.
+                if is_of_node(error) and not isinstance(error, RedisTimeoutError):
+                    _quiet_until_ms[job.queue] = boottime_ms() + QUIET_MS
+                elif not isinstance(error, ResponseError | DelayqError):
+                    _quiet_until_ms[""] = boottime_ms() + QUIET_MS
                 why = redact(f"{type(error).__name__}: {error}")
                 if isinstance(error, DelayqError):
                     logger.exception("job %s (%s) cannot be sent", job.id, job.task)

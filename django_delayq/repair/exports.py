@@ -171,15 +171,15 @@ class Exporting:
             CannotMove: one of them is being moved in another way, or is not yet deleted here after another move.
         """
         taking = {}
-        if not self._is_copy:
-            # Before any begins: a run that has begun has to be ended.
-            for queue in self._queues:
-                for its_run in open_runs(self._client, [queue]).values():
-                    check_kind(queue, its_run, Kind.FILE)
+        # Before any begins: a run that has begun has to be ended.
+        runs = {} if self._is_copy else open_runs(self._client, self._queues)
         for queue in self._queues:
-            code = None if self._is_copy else confirmed_with(self._client, queue)
-            # A mark without a run is left of two ends at once.
-            if code is not None and open_runs(self._client, [queue]):
+            if (its_run := runs.get(queue.name)) is None:
+                # A mark of an end without a run is left of two ends at once.
+                continue
+            check_kind(queue, its_run, Kind.FILE)
+            code = confirmed_with(self._client, queue)
+            if code is not None:
                 raise CannotMove(
                     f"queue {queue.name!r}: another server has what was exported, and not all of it is deleted here yet. Run"
                     f" delayq_export --confirm {code} again."

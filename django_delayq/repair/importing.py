@@ -97,10 +97,11 @@ class Importing:
         for name, stored in self._before.items():
             if self._runs[name].pages < stored:
                 raise CannotMove(
-                    f"the file has {self._runs[name].pages} pages of queue {name!r}, and {stored} were imported before: there"
-                    " is a later file, which has everything; or the source has forgotten what it had exported, as after a"
-                    " failover to a replica that was behind. Then run delayq_export --release there, and export again: what"
-                    " is here already is not stored twice."
+                    f"the file has {self._runs[name].pages} pages of queue {name!r}, and {stored} were imported before. Import"
+                    " the last file that delayq_export has written: it has everything. Only if this is the last one, the"
+                    " source has forgotten what it had exported, as after a failover to a replica that was behind: stop its"
+                    " workers, else jobs run twice; there, run delayq_export --release, and export again. Jobs that are here"
+                    " already are not stored twice."
                 )
 
     def _begin(self, line: OfQueue) -> None:

@@ -215,8 +215,8 @@ class Storing:
         """Note on the target that a run comes.
 
         Raises:
-            CannotMove: this is the server that the run takes jobs from, the run has begun towards another one, or the
-            queue moves away from here itself.
+            CannotMove: this is the server that the run takes jobs from, the run has begun towards another one, the source
+            has forgotten pages of it, or the queue moves away from here itself.
         """
         name, control = self._queue.name, self._queue.keys.control
         text: Any = self._client.hget(control, "moving")
@@ -247,15 +247,16 @@ class Storing:
             raise CannotMove(
                 f"queue {name!r} is being moved to another server already, and that run was interrupted. Run it again with"
                 " that server in DELAYQ['CONNECTION']; or, if that server is lost, put the jobs that are on their way back"
-                " with delayq_export --release on the source."
+                f" with delayq_export --release --queue {name} on the source."
             )
         if self.stored > source_run.pages:
             # The source would give their numbers to other jobs, which would count as stored.
             raise CannotMove(
                 f"the target has {self.stored} pages of queue {name!r}, and the source knows of {source_run.pages}: it has"
-                " forgotten the others, as after a failover to a replica that was behind. Put back what is on its way, with"
-                f" delayq_export --release --queue {name} on the source, and run this again: what is here already is not"
-                " stored twice."
+                " forgotten the others, as after a failover to a replica that was behind. Stop the workers of the source, else"
+                " jobs run twice; put back what is on its way, with"
+                f" delayq_export --release --queue {name} on the source, and run this again: jobs that are here already are"
+                " not stored twice."
             )
 
     def prepare(self, source_format: int) -> None:

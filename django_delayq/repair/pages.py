@@ -207,8 +207,9 @@ def import_page(
         if reply[0] == b"other":
             raise OtherRun(
                 f"page {page} of queue {name!r} has other jobs than the page of that number which was imported before: the"
-                " source has forgotten what it had exported, as after a failover to a replica that was behind. On the"
-                " source, run delayq_export --release, and export again; what is here already is not stored twice"
+                " source has forgotten what it had exported, as after a failover to a replica that was behind. Stop the"
+                " workers of the source, else jobs run twice; there, run delayq_export --release, and export again. Jobs that"
+                " are here already are not stored twice"
             )
         if reply[0] == b"leaving":
             raise OtherRun(

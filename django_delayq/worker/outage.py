@@ -19,6 +19,20 @@ FORGOTTEN = (
 )
 
 
+def forgotten_s(
+    before_ms: int, kept_ms: int | None, now_ms: int, within_ms: float
+) -> float | None:
+    """Return how long ago a server took what it has forgotten, s; None: it has forgotten nothing.
+
+    ``before_ms`` is when it took this before, as far as it knows, ``kept_ms`` when it said that it did, None if it has not,
+    and ``now_ms`` its clock. Who was silent for longer than ``within_ms``, or seems to have been after a step of the
+    clock, is rightly forgotten.
+    """
+    if kept_ms is None or before_ms >= kept_ms or abs(now_ms - kept_ms) > within_ms:
+        return None
+    return (now_ms - kept_ms) / 1000
+
+
 class Service(Enum):
     """What the server does for this process."""
 

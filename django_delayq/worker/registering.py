@@ -27,7 +27,7 @@ from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.crew import Crew
 from django_delayq.worker.ending import Ending
 from django_delayq.worker.memory import Meter
-from django_delayq.worker.outage import FORGOTTEN
+from django_delayq.worker.outage import FORGOTTEN, forgotten_s
 from django_delayq.worker.settlement import is_queues_own
 
 logger = get_log("django_delayq.worker")
@@ -140,11 +140,9 @@ class Registering:
         """Say so if the server has forgotten that it took this."""
         kept_ms = self._kept_ms
         self._kept_ms = reply.now_ms if reply.is_kept else None
-        if kept_ms is None or reply.before_ms >= kept_ms:
-            return
-        # Who was silent for longer, or seems to have been after a step of the clock, is rightly forgotten.
-        if abs(reply.now_ms - kept_ms) <= KEPT_MS:
-            logger.error("the server " + FORGOTTEN, (reply.now_ms - kept_ms) / 1000)
+        ago_s = forgotten_s(reply.before_ms, kept_ms, reply.now_ms, KEPT_MS)
+        if ago_s is not None:
+            logger.error("the server " + FORGOTTEN, ago_s)
 
     def _obey(self, reply: Registered) -> None:
         try:

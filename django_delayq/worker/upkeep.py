@@ -27,7 +27,7 @@ from django_delayq.repair.heads import find_unread, read_heads
 from django_delayq.repair.survey import is_numbered
 from django_delayq.wire import signing
 from django_delayq.wire.frame import format_of
-from django_delayq.worker.outage import FORGOTTEN
+from django_delayq.worker.outage import FORGOTTEN, forgotten_s
 from django_delayq.worker.settlement import is_queues_own
 
 logger = get_log("django_delayq.worker")
@@ -172,15 +172,10 @@ class Upkeep:
     def _notice_loss(self, found: upgrading.Enrolled) -> None:
         """Say so if a node of a cluster has forgotten that we enrolled; of a single server, its registry tells sooner."""
         kept_ms, self._kept_ms = self._kept_ms, found.now_ms
-        if kept_ms is None or found.before_ms >= kept_ms:
-            return
-        # Who was silent for longer, or seems to have been after a step of the clock, is rightly forgotten.
-        if has_nodes(self._client) and found.now_ms - kept_ms <= upgrading.ENROLLED_MS:
-            logger.error(
-                "queue %s: its node " + FORGOTTEN,
-                self._settings.name,
-                (found.now_ms - kept_ms) / 1000,
-            )
+        within_ms = upgrading.ENROLLED_MS
+        ago_s = forgotten_s(found.before_ms, kept_ms, found.now_ms, within_ms)
+        if has_nodes(self._client) and ago_s is not None:
+            logger.error("queue %s: its node " + FORGOTTEN, self._settings.name, ago_s)
 
     def _warn_of_long_list(self) -> None:
         length = self._client.llen(self._settings.keys.queue.delay_queue)

@@ -20,6 +20,7 @@ from redis.exceptions import (
     ClusterDownError,
     MovedError,
     NoPermissionError,
+    RedisClusterException,
     RedisError,
     TryAgainError,
 )
@@ -182,7 +183,7 @@ def test_threads_that_wait_for_a_cluster_that_is_away_share_the_answer(
         asked.append(1)
         is_asking.set()
         assert may_answer.wait(60)
-        raise RedisConnectionError("nobody answers")
+        raise RedisClusterException("nobody answers")
 
     slots, errors = clusters.Slots(find), []
 
@@ -216,7 +217,7 @@ def test_threads_that_wait_for_a_cluster_that_is_away_share_the_answer(
 
     assert len(asked) == 1
     assert len(errors) == 8
-    assert not any(may_have_run(error) for error in errors[1:])
+    assert not any(may_have_run(error) for error in errors)
 
 
 def test_scripts_that_a_node_has_never_seen_reach_it_in_the_stream(
@@ -329,7 +330,12 @@ def test_more_queues_of_a_node_are_asked_in_the_same_writes(
     assert costs[0] == costs[1]
 
 
-def test_many_jobs_are_a_write_for_each_queue(names: list[str], writes: Writes) -> None:
+def test_many_jobs_are_a_write_for_each_queue(
+    names: list[str], writes: Writes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # However long a busy machine pauses.
+    monkeypatch.setattr(formats, "KEPT_MS", 3_600_000.0)
+
     def schedule_them() -> None:
         schedule_many(
             add.using(queue=names[i // 100]).prepare(LATER, i) for i in range(300)

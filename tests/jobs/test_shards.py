@@ -36,7 +36,7 @@ from django_delayq import (
     set_limit,
     store_schedule,
 )
-from django_delayq.calls.errors import OF_NODE
+from django_delayq.calls.errors import mark_of_node
 from django_delayq.calls.running import run
 from django_delayq.calls.steps import perform
 from django_delayq.checks import server_problems
@@ -383,8 +383,6 @@ def test_another_number_of_shards_without_key_shards_is_refused_and_sends_nothin
 def test_further_shards_are_changed_though_a_node_was_away_before(
     shards: Shards,
 ) -> None:
-    name = shards(4)
-    schedule(samples.add.using(queue=name), LATER, 1)
     name = shards(2, KEY_SHARDS=4)
     settings = get_settings()
     # Of those that keep keys, the settings know; of others, only the server.
@@ -395,7 +393,7 @@ def test_further_shards_are_changed_though_a_node_was_away_before(
         changed.append(queue.name)
         if queue.name == name:
             error = RedisConnectionError("away")
-            setattr(error, OF_NODE, True)
+            mark_of_node(error)
             raise error
         yield from ()
 

@@ -505,8 +505,6 @@ def test_an_export_that_is_refused_begins_nothing(
     queue: str, server: Server, other: str, use: Any, call: Call, tmp_path: Path
 ) -> None:
     use(server.socket_url, **shards(queue, SHARDS=2))
-    for n in range(20):
-        add(queue, n, delay=3_600)
     first, second = (DeliveryKeys.of(f"{queue}:{part}") for part in range(2))
     run(own_clients.of_thread(), pages.begin_export(second, "r", Kind.DIRECT))
 

@@ -13,6 +13,7 @@ from django.db import connections, transaction
 from django.db.models import F
 from django.db.transaction import TransactionManagementError
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TryAgainError
 
 from django_delayq import (
     InvalidSettings,
@@ -27,7 +28,7 @@ from django_delayq import (
     schedule,
     schedule_many,
 )
-from django_delayq.calls.errors import OF_NODE
+from django_delayq.calls.errors import mark_of_node
 from django_delayq.clients.clients import own_clients
 from django_delayq.clock import boottime_ms
 from django_delayq.delivery.storing import ROW_REPEAT_MS
@@ -367,6 +368,12 @@ def test_row_that_this_project_has_not_signed_is_not_sent(
     assert (swept.seen, swept.sent, swept.problems.total()) == (2, 1, 1)
 
 
+def away() -> RedisConnectionError:
+    error = RedisConnectionError("Connection refused")
+    mark_of_node(error)
+    return error
+
+
 def test_a_node_that_is_away_keeps_no_rows_of_other_queues(
     queue: str, hand: Hand, alias: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -374,9 +381,7 @@ def test_a_node_that_is_away_keeps_no_rows_of_other_queues(
 
     def asked(client: Any, name: str, heads: Any) -> Any:
         if name != queue:
-            error = RedisConnectionError("Connection refused")
-            setattr(error, OF_NODE, True)
-            raise error
+            raise away()
         return when_sent(client, name, heads)
 
     monkeypatch.setattr(relay_module, "_when_sent", asked)
@@ -389,8 +394,9 @@ def test_a_node_that_is_away_keeps_no_rows_of_other_queues(
     assert swept.problems == {f"queue {queue}-2: Connection refused": 1}
 
 
+@pytest.mark.parametrize("away", [away, TryAgainError("TRYAGAIN Multiple keys")])
 def test_only_jobs_of_the_node_that_is_away_are_left_to_workers(
-    queue: str, alias: str, monkeypatch: pytest.MonkeyPatch
+    queue: str, alias: str, monkeypatch: pytest.MonkeyPatch, away: Any
 ) -> None:
     send = writing._Hook._send
     asked = []
@@ -398,9 +404,7 @@ def test_only_jobs_of_the_node_that_is_away_are_left_to_workers(
     def sent(hook: Any) -> bool:
         asked.append(hook._job.queue)
         if hook._job.queue != queue:
-            error = RedisConnectionError("Connection refused")
-            setattr(error, OF_NODE, True)
-            raise error
+            raise away() if callable(away) else away
         return send(hook)
 
     monkeypatch.setattr(writing._Hook, "_send", sent)

@@ -30,6 +30,7 @@ from django_delayq.jobs.workers import (
     workers,
 )
 from django_delayq.worker import registering
+from django_delayq.worker.outage import forgotten_s
 from django_delayq.worker.process import DISMISSED
 from tests.polling import wait_until
 from tests.worker.conftest import every_server
@@ -327,6 +328,24 @@ def test_server_that_has_forgotten_is_noticed_once(
     (told,) = last_seen()
     wait_until(lambda: last_seen()[0][1] > told[1], description="it has gone on")
     assert caplog.text.count("the server has forgotten what it took") == 1
+
+
+@pytest.mark.parametrize(
+    ("before_ms", "kept_ms", "now_ms", "ago_s"),
+    [
+        (0, None, 5_000, None),
+        (1_000, 1_000, 5_000, None),
+        (0, 1_000, 5_000, 4.0),
+        (900, 1_000, 5_000, 4.0),
+        (0, 1_000, 20_000, None),
+        # The clock was set back, and another process has taken our stamp for one that is over.
+        (0, 620_000, 20_000, None),
+    ],
+)
+def test_loss_is_what_was_kept_a_moment_ago_and_is_not_known(
+    before_ms, kept_ms, now_ms, ago_s
+) -> None:
+    assert forgotten_s(before_ms, kept_ms, now_ms, 10_000) == ago_s
 
 
 def test_stopped_process_is_not_replaced_and_a_killed_one_is(

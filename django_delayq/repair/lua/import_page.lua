@@ -23,7 +23,7 @@ local format, listed, mark = ARGV[4], ARGV[5] == '1', ARGV[6]
 if read_run() then return { 'leaving', 0, 0, 0 } end
 local stored, its_mark = (redis.call('HGET', keys.control, 'moved:' .. run) or '0'):match('^(%d+) ?(.*)$')
 local last = tonumber(stored or 0)
-if page == last and mark ~= its_mark then return { 'other', 0, 0, 0 } end
+if page == last and its_mark ~= '' and mark ~= its_mark then return { 'other', 0, 0, 0 } end
 if page <= last then return { 'known', 0, 0, 0 } end
 if page > last + 1 then return { 'early', last, 0, 0 } end
 
