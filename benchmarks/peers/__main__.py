@@ -6,7 +6,7 @@ PAGE`` makes a page of it, with plots.
 
 import argparse
 import sys
-from datetime import date
+from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks.peers import report, run
@@ -96,7 +96,7 @@ def _run(arguments: list[str]) -> None:
     parser.add_argument(
         "--out",
         type=Path,
-        default=HERE / f"results-{date.today()}.jsonl",
+        default=HERE / f"results-{datetime.now(UTC).date()}.jsonl",
         help="appended to",
     )
     parser.add_argument(

@@ -55,7 +55,8 @@ def _percentile(
     return lambda row: histogram(row.figures).percentile(percent) or 0.0
 
 
-_NEVER = datetime.max.timestamp()
+#: Sorts after every moment.
+_NEVER = float("inf")
 COLUMNS = {
     column.name: column
     for column in (

@@ -68,7 +68,7 @@ def local_date_time(
     """Return a naive ``datetime``, or a JavaValue where ``local_date`` or ``local_time`` returns one."""
     micros = _micros(nano)
     if micros is not None and 1 <= year <= 9999:
-        return datetime(year, month, day, hour, minute, second, micros)
+        return datetime(year, month, day, hour, minute, second, micros)  # noqa: DTZ001 - Java's has no zone either
     time(hour, minute, second)
     text = f"{_date_text(year, month, day)}T{_time_text(hour, minute, second, nano)}"
     return JavaValue(LOCAL_DATE_TIME, text)
