@@ -1,16 +1,29 @@
-"""Loggers whose calls never raise.
+"""Loggers whose calls never raise, and that do not exist before their first use.
 
 A handler or a filter of the project's ``LOGGING`` may raise, and so may the text of an exception that is logged. A
 worker must not stop for either.
+
+Settings may import this package, before Django applies ``LOGGING``. By default that disables every logger that exists
+by then.
 """
 
 import logging
 import sys
+from functools import cached_property
 from typing import Any
 
 
 class Log(logging.LoggerAdapter[logging.Logger]):
     """A logger whose errors are printed instead of raised."""
+
+    def __init__(self, name: str) -> None:
+        # The base class would make the logger here.
+        self._name = name
+        self.extra = None
+
+    @cached_property
+    def logger(self) -> logging.Logger:  # type: ignore[override]
+        return logging.getLogger(self._name)
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
         if not self.isEnabledFor(level):
@@ -53,5 +66,5 @@ def class_name(error: BaseException) -> str:
 
 
 def get_log(name: str) -> Log:
-    """Return the log with a name, as ``logging.getLogger`` does."""
-    return Log(logging.getLogger(name))
+    """Return the log with a name; `logging` makes its logger at the first call."""
+    return Log(name)

@@ -152,6 +152,77 @@ def test_tasks_can_be_decorated_before_django_is_set_up() -> None:
     assert told == "1 2\n"
 
 
+def test_importing_any_module_makes_no_logger_of_ours() -> None:
+    """Settings may import the package: `LOGGING` disables the loggers that exist when Django applies it."""
+    told = run_python(
+        """
+        import importlib
+        import logging
+        import pkgutil
+
+        import django
+        from django.conf import settings
+
+        import django_delayq, pytest_delayq
+
+        for name in django_delayq.__all__:
+            getattr(django_delayq, name)
+        # Most modules need no app registry; the rest are imported by Django, or after it is set up.
+        settings.configure(
+            INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "django.contrib.messages",
+                "django.contrib.sessions", "django.contrib.admin", "django_delayq", "django_delayq.outbox"],
+        )
+        django.setup()
+        count = 0
+        for module in pkgutil.walk_packages(django_delayq.__path__, "django_delayq."):
+            if module.name != "django_delayq.embedded.guardian":
+                importlib.import_module(module.name)
+                count += 1
+        assert count > 200, count
+        print([name for name in logging.root.manager.loggerDict if name.startswith("django_delayq")])
+        """
+    )
+
+    assert told == "[]\n"
+
+
+def test_logs_of_a_project_whose_settings_import_the_package_are_written(
+    tmp_path: Path,
+) -> None:
+    """`disable_existing_loggers` is Django's default."""
+    (tmp_path / "project_settings.py").write_text(
+        textwrap.dedent(
+            """
+            from django_delayq import Backoff, Durable
+
+            INSTALLED_APPS = ["django_delayq"]
+            DELAYQ = {"QUEUES": {"default": {"RETRY": Backoff()}}}
+            LOGGING = {
+                "version": 1,
+                "handlers": {"it": {"class": "logging.StreamHandler", "stream": "ext://sys.stdout"}},
+                "root": {"handlers": ["it"]},
+            }
+            """
+        )
+    )
+
+    told = run_python(
+        f"""
+        import os, sys
+        sys.path.insert(0, {str(tmp_path)!r})
+        os.environ["DJANGO_SETTINGS_MODULE"] = "project_settings"
+        import django
+        django.setup()
+        from django_delayq.jobs import commit, pausing
+        from django_delayq.queues import reading
+        for module in (commit, pausing, reading):
+            module.logger.warning("it is read: %s", module.logger.name)
+        """
+    )
+
+    assert told.count("it is read: django_delayq") == 3
+
+
 def test_version_is_one_that_installers_order() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+((a|b|rc)\d+)?", django_delayq.__version__)
 

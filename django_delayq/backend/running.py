@@ -47,6 +47,7 @@ from django_delayq.jobs.arguments import sensitive_texts
 from django_delayq.jobs.context import current_job
 from django_delayq.jobs.decisions import Cancel
 from django_delayq.jobs.job import Job, aget_job, get_job
+from django_delayq.logs import get_log
 from django_delayq.worker.attempt import (
     class_path_of,
     text_of,
@@ -54,7 +55,7 @@ from django_delayq.worker.attempt import (
     trimmed,
 )
 
-logger = logging.getLogger("django_delayq.worker")
+logger = get_log("django_delayq.worker")
 
 _encoder = msgspec.json.Encoder()
 #: Why the attempts before this one cannot be read: the server is away, or has just forgotten the job.

@@ -4,7 +4,6 @@ Django stops at the first commit hook that raises, and drops the rest. So our fa
 have run, and are then raised to whoever committed.
 """
 
-import logging
 import sys
 import weakref
 from functools import partial
@@ -20,9 +19,10 @@ from django_delayq.jobs import outbox
 from django_delayq.jobs.job import Job
 from django_delayq.jobs.once import alias_within
 from django_delayq.jobs.options import Commit, InOutbox
+from django_delayq.logs import get_log
 from django_delayq.redaction import show
 
-logger = logging.getLogger("django_delayq")
+logger = get_log("django_delayq")
 
 #: Once failures in one commit have taken this long, ms, its remaining jobs are not tried: the caller is waiting.
 PATIENCE_MS = 10_000

@@ -3,7 +3,6 @@
 It waits and looks. ``taking`` takes the elements, so that none is lost.
 """
 
-import logging
 import math
 from collections.abc import Sequence
 from datetime import timedelta
@@ -21,6 +20,7 @@ from django_delayq.codecs import Codec
 from django_delayq.delivery import limits
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.exceptions import InvalidSettings
+from django_delayq.logs import get_log
 from django_delayq.queues import calls
 from django_delayq.queues.options import check_limit, options_of
 from django_delayq.queues.reading import read
@@ -33,7 +33,7 @@ from django_delayq.wire.signing import looks_like_job
 
 T = TypeVar("T")
 
-logger = logging.getLogger(__name__)
+logger = get_log(__name__)
 
 #: How long a consumer's claim on an element lasts if it dies before it confirms, s.
 LEASE_S = 10.0

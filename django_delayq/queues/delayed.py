@@ -4,7 +4,6 @@ It offers elements, looks at waiting ones and takes them out. `BlockingQueue` ta
 """
 
 import asyncio
-import logging
 import os
 import threading
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
@@ -26,6 +25,7 @@ from django_delayq.codecs import Codec
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import REPEAT_MS
 from django_delayq.exceptions import DecodeError
+from django_delayq.logs import get_log
 from django_delayq.queues import calls
 from django_delayq.queues.options import check_limit, options_of, signed_for
 from django_delayq.queues.reading import read
@@ -40,7 +40,7 @@ from django_delayq.wire.frame import FrameFormat, unpack
 
 T = TypeVar("T")
 
-logger = logging.getLogger(__name__)
+logger = get_log(__name__)
 
 #: Payloads that one `contains` or `remove` call compares elements with.
 VALUES_BATCH = 1_000

@@ -1,13 +1,13 @@
 """Reads payloads of other writers. If a codec cannot, the error says which setting to change."""
 
-import logging
 from typing import Any
 
 from django_delayq.codecs import Codec
 from django_delayq.codecs.guess import likely_codecs, looks_like
 from django_delayq.exceptions import DecodeError
+from django_delayq.logs import get_log
 
-logger = logging.getLogger(__name__)
+logger = get_log(__name__)
 
 #: Queues for which this process has logged that StringCodec reads payloads of another codec.
 _told: set[str] = set()

@@ -5,7 +5,6 @@ lease has it. An unconfirmed element goes to the next consumer.
 """
 
 import json
-import logging
 import math
 import os
 import threading
@@ -25,10 +24,11 @@ from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.settling import Rejected
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import DecodeError
+from django_delayq.logs import get_log
 from django_delayq.queues import calls
 from django_delayq.queues.reading import read
 
-logger = logging.getLogger(__name__)
+logger = get_log(__name__)
 
 #: The pause between two attempts to confirm after the connection broke: it doubles, from the first to the second.
 CONFIRM_PAUSE_MS = (20, 500)

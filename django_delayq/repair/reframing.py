@@ -4,7 +4,6 @@ It serves teams whose Java services move across Redisson 3.21.1. A step rewrites
 between two steps finds each element once. After an interrupt, simply start again.
 """
 
-import logging
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -19,6 +18,7 @@ from django_delayq.calls.batch import BatchSizer
 from django_delayq.calls.running import run
 from django_delayq.clock import monotonic_ms
 from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.logs import get_log
 from django_delayq.repair import calls
 from django_delayq.repair.calls import FrameName, Kind
 from django_delayq.repair.pacing import finished_first, step_sizer
@@ -34,7 +34,7 @@ from django_delayq.wire.calls import START
 from django_delayq.wire.frame import FrameFormat, is_read_by
 from django_delayq.wording import gettext
 
-logger = logging.getLogger(__name__)
+logger = get_log(__name__)
 
 #: Walks over the timeout set in one run: a later one finds what producers of the other format offered meanwhile.
 PASSES = 3

@@ -1,9 +1,10 @@
 """Reads the replies of scripts that publish, and warns if an ACL refuses that: the job is stored all the same."""
 
-import logging
 from typing import Any
 
-logger = logging.getLogger(__name__)
+from django_delayq.logs import get_log
+
+logger = get_log(__name__)
 
 _told: set[bytes] = set()
 

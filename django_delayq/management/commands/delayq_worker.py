@@ -25,6 +25,7 @@ from django_delayq.clients.clients import own_clients
 from django_delayq.exceptions import DelayqError
 from django_delayq.health.problems import Level, find_server_problems
 from django_delayq.jobs import registry
+from django_delayq.logs import get_log
 from django_delayq.management.backends import prepare_tasks
 from django_delayq.management.help import CommandWithExamples
 from django_delayq.management.terminal import padded, width_of
@@ -36,7 +37,7 @@ from django_delayq.worker.process import NODE_PATIENCE_S, WorkerOptions, at_most
 from django_delayq.worker.supervisor import Supervisor
 from django_delayq.worker.surroundings import compose
 
-logger = logging.getLogger("django_delayq.worker")
+logger = get_log("django_delayq.worker")
 
 #: Environment variable that names a pipe: it closes when the reloader of a worker under --reload ends.
 RELOADER = "DELAYQ_RELOADER"
