@@ -19,9 +19,6 @@ from typing import Any
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 from django.db import connections
-from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.backends.signals import connection_created
-from django.dispatch import receiver
 
 from django_delayq.exceptions import DecodeError
 from django_delayq.jobs.context import running_job
@@ -35,6 +32,7 @@ from django_delayq.signals import heard
 from django_delayq.worker import telling, time_limit
 from django_delayq.worker.attempt import Attempt, Read, class_name, text_of
 from django_delayq.worker.caches import make_caches
+from django_delayq.worker.databases import database_use
 from django_delayq.worker.forks import leave, let_go_when_forked
 from django_delayq.worker.surroundings import Surroundings
 from django_delayq.worker.time_limit import READING, ThreadTimeLimit, exceeds
@@ -45,48 +43,6 @@ logger = get_log("django_delayq.worker")
 
 #: Threads that decode payloads which would hold up the event loop; they start when they are needed.
 READERS = 4
-
-
-class _DatabaseUse(threading.local):
-    """Does what Django does around a request, but only for this thread's open connections: all would cost too much."""
-
-    #: Whether this thread has connected to a database; Django's signal says so.
-    has_connected = False
-
-    def __init__(self) -> None:
-        self._connections: list[BaseDatabaseWrapper] = []
-
-    def begin(self) -> None:
-        """Do what Django does for request_started."""
-        for connection in self._connections:
-            connection.queries_log.clear()
-            connection.close_if_unusable_or_obsolete()
-
-    def end(self, *, was_interrupted: bool) -> None:
-        """Do what Django does for request_finished, and end every transaction that the task has left open.
-
-        Called only in a thread that has connected.
-        """
-        self._connections.clear()
-        for connection in connections.all(initialized_only=True):
-            if not was_interrupted and not connection.in_atomic_block:
-                connection.close_if_unusable_or_obsolete()
-                self._connections.append(connection)
-                continue
-            # The exception may have struck in the middle of an atomic block's end. Then the connection's own idea of
-            # its transaction cannot be trusted, and the next task would work in a transaction that nobody commits.
-            try:
-                connection.close()
-            finally:
-                del connections[connection.alias]
-
-
-_database_use = _DatabaseUse()
-
-
-@receiver(connection_created, dispatch_uid="django_delayq.worker")
-def _note_connection(**kwargs: object) -> None:
-    _database_use.has_connected = True
 
 
 #: Put in the queue of the threads, this asks for a sign of life.
@@ -347,8 +303,8 @@ class ThreadExecutor:
         limit: ThreadTimeLimit | None = None
         running_job.set(attempt.job)
         try:
-            if _database_use.has_connected:
-                _database_use.begin()
+            if database_use.has_connected:
+                database_use.begin()
             if is_heard := heard.attempts:
                 telling.tell_start(attempt)
             limit_s = attempt.time_limit_s
@@ -379,23 +335,21 @@ class ThreadExecutor:
             # If a task raises SystemExit or KeyboardInterrupt, it ends the attempt, not the worker.
             attempt.fail(error)
         finally:
-            if _database_use.has_connected:
-                _database_use.end(
-                    was_interrupted=limit is not None and limit.has_struck
-                )
+            if database_use.has_connected:
+                database_use.end(was_interrupted=limit is not None and limit.has_struck)
 
     def _tell(self, attempt: Attempt) -> None:
         """Tell of an attempt's end. Its receivers use the database as another task would, and not in what this one left."""
         running_job.set(attempt.job)
         try:
-            if _database_use.has_connected:
-                _database_use.begin()
+            if database_use.has_connected:
+                database_use.begin()
             telling.tell_end(attempt)
             if self._is_fork:
                 leave(None)
         finally:
-            if _database_use.has_connected:
-                _database_use.end(was_interrupted=False)
+            if database_use.has_connected:
+                database_use.end(was_interrupted=False)
 
     def _surrounded(
         self,
