@@ -7,6 +7,11 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 from django.dispatch import receiver
 
+from django_delayq.logs import class_name, get_log
+from django_delayq.redaction import redact
+
+logger = get_log("django_delayq.worker")
+
 
 class DatabaseUse(threading.local):
     """Does what Django does around a request, but only for this thread's open connections: all would cost too much."""
@@ -19,9 +24,13 @@ class DatabaseUse(threading.local):
 
     def begin(self) -> None:
         """Do what Django does for request_started."""
-        for connection in self._connections:
-            connection.queries_log.clear()
-            connection.close_if_unusable_or_obsolete()
+        for connection in list(self._connections):
+            try:
+                connection.queries_log.clear()
+                connection.close_if_unusable_or_obsolete()
+            except Exception as error:
+                self._connections.remove(connection)
+                _give_up(connection, error)
 
     def end(self, *, was_interrupted: bool) -> None:
         """Do what Django does for request_finished, and end every transaction that the task has left open.
@@ -30,16 +39,37 @@ class DatabaseUse(threading.local):
         """
         self._connections.clear()
         for connection in connections.all(initialized_only=True):
-            if not was_interrupted and not connection.in_atomic_block:
-                connection.close_if_unusable_or_obsolete()
-                self._connections.append(connection)
-                continue
-            # The exception may have struck in the middle of an atomic block's end. Then the connection's own idea of
-            # its transaction cannot be trusted, and the next task would work in a transaction that nobody commits.
             try:
+                if not was_interrupted and not connection.in_atomic_block:
+                    connection.close_if_unusable_or_obsolete()
+                    self._connections.append(connection)
+                    continue
+                # The exception may have struck in the middle of an atomic block's end. Then the connection's own idea of
+                # its transaction cannot be trusted, and the next task would work in a transaction that nobody commits.
                 connection.close()
-            finally:
+            except Exception as error:
+                _give_up(connection, error)
+            else:
                 del connections[connection.alias]
+
+
+def close_connections() -> None:
+    """Close all connections of this thread, as `connections.close_all` does, whatever one of them raises."""
+    for connection in connections.all(initialized_only=True):
+        try:
+            connection.close()
+        except Exception as error:
+            _give_up(connection, error)
+
+
+def _give_up(connection: BaseDatabaseWrapper, error: Exception) -> None:
+    """Let go of a connection that cannot be closed: who uses this database next connects anew."""
+    logger.error(
+        "a connection to database %r cannot be closed: %s",
+        connection.alias,
+        redact(f"{class_name(error)}: {error}"),
+    )
+    del connections[connection.alias]
 
 
 database_use = DatabaseUse()

@@ -18,7 +18,6 @@ from threading import Lock
 from typing import Any
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
-from django.db import connections
 
 from django_delayq.exceptions import DecodeError
 from django_delayq.jobs.context import running_job
@@ -32,7 +31,7 @@ from django_delayq.signals import heard
 from django_delayq.worker import telling, time_limit
 from django_delayq.worker.attempt import Attempt, Read, class_name, text_of
 from django_delayq.worker.caches import make_caches
-from django_delayq.worker.databases import database_use
+from django_delayq.worker.databases import close_connections, database_use
 from django_delayq.worker.forks import leave, let_go_when_forked
 from django_delayq.worker.surroundings import Surroundings
 from django_delayq.worker.time_limit import READING, ThreadTimeLimit, exceeds
@@ -290,7 +289,7 @@ class ThreadExecutor:
         except BaseException as error:
             self._bury(index, error)
         finally:
-            connections.close_all()
+            close_connections()
 
     def _bury(self, index: int, error: BaseException) -> None:
         """Record that this thread ends, although nothing should be able to end it."""
@@ -647,7 +646,7 @@ class LoopExecutor:
                     leave(None)
             finally:
                 if context in SyncToAsync.context_to_thread_executor:
-                    await sync_to_async(connections.close_all)()
+                    await sync_to_async(close_connections)()
 
     async def _prepare(self, attempt: Attempt) -> bool:
         if attempt.task is not None:
@@ -725,7 +724,7 @@ class LoopExecutor:
                 finally:
                     # Most tasks have used no thread, and starting one costs more than all the rest.
                     if context in SyncToAsync.context_to_thread_executor:
-                        await sync_to_async(connections.close_all)()
+                        await sync_to_async(close_connections)()
         finally:
             if overdue is not None:
                 overdue.cancel()

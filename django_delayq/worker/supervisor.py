@@ -13,7 +13,6 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from django.db import connections
 from redis.client import Redis
 from redis.exceptions import RedisError
 
@@ -25,6 +24,7 @@ from django_delayq.delivery import claiming
 from django_delayq.logs import get_log
 from django_delayq.redaction import redact
 from django_delayq.worker import heartbeat
+from django_delayq.worker.databases import close_connections
 from django_delayq.worker.memory import MemoryLimit
 from django_delayq.worker.process import (
     DISMISSED,
@@ -163,7 +163,7 @@ class Supervisor:
 
     def _start(self) -> None:
         owner = os.urandom(8)
-        connections.close_all()
+        close_connections()
         # Otherwise the child would write what these buffers hold a second time.
         sys.stdout.flush()
         sys.stderr.flush()

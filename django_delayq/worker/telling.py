@@ -13,8 +13,6 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple
 
-from django.db import connections
-
 from django_delayq.clock import boottime_ms, monotonic_ms
 from django_delayq.delivery.claiming import EndedHere
 from django_delayq.delivery.states import State
@@ -40,6 +38,7 @@ from django_delayq.signals import (
 )
 from django_delayq.worker.attempt import Attempt, Verdict
 from django_delayq.worker.caches import make_caches, take_over
+from django_delayq.worker.databases import close_connections
 
 logger = get_log("django_delayq.worker")
 
@@ -247,7 +246,7 @@ class Teller:
                     self._count -= waiting.signals
                     self._bytes -= waiting.size
         finally:
-            connections.close_all()
+            close_connections()
 
     def _next(self) -> _Waiting | None:
         """Return what is to be told next. If there is nothing, the thread ends."""
