@@ -56,6 +56,17 @@ def test_limit_of_tasks_is_set(browser: Client, queue: Queue) -> None:
     assert (limit.limit, limit.concurrency) == ("admin-bank", 9)
 
 
+def test_limits_of_a_queue_are_sentences_of_their_own(
+    browser: Client, queue: Queue
+) -> None:
+    set_limit(queue.name, concurrency=2)
+    set_limit(queue.name, limit="admin-bank", concurrency=3)
+
+    page = content_of(browser.get(url("queue", queue.name)))
+
+    assert page.count(". Limited, limit admin-bank") == 1
+
+
 def test_queue_shows_the_limits_that_concern_it(
     browser: Client, queue: Queue, settings: Any
 ) -> None:
