@@ -13,7 +13,13 @@ from django_delayq import conf
 from django_delayq.admin import pages
 from django_delayq.admin.visit import Visit
 from django_delayq.clock import epoch_ms
-from django_delayq.delivery.statistics import Figures, Histogram, Outcome
+from django_delayq.delivery.statistics import (
+    OTHER,
+    UNKNOWN,
+    Figures,
+    Histogram,
+    Outcome,
+)
 from django_delayq.jobs.schedules import get_schedules
 from django_delayq.jobs.statistics import tasks_statistics
 from django_delayq.showing.display import Moment, clean, short_time_text
@@ -55,6 +61,11 @@ def _percentile(
     return lambda row: histogram(row.figures).percentile(percent) or 0.0
 
 
+#: What is counted under a name that no task has, so that no search finds it.
+_COLLECTIVE = {
+    UNKNOWN: gettext_lazy("(task unknown)"),
+    OTHER: gettext_lazy("(other tasks)"),
+}
 #: Sorts after every moment.
 _NEVER = float("inf")
 COLUMNS = {
@@ -174,10 +185,11 @@ def _shown(visit: Visit, row: Row, now_ms: int) -> dict[str, Any]:
     figures = row.figures
     moment = row.next and Moment.of(int(row.next.timestamp() * 1000), now_ms)
     query = urlencode({"queue": row.queue, "task": row.task})
+    collective = _COLLECTIVE.get(row.task)
     return {
-        "task": clean(row.task),
+        "task": clean(row.task) if collective is None else collective,
         "queue": row.queue,
-        "url": visit.search_url(query),
+        "url": visit.search_url(query) if collective is None else "",
         "queue_url": visit.queue_url(row.queue),
         "runs": figures.runs,
         "failures": figures.failures,

@@ -35,6 +35,8 @@ from django_delayq.delivery.keys import DeliveryKeys
 FIGURES_BATCH = 20
 #: The name that stands for all tasks beyond those that a queue has figures of.
 OTHER = "other"
+#: The name that stands for jobs whose task cannot be read.
+UNKNOWN = "?"
 #: The most tasks that a queue may keep figures of by their names.
 MOST_TASKS = 5_000
 #: Characters of the name of a task that are kept.

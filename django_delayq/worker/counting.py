@@ -20,6 +20,7 @@ from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.statistics import (
     FIGURES_BATCH,
     LAST_BUCKET,
+    UNKNOWN,
     Figures,
     Histogram,
     Outcome,
@@ -35,8 +36,6 @@ logger = get_log("django_delayq.worker")
 COUNT_AFTER_MS = 10_000.0
 #: So many times are counted at once.
 COUNTED_AT_ONCE = 4_096
-#: The name under which everything is counted whose task this process does not know.
-UNKNOWN = "?"
 #: The verdicts of attempts that ran.
 _RAN = frozenset(
     {Verdict.SUCCEED, Verdict.RETRY, Verdict.SNOOZE, Verdict.CANCEL, Verdict.BURY}
@@ -48,7 +47,8 @@ _OUTCOMES = {
 }
 #: Before the first attempt of a batch. None is the task of attempts whose task this process does not know.
 _NO_TASK_YET = object()
-_Key = tuple[str, TaskDefinition | None, Verdict, bool]
+#: Queue; task, or the name of one that this process does not know; verdict; whether the task ran.
+_Key = tuple[str, TaskDefinition | str | None, Verdict, bool]
 
 
 class _Counted:
@@ -100,7 +100,6 @@ class Counting:
         self._most_tasks = most_tasks
         #: When to write, by `monotonic_ms`; infinite while there is nothing to write.
         self.due_ms = float("inf")
-        # By queue, task and verdict, and whether the task ran.
         self._counted: dict[_Key, _Counted] = {}
         self._uncounted = 0
         # Where the last attempts were counted, and what they were; None: nowhere.
@@ -126,11 +125,12 @@ class Counting:
             return
         task: object = _NO_TASK_YET
         for attempt in attempts:
-            if attempt.task is not task:
+            if attempt.task is not task or task is None:
                 task = attempt.task
                 # Most attempts are like those before; comparing saves look-ups, as Python hashes enum members slowly.
                 if (
-                    task is not self._last_task
+                    task is None
+                    or task is not self._last_task
                     or attempt.verdict is not self._last_verdict
                     or attempt.queue is not self._last_queue
                     or attempt.is_unrun
@@ -162,7 +162,10 @@ class Counting:
         if verdict not in _OUTCOMES:
             return
         has_run = verdict in _RAN and not attempt.is_unrun
-        key = attempt.queue.name, attempt.task, verdict, has_run
+        task: TaskDefinition | str | None = attempt.task
+        if task is None and verdict is Verdict.HOLD and not attempt.waits_for_key:
+            task = attempt.unknown_task
+        key = attempt.queue.name, task, verdict, has_run
         if key not in self._counted:
             self._counted[key] = _Counted(has_run=has_run)
             self.due_ms = min(self.due_ms, monotonic_ms() + COUNT_AFTER_MS)
@@ -183,7 +186,8 @@ class Counting:
             found[queue][""].add(figures)
             # A job that is given back unopened has a task, which only nobody has looked up.
             if task is not None:
-                found[queue][task.name].add(figures)
+                name = task if isinstance(task, str) else task.name
+                found[queue][name].add(figures)
             elif verdict is not Verdict.GIVE_BACK:
                 found[queue][UNKNOWN].add(figures)
         self._counted = {}

@@ -20,11 +20,11 @@ from django_delayq.clients.clients import own_clients
 from django_delayq.conf import QueueSettings, get_settings
 from django_delayq.delivery import looking, statistics
 from django_delayq.delivery.claiming import Leased
-from django_delayq.delivery.statistics import Figures, Outcome, bucket_of
+from django_delayq.delivery.statistics import UNKNOWN, Figures, Outcome, bucket_of
 from django_delayq.jobs.statistics import queue_statistics, statistics_totals
 from django_delayq.worker import counting, planning
 from django_delayq.worker.attempt import Attempt, Verdict
-from django_delayq.worker.counting import UNKNOWN, Counting, counted
+from django_delayq.worker.counting import Counting, counted
 from tests.polling import wait_until
 from tests.worker.conftest import every_server
 from tests.worker.project import tasks
@@ -255,6 +255,26 @@ def test_times_are_counted_in_the_buckets_of_the_format(seed) -> None:
 
 def test_clock_that_is_off_makes_no_negative_sum() -> None:
     assert counted([-500.0]).sum_us == 0
+
+
+def test_held_jobs_are_counted_by_the_names_that_this_process_does_not_know() -> None:
+    found = Counting(_Line(), 1_000)
+    first, second, third, unsigned = attempts(4, task=None, verdict=Verdict.HOLD)
+    for attempt, name, hold_ms in (
+        (first, "shop.gone", 900),
+        (second, "shop.lost", 900),
+        (third, "shop.gone", 900),
+        (unsigned, "key 0a1b", None),
+    ):
+        attempt.unknown_task, attempt.hold_ms = name, hold_ms
+    found.note([first, second, third, unsigned])
+
+    assert {name: each.outcomes.total() for name, each in taken(found).items()} == {
+        "": 4,
+        "shop.gone": 2,
+        "shop.lost": 1,
+        UNKNOWN: 1,
+    }
 
 
 def test_batch_of_several_tasks_is_counted_by_task() -> None:
