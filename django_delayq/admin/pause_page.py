@@ -9,8 +9,7 @@ from django.utils.translation import gettext
 from django_delayq.admin.forms import PauseForm
 from django_delayq.admin.visit import Visit, queue_of
 from django_delayq.exceptions import TaskNotFound
-from django_delayq.jobs.pausing import MAX_REASON, pause, resume
-from django_delayq.showing import display
+from django_delayq.jobs.pausing import pause, resume
 
 
 def pause_queue(visit: Visit, queue: str) -> HttpResponse:
@@ -32,7 +31,6 @@ def pause_queue(visit: Visit, queue: str) -> HttpResponse:
         settings.name,
         until=None if minutes is None else timedelta(minutes=minutes),
         reason=reason,
-        by=display.clean(visit.request.user.get_username())[:MAX_REASON],
     )
     text = gettext("Queue {queue} is paused.").format(queue=settings.name)
     visit.message(text, messages.SUCCESS)

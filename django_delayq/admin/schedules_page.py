@@ -99,44 +99,44 @@ def row_of(schedule: Schedule) -> Row:
 class Action:
     """What a button does, and what is said of it."""
 
-    #: Takes the schedule, what was posted and the user's name; returns what is said of it.
-    act: Callable[[Schedule, Mapping[str, str], str], str]
+    #: Takes the schedule and what was posted; returns what is said of it.
+    act: Callable[[Schedule, Mapping[str, str]], str]
     #: What the admin's log has of it before it is done.
     log: str | Promise
     #: It needs the right to delete.
     deletes: bool = False
 
 
-def _pause(schedule: Schedule, posted: Mapping[str, str], by: str) -> str:
+def _pause(schedule: Schedule, posted: Mapping[str, str]) -> str:
     reason = posted.get("reason", "")[:MAX_REASON]
-    schedule.pause(reason=reason, by=clean(by)[:MAX_REASON])
+    schedule.pause(reason=reason)
     return gettext("Schedule {name} is paused.").format(name=schedule.name)
 
 
-def _resume(schedule: Schedule, posted: Mapping[str, str], by: str) -> str:
+def _resume(schedule: Schedule, posted: Mapping[str, str]) -> str:
     schedule.resume()
     return gettext("Schedule {name} is resumed.").format(name=schedule.name)
 
 
-def _fire(schedule: Schedule, posted: Mapping[str, str], by: str) -> str:
+def _fire(schedule: Schedule, posted: Mapping[str, str]) -> str:
     template = gettext("Schedule {name} was fired: job {id} is due now.")
     return template.format(name=schedule.name, id=schedule.fire().id)
 
 
-def _change(schedule: Schedule, posted: Mapping[str, str], by: str) -> str:
+def _change(schedule: Schedule, posted: Mapping[str, str]) -> str:
     when = cron(posted.get("cron", ""), tz=posted.get("tz", "").strip() or None)
     schedule.override(when)
     template = gettext("Schedule {name} has other moments: {moments}.")
     return template.format(name=schedule.name, moments=when_text(when))
 
 
-def _take_back(schedule: Schedule, posted: Mapping[str, str], by: str) -> str:
+def _take_back(schedule: Schedule, posted: Mapping[str, str]) -> str:
     schedule.override(None)
     template = gettext("Schedule {name} has the moments of its definition again.")
     return template.format(name=schedule.name)
 
 
-def _delete(schedule: Schedule, posted: Mapping[str, str], by: str) -> str:
+def _delete(schedule: Schedule, posted: Mapping[str, str]) -> str:
     template = (
         gettext("Schedule {name} is deleted.")
         if schedule.delete()
@@ -188,7 +188,7 @@ def _change_schedule(visit: Visit, settings: QueueSettings) -> None:
         visit.check_may_delete()
     else:
         visit.check_may_change()
-    name, by = str(posted.get("name")), visit.request.user.get_username()
+    name = str(posted.get("name"))
     try:
         schedule = get_schedule(name, settings.name)
     except DelayqError as error:
@@ -196,7 +196,7 @@ def _change_schedule(visit: Visit, settings: QueueSettings) -> None:
         return
     entry = visit.begin(settings, str(action.log).format(name=name))
     try:
-        text, level = action.act(schedule, posted, by), messages.SUCCESS
+        text, level = action.act(schedule, posted), messages.SUCCESS
     except DelayqError as error:
         text, level = str(error), messages.WARNING
     visit.add_outcome(entry, text)

@@ -26,6 +26,7 @@ from django_delayq.delivery.looking import Counts
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import DelayqError, QueueNotFound
 from django_delayq.faults import describe_fault
+from django_delayq.jobs.pausing import MAX_REASON, acting_as
 from django_delayq.models import Job
 from django_delayq.showing import display
 from django_delayq.translating import say_fault
@@ -64,6 +65,10 @@ class Visit:
     @property
     def may_delete(self) -> bool:
         return self._admin.has_delete_permission(self.request)
+
+    @property
+    def user_name(self) -> str:
+        return display.clean(self.request.user.get_username())[:MAX_REASON]
 
     def check_may_view(self) -> None:
         if not self._admin.has_view_or_change_permission(self.request):
@@ -232,9 +237,13 @@ Page = Callable[..., HttpResponse]
 
 
 def answer(visit: Visit, page: Page, **parts: Any) -> HttpResponse:
-    """Show a page; or, if the server does not answer, one that says what is wrong."""
+    """Show a page; or, if the server does not answer, one that says what is wrong.
+
+    What the page changes is recorded as done by the user.
+    """
     try:
-        return page(visit, **parts)
+        with acting_as(visit.user_name):
+            return page(visit, **parts)
     except (RedisError, DelayqError) as error:
         context = {
             "fault": say_fault(describe_fault(error)),

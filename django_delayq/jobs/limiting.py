@@ -25,7 +25,7 @@ from django_delayq.delivery.sharding import parse_shard, share_of
 from django_delayq.exceptions import InvalidArguments
 from django_delayq.jobs import registry
 from django_delayq.jobs.limit import MAX_LIMIT_NAME, Limit, is_limit_name
-from django_delayq.jobs.pausing import this_process
+from django_delayq.jobs.pausing import actor
 from django_delayq.jobs.sharding import on_each
 from django_delayq.logs import get_log
 from django_delayq.redaction import show
@@ -172,7 +172,7 @@ def _setting(
         raise InvalidArguments(
             "set_limit() changes nothing: give concurrency=, rate=, or both. clear_limit() forgets what was set"
         )
-    by = this_process()
+    by = actor()
     queues = _queues_of(queue, name, "set_limit")
     if name is not None:
         yield from _checking_name(name, queues)
@@ -265,7 +265,7 @@ def _clearing(queue: str | None, limit: str | Limit | None) -> Steps[bool]:
                 "%squeue %s is again what the code says, by %s",
                 what,
                 each.name,
-                this_process(),
+                actor(),
             )
         yield from _loosening(each, name)
 

@@ -5,7 +5,9 @@ This module checks what a caller says, and knows the queues of a pause. What a p
 
 import getpass
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -120,7 +122,7 @@ def _pausing(
     queues = _queues_of(queue, name, "pause")
     when = "" if until is None else _parse_until(until)
     by, reason = (
-        checked_text(by or this_process(), "by"),
+        checked_text(by or actor(), "by"),
         checked_text(reason, "reason"),
     )
 
@@ -162,7 +164,7 @@ def _resuming(queue: str | None, task: Task | None) -> Steps[bool]:
             was_paused = True
             what = f"queue {each.name}" if name is None else f"task {name}"
             where = "" if name is None else f" on queue {each.name}"
-            logger.warning("%s was resumed%s, by %s", what, where, this_process())
+            logger.warning("%s was resumed%s, by %s", what, where, actor())
         if name is not None:
             yield from _releasing(each, name)
 
@@ -303,8 +305,26 @@ def checked_text(text: object, what: str) -> str:
     return text
 
 
-def this_process() -> str:
-    """Return the user and the host of this process."""
+_acting_as: ContextVar[str] = ContextVar("django_delayq_acting_as", default="")
+
+
+@contextmanager
+def acting_as(name: str) -> Iterator[None]:
+    """Record this name for every change inside the block, in place of the user and host of this process.
+
+    ``name`` is what `checked_text` takes.
+    """
+    token = _acting_as.set(" ".join(name.split()))
+    try:
+        yield
+    finally:
+        _acting_as.reset(token)
+
+
+def actor() -> str:
+    """Return who makes a change: the name of `acting_as`, else the user and the host of this process."""
+    if name := _acting_as.get():
+        return name
     try:
         user = getpass.getuser()
     except (OSError, KeyError):

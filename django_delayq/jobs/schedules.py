@@ -33,7 +33,7 @@ from django_delayq.jobs.decorator import DelayedTask
 from django_delayq.jobs.job import Draft, Job
 from django_delayq.jobs.moments import When, datetime_of, when_of
 from django_delayq.jobs.options import CallOptions, TaskOptions, check_priority
-from django_delayq.jobs.pausing import Task, checked_text, name_of, this_process
+from django_delayq.jobs.pausing import Task, actor, checked_text, name_of
 from django_delayq.jobs.periodic import CatchUp, Change, CodeSchedule, Definition
 from django_delayq.jobs.registry import get_task
 from django_delayq.logs import get_log
@@ -601,7 +601,7 @@ def _too_busy(name: str) -> InvalidSchedule:
 
 def _pausing(schedule: Schedule, reason: str, by: str) -> Steps[Schedule]:
     by, reason = (
-        checked_text(by or this_process(), "by"),
+        checked_text(by or actor(), "by"),
         checked_text(reason, "reason"),
     )
     paused = yield from _changing(schedule, paused_ms=1, by=by, reason=reason)
@@ -621,7 +621,7 @@ def _resuming(schedule: Schedule) -> Steps[Schedule]:
         "schedule %s of queue %s was resumed, by %s",
         schedule.name,
         schedule.queue,
-        this_process(),
+        actor(),
     )
     return resumed
 
@@ -643,7 +643,7 @@ def _overriding(schedule: Schedule, when: When | None) -> Steps[Schedule]:
         "the moments of its definition again"
         if when is None
         else f"the moments {when}",
-        this_process(),
+        actor(),
     )
     return changed
 
@@ -704,7 +704,7 @@ def _deleting(schedule: Schedule) -> Steps[bool]:
                 "schedule %s of queue %s was deleted, by %s",
                 schedule.name,
                 queue.name,
-                this_process(),
+                actor(),
             )
             return True
     raise _too_busy(schedule.name)

@@ -25,6 +25,7 @@ from django_delayq.delivery.workers import (
     read_workers,
 )
 from django_delayq.exceptions import InvalidSearch, NotSigned
+from django_delayq.jobs.pausing import actor
 from django_delayq.redaction import show
 
 #: What a process can be told.
@@ -94,6 +95,8 @@ class Order(msgspec.Struct):
     do: str
     #: When it is void, by the server's clock, epoch ms.
     till_ms: int
+    #: Who gave it; empty: a version that did not say so.
+    by: str = ""
 
 
 _encode = msgspec.json.Encoder().encode
@@ -229,7 +232,7 @@ def _ordering(worker_id: str, do: str) -> Steps[bool]:
             f"{show(worker_id)} is not the id of a worker's process; take one from workers()"
         )
     page: WorkersPage = yield read_workers(REGISTRY, count=1)
-    order = Order(do, page.now_ms + ORDER_MS)
+    order = Order(do, page.now_ms + ORDER_MS, actor())
     sealed = conf.get_keyring().seal(_place(worker_id), _encode(order))
     is_there: bool = yield give_order(REGISTRY, worker_id, sealed)
     info: WorkerInfo | None = yield read_worker(REGISTRY, worker_id)

@@ -158,7 +158,11 @@ class Registering:
                 order.do,
             )
         else:
-            logger.warning("this process was told from afar to %s", _SAID[order.do])
+            logger.warning(
+                "this process was told from afar to %s%s",
+                _SAID[order.do],
+                f", by {order.by}" if order.by else "",
+            )
             do()
 
 

@@ -11,13 +11,14 @@ from django_delayq import cron, delayed_task
 from django_delayq.admin import workers_page
 from django_delayq.calls.running import run
 from django_delayq.calls.together import Exchange
+from django_delayq.delivery.statistics import OTHER, UNKNOWN
 from django_delayq.delivery.workers import (
     REGISTRY,
     WorkerInfo,
     register,
 )
 from django_delayq.jobs.schedules import store_schedule
-from django_delayq.jobs.workers import read_order, workers
+from django_delayq.jobs.workers import Order, read_order, workers
 from tests.admin import living
 from tests.admin.conftest import url
 from tests.admin.filling import Queue
@@ -25,13 +26,17 @@ from tests.admin.test_job_admin import content_of, messages_of
 from tests.admin.test_overview import XSS
 
 
-def order_for(queue: Queue, worker_id: str) -> str | None:
+def given_order(queue: Queue, worker_id: str) -> Order | None:
     """Return what a process is told when it says that it lives."""
     seconds, micros = queue.client.time()
     now_ms = seconds * 1000 + micros // 1000
     info = WorkerInfo("web1", 4711, "1", 2, [queue.name])
     sealed = run(queue.client, register(REGISTRY, worker_id, info)).order
-    order = read_order(worker_id, sealed, now_ms) if sealed else None
+    return read_order(worker_id, sealed, now_ms) if sealed else None
+
+
+def order_for(queue: Queue, worker_id: str) -> str | None:
+    order = given_order(queue, worker_id)
     return order.do if order is not None else None
 
 
@@ -289,6 +294,21 @@ def test_periodic_task_shows_when_it_is_next_due(browser: Client, queue: Queue) 
     (row,) = page.context["rows"]
     assert (row["task"], row["runs"]) == ("tasks.nightly", 0)
     assert row["next"].relative.startswith("in ")
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"), [(UNKNOWN, "(task unknown)"), (OTHER, "(other tasks)")]
+)
+def test_name_that_stands_for_several_tasks_leads_nowhere(
+    browser: Client, queue: Queue, name: str, shown: str
+) -> None:
+    living.measure(queue, **{name: living.figures_of(3)})
+
+    page = browser.get(url("tasks"), {"queue": queue.name})
+
+    assert f">{shown}</th>" in page.content.decode()
+    (row,) = page.context["rows"]
+    assert not row["url"]
 
 
 def test_a_thousand_tasks_are_paged(browser: Client, queue: Queue) -> None:
