@@ -172,7 +172,7 @@ def _meeting(
         if job.created:
             return
     raise MaybeScheduled(
-        f"job {job.draft.new.token} of {job.task!r} is not stored: the job that holds its unique key {job.unique!r} changed"
+        f"job {job.queue}:{job.draft.new.token} of {job.task!r} is not stored: the job that holds its unique key {job.unique!r} changed"
         f" {MOST_MEETINGS} times while this call was to change it. Pass error.unsent to schedule_many",
         [job],
     )
@@ -205,7 +205,7 @@ def _changing_holder(
     reply = yield from durably(call, waiting)
     if reply.outcome is State.HELD:
         raise MaybeScheduled(
-            f"job {draft.new.token} of {job.task!r} is not stored: the job that holds its unique key {job.unique!r} is on its"
+            f"job {job.queue}:{draft.new.token} of {job.task!r} is not stored: the job that holds its unique key {job.unique!r} is on its"
             " way to another server, as delayq_export and delayq_import take it. Schedule this one there; or here, once"
             " that has ended",
             [job],

@@ -385,6 +385,7 @@ def test_the_holder_of_a_key_that_is_on_its_way_is_told_as_such(
 
     with pytest.raises(MaybeScheduled, match="on its way to another server") as caught:
         schedule(task, 7_200, "k")
+    assert str(caught.value).startswith(f"job {queue}:")
 
     call("delayq_export", "--release", "--queue", queue)
     (job,) = schedule_many(caught.value.unsent)
