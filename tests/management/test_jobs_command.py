@@ -309,7 +309,43 @@ def test_show_says_which_ids_lead_nowhere_and_shows_the_others(
     told = said.err.splitlines()
     assert "no job has the id" in told[0]
     assert "'mails' is not configured" in told[1]
-    assert "'X' is not a job id" in told[2]
+    assert "has the token 'X'" in told[2]
+
+
+def test_show_finds_a_token_alone_on_any_queue_and_shard(
+    settings: Any, queue: str, hand: Hand, call: Call
+) -> None:
+    shards = {f"{queue}-2": {"SHARDS": 3}}
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {queue: {}, **shards}}
+    plain = add(queue, 1)
+    sharded = [add(f"{queue}-2", n) for n in range(9)]
+    over = EndRecord("e" * 22, ADD, State.SUCCEEDED, 1_790_000_000_000, 1.5, 2.5, 1)
+    hand.run(ended.note_ended(hand.keys, [over], keep=10))
+    assert len({job.queue for job in sharded}) > 1
+
+    for job_id in (plain.id, *(job.id for job in sharded), f"{queue}:{over.token}"):
+        said = call("delayq_jobs", "show", job_id.rpartition(":")[2])
+
+        assert said.status == 0
+        assert f"ID {job_id}" in " ".join(said.out.split())
+
+
+def test_jobs_are_changed_by_their_tokens_alone(
+    queue: str, hand: Hand, call: Call
+) -> None:
+    one, two, three = (add(queue, n) for n in range(3))
+    dead, worse = one_dead(queue, hand, 4), one_dead(queue, hand, 5)
+
+    for job, verb, done in (
+        (one, ["cancel"], "is cancelled"),
+        (two, ["reschedule", "--in", "5h"], "is rescheduled"),
+        (three, ["run"], "is due now"),
+        (dead, ["retry"], "starts over"),
+        (worse, ["discard"], "is discarded"),
+    ):
+        # Both name the same job, which is changed once.
+        said = call("delayq_jobs", verb[0], job.token, job.id, *verb[1:])
+        assert (said.status, said.out) == (0, f"{job.id} {done}\n")
 
 
 def test_sensitive_arguments_are_shown_nowhere(queue: str, call: Call) -> None:

@@ -5,16 +5,17 @@ import sys
 from argparse import SUPPRESS
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from django.core.management.base import CommandError, CommandParser
 from django.utils import timezone
 from django.utils.functional import Promise
 from django.utils.translation import gettext, gettext_lazy, ngettext, ngettext_lazy
 
+from django_delayq import conf
 from django_delayq.delivery.searching import SEARCH_PAGE
 from django_delayq.delivery.states import GRAVES, State
 from django_delayq.exceptions import InvalidSearch, JobNotFound, QueueNotFound
@@ -32,9 +33,11 @@ from django_delayq.management.terminal import (
     width_of_screen,
 )
 from django_delayq.management.times import moment, span, window
+from django_delayq.redaction import show
 from django_delayq.showing.plain_json import json_text
 from django_delayq.translating import number_text, state_label
 
+T = TypeVar("T")
 #: Rows of a table, unless --limit says otherwise.
 LISTED_ROWS = 100
 #: Jobs that a question and a dry run show as examples.
@@ -181,7 +184,12 @@ class Command(CommandWithExamples):
             ),
         )
         showing.add_argument(
-            "ids", nargs="+", metavar="ID", help=gettext("ids, as list shows them.")
+            "ids",
+            nargs="+",
+            metavar="ID",
+            help=gettext(
+                "ids, as list shows them, or only what is behind the last colon."
+            ),
         )
         self._add_json(showing, gettext("print a JSON object a line, for programs."))
         self._add_base(showing)
@@ -366,7 +374,7 @@ class Command(CommandWithExamples):
         missing, start = 0, ""
         for job_id in options["ids"]:
             try:
-                shown = jobs_report.look_at(job_id)
+                shown = _by_id_or_token(jobs_report.look_at, job_id)
             except (JobNotFound, QueueNotFound) as error:
                 self.stderr.write(printable(error))
                 missing += 1
@@ -423,13 +431,17 @@ class Command(CommandWithExamples):
                 returncode=WRONG_CALL,
             )
         failed = 0
-        for job_id in dict.fromkeys(options["ids"]):
+        done: set[str] = set()
+        for job_id in options["ids"]:
             try:
-                job = get_job(job_id)
+                job = _by_id_or_token(get_job, job_id)
             except (JobNotFound, QueueNotFound) as error:
                 self._tell_of(job_id, str(error), None, options)
                 failed += 1
                 continue
+            if job.id in done:
+                continue
+            done.add(job.id)
             if options["dry_run"]:
                 is_done = job.state in verb.states
                 told = gettext("{id} would be changed: it is {state}")
@@ -550,6 +562,23 @@ _LEFT = gettext_lazy("{id} is left alone: it is {state}")
 _NOTED = gettext_lazy(
     "{id} lies in a destination queue that is too long to search, or Java has it; it is changed if a worker here takes it"
 )
+
+
+def _by_id_or_token(look: Callable[[str], T], given: str) -> T:
+    """Look for a job by its id; or, without a colon, by its token, on one queue of the settings after the other.
+
+    Raises:
+        JobNotFound: no job has this id or token, or it is neither.
+        QueueNotFound: its queue is not configured.
+    """
+    if ":" in given:
+        return look(given)
+    for queue in conf.get_settings().queues_of():
+        with suppress(JobNotFound):
+            return look(f"{queue.name}:{given}")
+    raise JobNotFound(
+        f"no job on the queues of the settings has the token {show(given)}; it has ended, or never existed"
+    )
 
 
 def _moment_is_over(at: datetime | None) -> bool:
