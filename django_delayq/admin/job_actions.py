@@ -9,8 +9,7 @@ from django.utils.translation import gettext, gettext_lazy
 
 from django_delayq import conf
 from django_delayq.admin.job_page import context_of
-from django_delayq.admin.paths import from_path_part
-from django_delayq.admin.visit import Visit, queue_of
+from django_delayq.admin.visit import Visit, job_of
 from django_delayq.calls.call import Call
 from django_delayq.calls.running import run
 from django_delayq.clients.clients import own_clients
@@ -50,12 +49,12 @@ _TOO_LATE = {
 }
 
 
-def run_now(visit: Visit, queue: str, token: str) -> HttpResponse:
+def run_now(visit: Visit, job_id: str) -> HttpResponse:
     """Make a job due now; a dead letter or a quarantined payload starts over."""
     visit.check_may_change()
     if visit.request.method != "POST":
         return HttpResponseNotAllowed(["POST"])
-    act = _Act(visit, queue_of(queue), from_path_part(token))
+    act = _Act(visit, *job_of(job_id))
     is_again = act.seen.state in GRAVES
     act.begin(CHANGE, gettext("Run again.") if is_again else gettext("Run now."))
     change: Change | State = act.run(changing.reschedule(act.keys, act.token, "+0"))[0]
@@ -75,16 +74,16 @@ def run_now(visit: Visit, queue: str, token: str) -> HttpResponse:
         )
     else:
         act.fail(change)
-    return HttpResponseRedirect(visit.next(visit.job_url(act.settings.name, act.token)))
+    return HttpResponseRedirect(visit.next(visit.job_url(act.id)))
 
 
-def run_again(visit: Visit, queue: str, token: str) -> HttpResponse:
+def run_again(visit: Visit, job_id: str) -> HttpResponse:
     """Schedule the call of a job that has ended once more, as another job; its record has the call."""
     visit.check_may_change()
     if visit.request.method != "POST":
         return HttpResponseNotAllowed(["POST"])
-    act = _Act(visit, queue_of(queue), from_path_part(token))
-    here = visit.job_url(act.settings.name, act.token)
+    act = _Act(visit, *job_of(job_id))
+    here = visit.job_url(act.id)
     try:
         job = get_job(act.id)
         task = registry.get_task(job.task) if job.task is not None else None
@@ -107,7 +106,7 @@ def run_again(visit: Visit, queue: str, token: str) -> HttpResponse:
         )
     level = messages.SUCCESS if again.created else messages.WARNING
     visit.message(text.format(id=act.id, other=again.id), level)
-    return HttpResponseRedirect(visit.job_url(again.queue, again.token))
+    return HttpResponseRedirect(visit.job_url(again.id))
 
 
 def _with_options(
@@ -118,12 +117,12 @@ def _with_options(
     return TaskDefinition(task.function, task.name, options, task.base)
 
 
-def cancel(visit: Visit, queue: str, token: str) -> HttpResponse:
+def cancel(visit: Visit, job_id: str) -> HttpResponse:
     """Ask, then cancel a job unless it runs."""
     visit.check_may_delete()
     if visit.request.method != "POST":
-        return _confirm(visit, queue, token, "cancel")
-    act = _Act(visit, queue_of(queue), from_path_part(token))
+        return _confirm(visit, job_id, "cancel")
+    act = _Act(visit, *job_of(job_id))
     keep = conf.keep_ended(act.settings.name)
     kept = kept_if_cancelled([act.cancelled()])
     act.begin(DELETION, gettext("Cancelled."))
@@ -144,12 +143,12 @@ def cancel(visit: Visit, queue: str, token: str) -> HttpResponse:
     return HttpResponseRedirect(visit.next(visit.queue_url(act.settings.name)))
 
 
-def discard(visit: Visit, queue: str, token: str) -> HttpResponse:
+def discard(visit: Visit, job_id: str) -> HttpResponse:
     """Ask, then delete a dead letter or a quarantined payload for good."""
     visit.check_may_delete()
     if visit.request.method != "POST":
-        return _confirm(visit, queue, token, "discard")
-    act = _Act(visit, queue_of(queue), from_path_part(token))
+        return _confirm(visit, job_id, "discard")
+    act = _Act(visit, *job_of(job_id))
     act.begin(DELETION, gettext("Discarded."))
     if act.seen.state in GRAVES and act.run(
         changing.discard(act.keys, [act.token], state=act.seen.state)
@@ -160,12 +159,12 @@ def discard(visit: Visit, queue: str, token: str) -> HttpResponse:
     return HttpResponseRedirect(visit.next(visit.queue_url(act.settings.name)))
 
 
-def _confirm(visit: Visit, queue: str, token: str, action: str) -> HttpResponse:
-    act = _Act(visit, queue_of(queue), from_path_part(token))
+def _confirm(visit: Visit, job_id: str, action: str) -> HttpResponse:
+    act = _Act(visit, *job_of(job_id))
     context = context_of(visit, act.settings, act.token, act.seen)
     if act.seen.state is State.MISSING:
         return visit.render("gone", context, status=404)
-    job_url = visit.job_url(act.settings.name, act.token)
+    job_url = visit.job_url(act.id)
     if not context[f"can_{action}"]:
         act.fail(act.seen.state)
         return HttpResponseRedirect(job_url)

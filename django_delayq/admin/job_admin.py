@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 from django.http import HttpRequest, HttpResponse
-from django.urls import URLPattern, path
+from django.urls import URLPattern, path, register_converter
 
 from django_delayq.admin import (
     bulk_page,
@@ -23,6 +23,7 @@ from django_delayq.admin import (
     tasks_page,
     workers_page,
 )
+from django_delayq.admin.paths import JobIdConverter
 from django_delayq.admin.visit import Page, Visit, answer
 from django_delayq.models import Job
 
@@ -31,24 +32,27 @@ if TYPE_CHECKING:
 else:
     _ModelAdmin = admin.ModelAdmin
 
-#: Address, page, and name of the address. No job has so short a token as the names of the actions on a queue.
+register_converter(JobIdConverter, "delayq_job")
+
+#: Address, page, and name of the address.
 _PAGES: list[tuple[str, Page, str]] = [
-    # No name of a queue is quoted with a lower case letter behind the line.
+    # The "_" that a queue's name begins with is quoted.
     ("_find/", search_page.find, "search"),
     ("_workers/", workers_page.show_workers, "workers"),
     ("_tasks/", tasks_page.show_tasks, "tasks"),
     ("_overview.json", overview_page.give_data, "overview_data"),
     ("_change/", bulk_page.change_jobs, "bulk"),
+    # Before the queues: the name of a queue is any text without a slash.
+    ("<delayq_job:job_id>/", job_page.show_job, "job"),
+    ("<delayq_job:job_id>/run-now/", job_actions.run_now, "run_now"),
+    ("<delayq_job:job_id>/run-again/", job_actions.run_again, "run_again"),
+    ("<delayq_job:job_id>/cancel/", job_actions.cancel, "cancel"),
+    ("<delayq_job:job_id>/discard/", job_actions.discard, "discard"),
     ("<str:queue>/", queue_page.show_queue, "queue"),
     ("<str:queue>/pause/", pause_page.pause_queue, "pause"),
     ("<str:queue>/resume/", pause_page.resume_queue, "resume"),
     ("<str:queue>/schedules/", schedules_page.show_schedules, "schedules"),
     ("<str:queue>/limits/", limits_page.show_limits, "limits"),
-    ("<str:queue>/<str:token>/", job_page.show_job, "job"),
-    ("<str:queue>/<str:token>/run-now/", job_actions.run_now, "run_now"),
-    ("<str:queue>/<str:token>/run-again/", job_actions.run_again, "run_again"),
-    ("<str:queue>/<str:token>/cancel/", job_actions.cancel, "cancel"),
-    ("<str:queue>/<str:token>/discard/", job_actions.discard, "discard"),
 ]
 
 

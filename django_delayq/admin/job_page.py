@@ -2,12 +2,12 @@
 
 from typing import Any, NamedTuple
 
-from django.http import HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext
 
 from django_delayq.admin.asking import ask
 from django_delayq.admin.paths import from_path_part
-from django_delayq.admin.visit import Visit, queue_of
+from django_delayq.admin.visit import Visit, job_of, queue_of
 from django_delayq.admin.workers_page import is_of_worker
 from django_delayq.calls.command import Command
 from django_delayq.conf import QueueSettings
@@ -29,10 +29,10 @@ _CANCELLABLE = frozenset(
 )
 
 
-def show_job(visit: Visit, queue: str, token: str) -> HttpResponse:
+def show_job(visit: Visit, job_id: str) -> HttpResponse:
     """Show one job in full, and what it waits for: one round trip, and one more once it runs or has ended."""
     visit.check_may_view()
-    settings, token = queue_of(queue), from_path_part(token)
+    settings, token = job_of(job_id)
     seen, pauses, left, stored = ask(
         [
             looking.inspect(settings.keys, token),
@@ -67,19 +67,14 @@ def lead_from_log(visit: Visit, object_id: str) -> HttpResponse:
     """Lead from the admin's log to a job's page."""
     name, colon, token = from_path_part(object_id).rpartition(":")
     if not colon:
-        # A token that happens to read "change".
-        return show_job(visit, object_id, "change")
+        raise Http404(f"{object_id!r} is neither a job nor a queue nor a worker")
     visit.check_may_view()
     if is_of_worker(name):
         return HttpResponseRedirect(visit.reverse("workers"))
-    if not token:
-        # What was done to a queue.
-        return HttpResponseRedirect(
-            visit.queue_url(queue_of(name, is_quoted=False).name)
-        )
-    return HttpResponseRedirect(
-        visit.job_url(queue_of(name, is_quoted=False).name, token)
-    )
+    queue = queue_of(name, is_quoted=False)
+    # Without a token, it is what was done to the queue.
+    url = visit.job_url(f"{queue.name}:{token}") if token else visit.queue_url(name)
+    return HttpResponseRedirect(url)
 
 
 def context_of(
@@ -101,18 +96,16 @@ def context_of(
         or has_expired
     )
     can_move = seen.state in (*_CANCELLABLE, State.DUE)
+    job_id = f"{settings.name}:{token}"
     back = visit.next(visit.queue_url(settings.name))
     may_change, may_delete = visit.may_change, visit.may_delete
     return {
-        "title": content.task or gettext("Job {token}").format(token=token),
+        "title": content.task or gettext("Job {id}").format(id=job_id),
         "queue": settings,
-        "token": token,
-        "id": f"{settings.name}:{token}",
+        "id": job_id,
         "state": state,
         "state_label": state_label(state),
-        "facts": fields.facts_of(
-            f"{settings.name}:{token}", seen, state, content, settings, batch_left
-        ),
+        "facts": fields.facts_of(job_id, seen, state, content, settings, batch_left),
         "events": timeline.events_of(
             seen,
             state,
@@ -125,7 +118,7 @@ def context_of(
         "raw": None if content.is_sensitive else display.read_raw(seen.payload),
         "size": display.size_text(len(seen.payload)) if seen.payload else "",
         "urls": {
-            name: visit.job_url(settings.name, token, view=name, next=back)
+            name: visit.job_url(job_id, view=name, next=back)
             for name in ("run_now", "run_again", "cancel", "discard")
         },
         "change_url": visit.reverse("bulk"),

@@ -113,10 +113,7 @@ def show_queue(visit: Visit, queue: str) -> HttpResponse:
         "pause_url": visit.reverse("pause", settings.name),
         "resume_url": visit.reverse("resume", settings.name),
         "schedules_url": visit.reverse("schedules", settings.name),
-        "rows": [
-            (row, row.token and visit.job_url(settings.name, row.token, next=here))
-            for row in rows
-        ],
+        "rows": [(row, row.token and visit.job_url(row.id, next=here)) for row in rows],
         "first_place": first + 1,
         "last_place": first + len(rows),
         "rest": rest,
@@ -172,7 +169,7 @@ def _show_ended(visit: Visit, settings: QueueSettings) -> HttpResponse:
                 # Of the others nothing is left to show.
                 record.token
                 and (record.outcome in GRAVES or _keeps_record(record.task))
-                and visit.job_url(settings.name, record.token),
+                and visit.job_url(f"{settings.name}:{record.token}"),
             )
             for record in records
         ],

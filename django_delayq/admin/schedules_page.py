@@ -40,7 +40,7 @@ class Row:
     is_overridden: bool
     is_deletable: bool
     #: The job of the next moment; "": none waits.
-    token: str
+    job_id: str
 
 
 def row_of(schedule: Schedule) -> Row:
@@ -91,7 +91,7 @@ def row_of(schedule: Schedule) -> Row:
         schedule.is_paused,
         schedule.is_overridden,
         schedule.is_stored or schedule.is_orphan,
-        schedule.job_id.rpartition(":")[2],
+        schedule.job_id,
     )
 
 
@@ -169,9 +169,7 @@ def show_schedules(visit: Visit, queue: str) -> HttpResponse:
         "title": gettext("Schedules of queue {queue}").format(queue=settings.name),
         "queue": settings,
         "back": visit.queue_url(settings.name),
-        "rows": [
-            (row, row.token and visit.job_url(settings.name, row.token)) for row in rows
-        ],
+        "rows": [(row, row.job_id and visit.job_url(row.job_id)) for row in rows],
         "time_zone": django_settings.TIME_ZONE,
         "may_change": visit.may_change,
         "may_delete": visit.may_delete,

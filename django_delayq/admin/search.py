@@ -264,8 +264,8 @@ def proposed_tasks() -> list[str]:
     return [task.name for task in all_tasks()[:MOST_TASKS]]
 
 
-def find_by_id(text: str, queues: Sequence[QueueSettings]) -> tuple[str, str] | None:
-    """Return the queue and the token of the job whose id, or token, a text is; one round trip. None: there is no such job."""
+def find_by_id(text: str, queues: Sequence[QueueSettings]) -> str | None:
+    """Return the id of the job whose id, or token, a text is; one round trip. None: there is no such job."""
     name, colon, token = text.rpartition(":")
     if len(token) != TOKEN_LENGTH and not colon:
         return None
@@ -280,5 +280,5 @@ def find_by_id(text: str, queues: Sequence[QueueSettings]) -> tuple[str, str] | 
     replies = ask(calls)
     for queue, seen, kept in zip(asked, replies[::2], replies[1::2], strict=True):
         if seen.state is not State.MISSING or kept:
-            return queue.name, token
+            return f"{queue.name}:{token}"
     return None

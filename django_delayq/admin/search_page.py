@@ -50,7 +50,7 @@ def find(visit: Visit) -> HttpResponse:
         queues = conf.get_settings().queues_of()
         found = find_by_id(search.text.strip(), queues)
         if found is not None:
-            return HttpResponseRedirect(visit.job_url(*found))
+            return HttpResponseRedirect(visit.job_url(found))
     try:
         seen = look(search, cursor, visit.per_page)
     except InvalidSearch as error:
@@ -60,8 +60,7 @@ def find(visit: Visit) -> HttpResponse:
     context |= {
         "seen": seen,
         "rows": [
-            (row, row.token and visit.job_url(row.queue, row.token, next=here))
-            for row in seen.rows
+            (row, row.token and visit.job_url(row.id, next=here)) for row in seen.rows
         ],
         "conditions": search.words,
         "go_on_url": seen.cursor

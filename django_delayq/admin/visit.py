@@ -20,7 +20,7 @@ from redis.exceptions import RedisError
 
 from django_delayq import conf
 from django_delayq.admin import pages
-from django_delayq.admin.paths import from_path_part, to_path_part
+from django_delayq.admin.paths import from_path_part, job_path, to_path_part
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery.looking import Counts
 from django_delayq.delivery.states import State
@@ -124,15 +124,14 @@ class Visit:
     def search_url(self, query: str = "") -> str:
         return self.reverse("search") + (f"?{query}" if query else "")
 
-    def job_url(
-        self, name: str, token: str, *, view: str = "job", next: str = ""
-    ) -> str:
-        url = self.reverse(view, name, token)
-        return (
-            f"{url}?{urlencode({'next': next})}"
-            if next and next != self.queue_url(name)
-            else url
-        )
+    def job_url(self, job_id: str, *, view: str = "job", next: str = "") -> str:
+        """Return the address of a job, or of what can be done to it; it need not be an id that anybody has."""
+        url = f"{self.reverse('changelist')}{job_path(job_id)}/"
+        if view != "job":
+            url += f"{view.replace('_', '-')}/"
+        if next and next != self.queue_url(job_id.rpartition(":")[0]):
+            url += f"?{urlencode({'next': next})}"
+        return url
 
     def next(self, otherwise: str) -> str:
         """Return where the user came from, if that is a page of this site."""
@@ -250,6 +249,12 @@ def answer(visit: Visit, page: Page, **parts: Any) -> HttpResponse:
             "title": gettext("Queues cannot be shown"),
         }
         return visit.render("fault", context, status=503)
+
+
+def job_of(job_id: str) -> tuple[QueueSettings, str]:
+    """Return the queue and the token that an id is made of."""
+    name, _, token = job_id.rpartition(":")
+    return queue_of(name, is_quoted=False), token
 
 
 def queue_of(part: str, *, is_quoted: bool = True) -> QueueSettings:

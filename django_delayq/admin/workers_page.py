@@ -127,8 +127,8 @@ def _row(visit: Visit, worker: Worker) -> dict[str, Any]:
     settings = conf.get_settings()
     jobs = []
     for job in worker.jobs:
-        queue, _, token = job.id.rpartition(":")
-        url = visit.job_url(queue, token) if settings.find(queue) else ""
+        is_known = settings.find(job.id.rpartition(":")[0]) is not None
+        url = visit.job_url(job.id) if is_known else ""
         since_ms = now_ms - int(job.since.timestamp() * 1000)
         jobs.append(
             (clean(job.task or ""), clean(job.id), url, span_text(max(0, since_ms)))

@@ -10,7 +10,7 @@ from django.test import Client
 from django.urls import reverse
 
 from django_delayq.admin import actions, search
-from django_delayq.admin.paths import to_path_part
+from django_delayq.admin.paths import job_path, to_path_part
 from tests.admin.filling import Queue
 from tests.admin.visiting import chromium, visitor
 
@@ -58,7 +58,11 @@ def browser(login: Callable[..., Client]) -> Client:
 
 
 def url(name: str, *parts: str, site: str = "admin") -> str:
-    """Return the address of one of our pages."""
+    """Return the address of one of our pages; ``parts`` are the name of a queue, or queue and token of a job."""
+    if len(parts) == 2:
+        tail = "" if name == "job" else f"{name.replace('_', '-')}/"
+        root = reverse(f"{site}:django_delayq_job_changelist")
+        return f"{root}{job_path(':'.join(parts))}/{tail}"
     return reverse(
         f"{site}:django_delayq_job_{name}", args=[to_path_part(part) for part in parts]
     )

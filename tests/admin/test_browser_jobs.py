@@ -13,6 +13,7 @@ from django_delayq.delivery.states import State
 from tests.admin.conftest import url
 from tests.admin.filling import TASK, Queue, error
 from tests.admin.visiting import SIZES, Visitor
+from tests.polling import wait_until
 
 pytestmark = pytest.mark.browser
 
@@ -107,6 +108,36 @@ def test_person_finds_moves_and_cancels_what_is_ticked(
     assert visitor.texts(".messagelist li") == ["3 jobs are cancelled."]
     assert {queue.state(token) for token in wanted} == {State.CANCELLED}
     assert queue.state(other) is State.SCHEDULED
+
+
+def test_id_is_copied_or_at_least_selected_by_a_click(
+    visitor: Visitor, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(JobAdmin, "refresh_s", 0)
+    token = queue.schedule(7_200_000, 1)
+    job_id = f"{queue.name}:{token}"
+    said = lambda: visitor.texts("#delayq-copied")[0]  # noqa: E731
+
+    for address in (url("queue", queue.name), url("job", queue.name, token)):
+        visitor.open(address)
+        visitor.driver.execute_script(
+            "navigator.clipboard.writeText = async text => { window.copied = text; }"
+        )
+        visitor.find(".delayq-copy")[0].send_keys("\n")
+        wait_until(lambda: said() == "The ID is copied.", description="it says so")
+        assert visitor.driver.execute_script("return window.copied") == job_id
+
+        visitor.open(address)
+        visitor.driver.execute_script(
+            "navigator.clipboard.writeText = async () => { throw new Error('denied'); };"
+            "document.execCommand = () => false"
+        )
+        visitor.find(".delayq-copy")[0].click()
+        wait_until(
+            lambda: said().startswith("The ID is selected"), description="it says so"
+        )
+        selected = visitor.driver.execute_script("return getSelection().toString()")
+        assert selected == job_id
 
 
 def test_job_tells_its_life_and_shows_the_projects_own_code(

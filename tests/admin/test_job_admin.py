@@ -90,7 +90,7 @@ def test_pending_jobs_show_id_task_arguments_due_state_and_attempts(
     assert [row.token for row in rows] == [sooner, later]
     text = content_of(response)
     assert re.search(
-        rf'{TASK} {sooner} in 1 h (0|1)? ?.* 1, name="a" scheduled 0 .* {later} .* 2, name="b"',
+        rf'{TASK} {queue.name}:{sooner} in 1 h (0|1)? ?.* 1, name="a" scheduled 0 .*:{later} .* 2, name="b"',
         text,
     )
 
@@ -643,7 +643,27 @@ def test_run_now_makes_a_job_due_and_is_logged(browser: Client, queue: Queue) ->
     log_link = entry.get_admin_url()
     assert log_link is not None
     shown = browser.get(log_link, follow=True)
-    assert shown.context["token"] == token
+    assert shown.context["id"] == f"{queue.name}:{token}"
+
+
+def test_page_that_names_a_job_prints_its_whole_id_with_a_button_that_copies_it(
+    browser: Client, queue: Queue
+) -> None:
+    job, dead = queue.schedule(60_000), queue.dead()
+    record = EndRecord(dead, TASK, State.DEAD, 1_790_000_000_000, 1.5, 2.5, 1)
+    run(queue.client, ended.note_ended(queue.keys, [record], keep=100))
+
+    for address, token in (
+        (url("queue", queue.name), job),
+        (f"{url('queue', queue.name)}?state=dead", dead),
+        (f"{url('queue', queue.name)}?state=ended", dead),
+        (f"{url('search')}?queue={queue.name}&state=scheduled", job),
+        (url("job", queue.name, job), job),
+    ):
+        page = browser.get(address).content.decode()
+        shown = f'<span class="id quiet">{queue.name}:{token}</span>'
+        assert f'{shown} <button type="button" class="delayq-copy"' in page, address
+        assert f'aria-label="Copy the ID {queue.name}:{token}"' in page, address
 
 
 @pytest.mark.parametrize("state", [State.DEAD, State.QUARANTINED])
