@@ -4,17 +4,19 @@ A block's fence and first line say what it is:
 
 ===========================  =====================================================================
 ```python, ``# shop/x.py``   that file of the app ``shop``; several of one path are put together
-```python, ``# settings.py`` checked as settings; its queues are those of the project
+```python, ``# settings.py`` added to the settings; a worker and a namespace begin again
 ```python                    executed, in order, in one namespace with ``order`` and the tasks
 ```pycon                     a doctest in the same namespace
-```console                   its ``$ python manage.py …`` lines are parsed; the tutorial's are run
+```console                   its commands run on the pages of `tests.test_readme.FOLLOWED`
 ===========================  =====================================================================
 
 ``<!-- not run: the reason -->`` before the fence leaves the block out. Other languages are not ours to run.
+``<!-- needs: NAME -->`` runs it only where that module is installed.
 ``<!-- terminal: NAME -->`` runs the last command of a console block beside what follows.
 """
 
 import doctest
+import importlib.util
 import json
 import re
 import select
@@ -34,6 +36,7 @@ DOCUMENTS = [README, ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md")
 
 _FENCE = re.compile(r"^```(\w*)$")
 _NOT_RUN = re.compile(r"^<!-- not run: (\S.*) -->$")
+_NEEDS = re.compile(r"^<!-- needs: (\w+) -->$")
 _TERMINAL = re.compile(r"^<!-- terminal: (\w+) -->$")
 PATH = re.compile(r"^# ((?:\w+/)*\w+\.py)$")
 
@@ -50,6 +53,10 @@ class Block:
     not_run: str
     #: Whose command goes on beside what follows; "" for the reader's first terminal.
     terminal: str
+
+    @property
+    def is_run(self) -> bool:
+        return self.language in ("python", "pycon", "console") and not self.not_run
 
     @property
     def path(self) -> str | None:
@@ -69,6 +76,9 @@ def blocks_of(document: Path) -> list[Block]:
             language, first, text = fence[1], number, []
             match = _NOT_RUN.match(previous)
             reason = match[1] if match else ""
+            match = _NEEDS.match(previous)
+            if match and importlib.util.find_spec(match[1]) is None:
+                reason = f"{match[1]} is not installed"
             match = _TERMINAL.match(previous)
             terminal = match[1] if match else ""
         elif language is not None and line == "```":
@@ -101,6 +111,19 @@ def masked(text: str) -> str:
     for pattern, mask in _MASKS:
         text = pattern.sub(mask, text)
     return text
+
+
+def commands_of(text: str) -> Iterator[tuple[str, str]]:
+    """Yield each command of a console block with what is shown below it; "" for what was started before."""
+    command, shown = "", ""
+    for line in text.splitlines(keepends=True):
+        if line.startswith("$ ") or line == "^C\n":
+            if command or shown:
+                yield command, shown
+            command, shown = line.removeprefix("$ ").rstrip("\n"), ""
+        else:
+            shown += line
+    yield command, shown
 
 
 class MaskedChecker(doctest.OutputChecker):

@@ -1,6 +1,7 @@
-"""The code blocks of README.md and docs/ run: in a project made of them, with a worker, on the embedded server.
+"""The blocks of README.md and docs/ run from top to bottom: in a project made of them, with a worker.
 
-What a block is, `tests.pages` says.
+`tests.pages` says how a block is read. Each block of settings begins a chapter of its page. A chapter runs with the
+settings blocks so far, in their order and as they stand; only ``CONNECTION`` is taken out, for the embedded server.
 """
 
 import os
@@ -24,8 +25,10 @@ from tests.pages import (
     ROOT,
     TUTORIAL,
     Block,
+    MaskedChecker,
     Session,
     blocks_of,
+    commands_of,
     session,
 )
 from tests.polling import wait_until
@@ -55,17 +58,25 @@ SECRET_KEY = "of a project in a temporary folder"
 DEBUG = True
 USE_TZ = True
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
-DATABASES = {{
-    "default": {{
+DATABASES = {
+    "default": {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": BASE_DIR / "db.sqlite3",
-        "OPTIONS": {{"timeout": 20}},
-        "TEST": {{"NAME": BASE_DIR / "test.sqlite3"}},
-    }}
-}}
-INSTALLED_APPS = {apps!r}
-DELAYQ = {delayq!r}
-{more}
+        "OPTIONS": {"timeout": 20},
+        "TEST": {"NAME": BASE_DIR / "test.sqlite3"},
+    }
+}
+INSTALLED_APPS = [
+    "django.contrib.contenttypes",
+    "django.contrib.auth",
+    "django_delayq",
+    "shop",
+]
+DELAYQ = {}
+"""
+#: After the settings of a page: the servers that pages name are not there.
+NO_SERVER = """
+DELAYQ.pop("CONNECTION", None)
 """
 MANAGE = """
 import os
@@ -76,66 +87,75 @@ from django.core.management import execute_from_command_line
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "settings")
 execute_from_command_line(sys.argv)
 """
+#: What a reader of any page has. What a block imports, the next one has too; what tasks.py imports, it has not.
 NAMES = """
+import shop.tasks
+from django_delayq.jobs.decorator import DelayedTask
 from shop.models import Order
-from shop.tasks import *
 
 order = Order.objects.create()
+globals().update(
+    (name, task) for name, task in vars(shop.tasks).items() if isinstance(task, DelayedTask)
+)
+del shop, DelayedTask
 """
-APPS = [
-    "django.contrib.contenttypes",
-    "django.contrib.auth",
-    "django_delayq",
-    "shop",
+#: Pages whose commands are run as well. The tutorial has a test of its own: test_tutorial.py.
+HOWTO = ROOT / "docs" / "howto"
+FOLLOWED = [
+    README,
+    HOWTO / "testing.md",
+    HOWTO / "periodic.md",
+    *sorted(HOWTO.glob("from-*.md")),
 ]
 
 
-def settings_of(blocks: list[Block]) -> dict[str, Any]:
-    """Return what the settings blocks of a page say, the queues of all of them together."""
-    found: dict[str, Any] = {}
-    queues: dict[str, Any] = {}
+def chapters_of(blocks: list[Block]) -> list[list[Block]]:
+    """Return the blocks, parted before each block of settings."""
+    chapters: list[list[Block]] = [[]]
     for block in blocks:
-        if block.path == "settings.py" and not block.not_run:
-            said: dict[str, Any] = {}
-            exec(block.text, said)
-            queues |= said.get("DELAYQ", {}).get("QUEUES", {})
-            found |= {
-                key: value
-                for key, value in said.items()
-                if key.isupper() and key != "DELAYQ"
-            }
-    # The embedded server, whichever one they name.
-    return found | {"DELAYQ": {"QUEUES": queues}}
+        if block.path == "settings.py" and chapters[-1]:
+            chapters.append([])
+        chapters[-1].append(block)
+    return chapters
 
 
 class Project:
-    """A Django project made of the blocks of a page."""
+    """A Django project that grows as its page goes on."""
 
-    def __init__(self, folder: Path, blocks: list[Block]) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        said = settings_of(blocks)
-        files = {"shop/__init__.py": "", "shop/models.py": MODELS, "manage.py": MANAGE}
+        self.files = {
+            "shop/__init__.py": "",
+            "shop/models.py": MODELS,
+            "shop/tasks.py": TASKS,
+            "manage.py": MANAGE,
+            "settings.py": SETTINGS,
+        }
+        self._untouched = {"shop/tasks.py"}
+
+    def add(self, blocks: list[Block]) -> None:
+        """Put the blocks that are files in their place."""
         for block in blocks:
-            if (
-                block.path is not None
-                and block.path != "settings.py"
-                and not block.not_run
-            ):
-                files[block.path] = files.get(block.path, "") + block.text
-        files.setdefault("shop/tasks.py", TASKS)
-        files["settings.py"] = SETTINGS.format(
-            apps=said.get("INSTALLED_APPS", APPS),
-            delayq=said["DELAYQ"],
-            more=(
-                'TEST_RUNNER = "shop.runner.DelayqRunner"'
-                if "shop/runner.py" in files
-                else ""
-            ),
+            if block.path is not None:
+                is_new = block.path in self._untouched
+                self._untouched.discard(block.path)
+                before = "" if is_new else self.files.get(block.path, "")
+                self.files[block.path] = before + block.text
+        for path, text in self.files.items():
+            (self.folder / path).parent.mkdir(exist_ok=True)
+            more = NO_SERVER if path == "settings.py" else ""
+            (self.folder / path).write_text(text + more, "utf-8")
+
+    def follow(self, command: str, shown: str) -> None:
+        """Run a command that a page shows, and compare what it prints, if the page shows that."""
+        program, *arguments = shlex.split(command, comments=True)
+        assert program == "python", f"$ {command}: run it here, or say why not"
+        if arguments[:2] == ["manage.py", "delayq_worker"]:
+            return  # The one that runs beside; another test reads its options.
+        printed = self.run(*arguments)
+        assert not shown or MaskedChecker().check_output(shown, printed, 0), (
+            f"$ {command}\n{printed}\nis not what the page shows:\n{shown}"
         )
-        self.files = files
-        for path, text in files.items():
-            (folder / path).parent.mkdir(exist_ok=True)
-            (folder / path).write_text(text, "utf-8")
 
     def run(self, *command: str) -> str:
         """Run Python in the project; returns what it printed."""
@@ -212,24 +232,41 @@ class Project:
     ids=lambda path: str(path.relative_to(ROOT)),
 )
 def test_blocks_of_a_page_run(document: Path, tmp_path: Path) -> None:
-    blocks = blocks_of(document)
+    languages = ["python", "pycon", *["console"] * (document in FOLLOWED)]
     running = [
         block
-        for block in blocks
-        if block.language in ("python", "pycon") and not block.not_run
+        for block in blocks_of(document)
+        if block.is_run and block.language in languages
     ]
-    if not running:
+    if all(block.path == "settings.py" for block in running):
         return
-    project = Project(tmp_path, blocks)
+    project = Project(tmp_path)
 
-    project.run("manage.py", "check", "--fail-level", "WARNING")
-    project.run("manage.py", "migrate", "--run-syncdb", "--verbosity", "0")
-    with project.worker(), project.session() as session:
-        for block in running:
-            if block.path is None:
-                session.run(document, block.language, block.text, block.line)
+    for chapter in chapters_of(running):
+        project.add(chapter)
+        project.run("manage.py", "check", "--fail-level", "WARNING")
+        project.run("manage.py", "migrate", "--run-syncdb", "--verbosity", "0")
+        typed = [block for block in chapter if block.path is None]
+        if typed:
+            with project.worker(), project.session() as session:
+                for block in typed:
+                    if block.language == "console":
+                        for command, shown in commands_of(block.text):
+                            project.follow(command, shown)
+                    else:
+                        session.run(document, block.language, block.text, block.line)
     if "shop/tests.py" in project.files:
         project.run("manage.py", "test")
+    if "shop/test_with_pytest.py" in project.files:
+        project.run("-m", "pytest", "-q", "-p", "no:cacheprovider", "shop")
+
+
+@pytest.mark.parametrize("document", FOLLOWED, ids=lambda path: path.stem)
+def test_each_block_of_a_page_runs_or_says_why_not(document: Path) -> None:
+    for block in blocks_of(document):
+        assert block.is_run or block.not_run, (
+            f"{document.name}:{block.line}: write <!-- not run: the reason --> above it"
+        )
 
 
 @pytest.mark.redis
@@ -242,7 +279,8 @@ def test_first_screen_of_the_readme_does_what_it_says(tmp_path: Path) -> None:
     code = [line for line in lines if line.strip() and not PATH.match(line)]
     assert len(code) < 20
     assert command.text == "$ python manage.py delayq_worker\n"
-    project = Project(tmp_path, [task])
+    project = Project(tmp_path)
+    project.add([task])
     project.run("manage.py", "migrate", "--run-syncdb", "--verbosity", "0")
     first = (
         "from shop.models import Order\norder = Order.objects.create()\n"

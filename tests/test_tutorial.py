@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from tests.pages import (
     MaskedChecker,
     Session,
     blocks_of,
+    commands_of,
     masked,
     session,
 )
@@ -116,19 +116,6 @@ class Terminal:
         # The last line may not be complete yet.
         whole, newline, _ = self._log.read_text("utf-8").rpartition("\n")
         return masked(whole + newline)
-
-
-def commands_of(text: str) -> Iterator[tuple[str, str]]:
-    """Yield each command of a console block with what is shown below it; "" for what was started before."""
-    command, shown = "", ""
-    for line in text.splitlines(keepends=True):
-        if line.startswith("$ ") or line == "^C\n":
-            if command or shown:
-                yield command, shown
-            command, shown = line.removeprefix("$ ").rstrip("\n"), ""
-        else:
-            shown += line
-    yield command, shown
 
 
 class Reader:
