@@ -534,7 +534,9 @@ def tell(starter: socket.socket, message: str) -> None:
 
 def say(message: str) -> None:
     """Write a line to the log."""
-    print(time.strftime("%Y-%m-%d %H:%M:%S"), message, file=sys.stderr, flush=True)
+    # A full disk must not end the server.
+    with contextlib.suppress(OSError):
+        print(time.strftime("%Y-%m-%d %H:%M:%S"), message, file=sys.stderr, flush=True)
 
 
 def main(home: str, binary: str, starter_fd: str, linger_s: str) -> int:

@@ -1,16 +1,20 @@
-"""The form of ``--help`` that all commands share."""
+"""What all commands share: the form of ``--help``, and what becomes of streams that cannot be written to."""
 
+import sys
 from argparse import RawDescriptionHelpFormatter
+from contextlib import suppress
 from typing import Any, ClassVar
 
 from django.core.management.base import (
     BaseCommand,
     CommandParser,
     DjangoHelpFormatter,
+    OutputWrapper,
 )
 from django.utils.functional import Promise
 
 from django_delayq.management.terminal import wrapped
+from django_delayq.worker import streams
 
 
 class _HelpFormatter(DjangoHelpFormatter, RawDescriptionHelpFormatter):
@@ -20,11 +24,46 @@ class _HelpFormatter(DjangoHelpFormatter, RawDescriptionHelpFormatter):
         return wrapped(text, width)
 
 
+class _Willing(OutputWrapper):
+    """The standard error of a command, which goes on if nobody can read there."""
+
+    def write(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]
+        with suppress(*streams.UNWRITABLE):
+            super().write(*args, **kwargs)
+
+    def flush(self) -> None:
+        with suppress(*streams.UNWRITABLE):
+            super().flush()
+
+
 class CommandWithExamples(BaseCommand):
     """A command whose ``--help`` ends with its examples, line by line; all of it in the reader's language."""
 
     summary: ClassVar[str | Promise]
     examples: ClassVar[str | Promise]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        streams.replace_closed()
+        super().__init__(*args, **kwargs)
+        stderr = _Willing(kwargs.get("stderr") or sys.stderr)
+        stderr.style_func = self.stderr.style_func
+        self.stderr = stderr
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        """Run the command as a program. If nobody reads its output any more, that is its end and no error."""
+        try:
+            super().run_from_argv(argv)
+            # Here an error can still be told; at the end of the process it could not.
+            sys.stdout.flush()
+        except BrokenPipeError:
+            return
+        except OSError as error:
+            if "--traceback" in argv:
+                raise
+            self.stderr.write(f"CommandError: {error}")
+            sys.exit(1)
+        finally:
+            streams.settle()
 
     def create_parser(
         self, prog_name: str, subcommand: str, **kwargs: Any

@@ -248,6 +248,8 @@ class Command(CommandWithExamples):
 def _created(name: str) -> Iterator[BinaryIO]:
     """Create a file for this user alone: it has the arguments of jobs. At the end it is on the disk."""
     if name == "-":
+        if sys.__stdout__ is None:
+            raise CommandError("The standard output is closed. Name a file.")
         yield sys.stdout.buffer
         with _written(name):
             sys.stdout.buffer.flush()

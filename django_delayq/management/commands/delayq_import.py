@@ -262,7 +262,7 @@ def _told_of_source() -> Iterator[None]:
     """Say that it is the server of --from which does not answer, or refuses."""
     try:
         yield
-    except (RedisError, OSError) as error:
+    except RedisError as error:
         what, message, hint = describe_fault(error)
         text = f"{what} {hint}\n{message}"
         raise CommandError(text.replace("DELAYQ['CONNECTION']", "--from")) from error

@@ -1,6 +1,5 @@
 """``manage.py delayq_jobs``: list and show jobs; cancel, move, start, retry or discard them."""
 
-import os
 import sys
 from argparse import SUPPRESS
 from collections import Counter
@@ -323,8 +322,6 @@ class Command(CommandWithExamples):
     def _interruptible(self) -> Iterator[None]:
         try:
             yield
-            # A reader that has gone is noticed here, and not at the end of the process.
-            self.stdout.flush()
         except KeyboardInterrupt as interrupt:
             self._progress.end()
             # A change of many says in a note how far it came.
@@ -332,9 +329,6 @@ class Command(CommandWithExamples):
             raise CommandError(
                 f"Interrupted: {notes.removeprefix('django-delayq: ') or 'nothing was changed'}. Run it again to go on."
             ) from None
-        except BrokenPipeError:
-            # Whoever read the list has seen enough. What is still to be flushed goes nowhere.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         finally:
             self._progress.end()
 
