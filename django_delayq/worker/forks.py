@@ -9,11 +9,22 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType
 from typing import NoReturn, Protocol
 from weakref import WeakSet
 
-#: Signals that a worker process reacts to.
-HEEDED = (signal.SIGTERM, signal.SIGQUIT)
+from django_delayq.worker import streams
+
+#: Signals that a worker process reacts to. A terminal that is closed sends SIGHUP to all of its processes.
+HEEDED = (signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP)
+
+
+def handle(number: int, handler: Callable[[int, FrameType | None], object]) -> None:
+    """Set the handler of a signal, unless it is SIGHUP and ignored: ``nohup`` asks for that."""
+    if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+        signal.signal(number, handler)
 
 
 class Forkable(Protocol):
@@ -76,8 +87,7 @@ def leave(error: BaseException | None) -> NoReturn:
         elif error is not None:
             status = 1
             traceback.print_exception(error)
-        sys.stdout.flush()
-        sys.stderr.flush()
+        streams.flush()
     finally:
         os._exit(status)
 
@@ -87,5 +97,6 @@ def _status(error: SystemExit) -> int:
         return 0
     if isinstance(error.code, int):
         return error.code & 0xFF
-    print(error.code, file=sys.stderr)
+    with suppress(*streams.UNWRITABLE):
+        print(error.code, file=sys.stderr)
     return 1

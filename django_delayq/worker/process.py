@@ -27,9 +27,10 @@ from django_delayq.redaction import redact
 from django_delayq.waiting.channel import ChannelListener
 from django_delayq.waiting.switches import hear_switches
 from django_delayq.waiting.watch import DestinationWatch
+from django_delayq.worker import streams
 from django_delayq.worker.attempt import Attempt, class_name
 from django_delayq.worker.executors import LoopExecutor, ThreadExecutor
-from django_delayq.worker.forks import HEEDED, let_go_when_forked
+from django_delayq.worker.forks import HEEDED, handle, let_go_when_forked
 from django_delayq.worker.heartbeat import Heartbeat
 from django_delayq.worker.loop import ClaimLoop
 from django_delayq.worker.memory import MemoryLimit, MemoryWatch
@@ -263,7 +264,7 @@ class WorkerProcess:
     # Signals.
 
     def heed(self, supervisor: int, pulse: Pulse) -> None:
-        """Stop at SIGTERM, at once at SIGQUIT, and when the other end of a pipe closes: the supervisor has died.
+        """Stop at SIGTERM and SIGHUP, at once at SIGQUIT, and when the other end of a pipe closes: the supervisor has died.
 
         The listening thread also beats the pulse: it waits for nothing else, not even for the server.
 
@@ -274,7 +275,7 @@ class WorkerProcess:
         # a thread does the work, and these handlers only make the interpreter write to the pipe. SIGINT has one as
         # well: if it were ignored, programs that a task starts would inherit that.
         for number in (*HEEDED, signal.SIGINT):
-            signal.signal(number, lambda number, frame: None)
+            handle(number, lambda number, frame: None)
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -291,7 +292,8 @@ class WorkerProcess:
         """Become an ordinary process: signals do what they do by default, and none reaches the worker."""
         signal.set_wakeup_fd(-1)
         for number in HEEDED:
-            signal.signal(number, signal.SIG_DFL)
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         for descriptor in self._pipes:
             os.close(descriptor)
@@ -356,5 +358,4 @@ def flush_logs() -> None:
 
 def _flush() -> None:
     logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    streams.flush()

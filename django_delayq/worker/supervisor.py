@@ -7,7 +7,6 @@ import gc
 import os
 import select
 import signal
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -23,8 +22,9 @@ from django_delayq.clock import monotonic_ms
 from django_delayq.delivery import claiming
 from django_delayq.logs import get_log
 from django_delayq.redaction import redact
-from django_delayq.worker import heartbeat
+from django_delayq.worker import heartbeat, streams
 from django_delayq.worker.databases import close_connections
+from django_delayq.worker.forks import handle
 from django_delayq.worker.memory import MemoryLimit
 from django_delayq.worker.process import (
     DISMISSED,
@@ -35,6 +35,7 @@ from django_delayq.worker.process import (
     flush_logs,
 )
 from django_delayq.worker.pulse import Pulse, Silence, is_stopped
+from django_delayq.worker.reaping import reap_orphans
 from django_delayq.worker.settlement import is_queues_own
 from django_delayq.worker.watchdog import STUCK_AFTER_MS
 
@@ -46,8 +47,12 @@ SOON_MS = 2_000.0
 PAUSE_MS = (100.0, 10_000.0)
 #: The pause between attempts to give back the leases of a dead process while the server is away.
 RECOVER_EVERY_MS = 1_000.0
+#: Signals that stop a worker.
+STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 #: Stop signals within this time count as one: Ctrl-C reaches the whole group, and our parent may pass it on.
 SAME_STOP_MS = 500.0
+#: Written to the pipe ``stop_with``: running jobs are not waited for.
+NOW = b"!"
 #: A process that still runs so long after its grace is killed.
 KILL_AFTER_MS = 10_000.0
 #: The same after a second stop signal, which ends the grace.
@@ -71,7 +76,7 @@ class Supervisor:
     """Runs the worker in the foreground; `run` returns the exit status."""
 
     def __init__(self, options: WorkerOptions, *, stop_with: int | None = None) -> None:
-        """``stop_with`` is a pipe; the worker stops when its other end is closed."""
+        """``stop_with`` is a pipe; the worker stops when its other end is closed, and at once when that says `NOW`."""
         self._options = options
         self._stop_with = stop_with
         self._memory_limit = (
@@ -99,8 +104,8 @@ class Supervisor:
 
     def run(self) -> int:
         """Work until told to stop; in burst mode until every process has ended."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._on_stop)
+        for number in STOPPING:
+            handle(number, self._on_stop)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         signal.set_wakeup_fd(self._wake_writer, warn_on_full_buffer=False)
         _ease_collection()
@@ -123,9 +128,13 @@ class Supervisor:
         now_ms = monotonic_ms()
         if self._stops and now_ms < self._stopped_ms + SAME_STOP_MS:
             return
-        self._stops, self._stopped_ms = self._stops + 1, now_ms
+        self._stopped_ms = now_ms
+        self._stop(self._stops + 1)
+
+    def _stop(self, stops: int) -> None:
+        self._stops = stops
         for pid in self._children:
-            _send(pid, signal.SIGTERM if self._stops == 1 else signal.SIGQUIT)
+            _send(pid, signal.SIGTERM if stops == 1 else signal.SIGQUIT)
 
     def _heed_stop(self) -> None:
         if self._stops:
@@ -165,11 +174,10 @@ class Supervisor:
         owner = os.urandom(8)
         close_connections()
         # Otherwise the child would write what these buffers hold a second time.
-        sys.stdout.flush()
-        sys.stderr.flush()
+        streams.flush()
         # A signal between the fork and the child's own handlers must not run our handlers in the child. A signal that
         # comes before we have noted the child must still reach it.
-        blocked = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGCHLD}
+        blocked = {*STOPPING, signal.SIGQUIT, signal.SIGCHLD}
         signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
         try:
             if self._stops:
@@ -254,6 +262,8 @@ class Supervisor:
                 )
             elif not self._options.is_burst or code != DONE:
                 self._replace(child, is_failure=is_failure)
+
+        reap_orphans(self._children)
 
     def _replace(self, child: _Child, *, is_failure: bool) -> None:
         now_ms = monotonic_ms()
@@ -365,10 +375,11 @@ class Supervisor:
         ready = select.select(waiting, [], [], timeout_s)[0]
         if self._wake_reader in ready:
             os.read(self._wake_reader, 4096)
-        if self._stop_with in ready:
+        if self._stop_with is not None and self._stop_with in ready:
+            is_now = os.read(self._stop_with, 1) == NOW
             self._stop_with = None
-            if not self._stops:
-                self._on_stop(signal.SIGTERM, None)
+            if is_now or not self._stops:
+                self._stop(2 if is_now else 1)
 
 
 def _ease_collection() -> None:

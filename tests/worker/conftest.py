@@ -127,7 +127,7 @@ def program(
     """Start worker programs with the settings of the test; they end with it."""
     programs: list[WorkerProgram] = []
 
-    def start(
+    def describe(
         *arguments: str, environment: dict[str, str] | None = None, **options: Any
     ) -> WorkerProgram:
         told = delayq_environment(settings.DELAYQ, records.path) | (environment or {})
@@ -135,8 +135,12 @@ def program(
             *arguments, directory=tmp_path, environment=told, **options
         )
         programs.append(each)
-        return each.start()
+        return each
 
+    def start(*arguments: str, **options: Any) -> WorkerProgram:
+        return describe(*arguments, **options).start()
+
+    start.describe = describe  # type: ignore[attr-defined]
     yield start
     for each in programs:
         each.destroy()

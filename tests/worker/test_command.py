@@ -438,6 +438,46 @@ def test_a_worker_under_reload_ends_gracefully_with_its_reloader(
     assert counts(queue_name).counters["succeeded"] == 1
 
 
+def test_a_change_cuts_off_a_long_job_at_once_and_it_comes_back(
+    app, program, records, queue_name, tmp_path
+):
+    environment = {
+        "WORKER_TEST_APPS": "changing",
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path]),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    worker = program(
+        "--queue", queue_name, "--reload", "--grace", "600", environment=environment
+    )
+    job = schedule(tasks.hold.using(queue=queue_name), 0)
+    wait_until(lambda: records.count("start") == 1, description="it runs")
+
+    app(2)
+    wait_until(lambda: records.count("start") == 2, description="it runs again")
+
+    records.let_go()
+    wait_until(lambda: job.refresh() is State.SUCCEEDED, description="it is done")
+    assert [line["kills"] for line in records.all("start")] == [0, 0]
+    assert [line["attempt"] for line in records.all("start")] == [1, 1]
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0, worker.log
+
+
+def test_a_terminal_that_is_closed_lets_jobs_end_under_reload(
+    program, records, queue_name
+):
+    worker = program("--queue", queue_name, "--reload", "--grace", "60")
+    job = schedule(tasks.hold.using(queue=queue_name), 0)
+    wait_until(lambda: records.count("start") == 1, description="it runs")
+
+    os.killpg(worker.pid, signal.SIGHUP)
+    worker.wait_for_log("stopping: what runs has 60 s to end")
+    records.let_go()
+
+    assert worker.wait() == 0, worker.log
+    assert job.refresh() is State.SUCCEEDED
+
+
 # The embedded server.
 
 

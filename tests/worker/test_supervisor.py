@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import time
 
 import pytest
@@ -100,6 +101,104 @@ def test_a_signal_to_the_whole_group_counts_once(started, records, queue_name):
 
     assert worker.wait() == 0, worker.log
     assert job.refresh() is State.SUCCEEDED
+
+
+def test_a_terminal_that_is_closed_lets_running_jobs_end(started, records, queue_name):
+    worker = started("--grace", "60")
+    job = schedule(tasks.hold.using(queue=queue_name), 0)
+    wait_until(lambda: records.count("start") == 1, description="it runs")
+
+    os.killpg(worker.pid, signal.SIGHUP)
+    worker.wait_for_log("stopping: what runs has 60 s to end")
+    records.let_go()
+
+    assert worker.wait() == 0, worker.log
+    assert job.refresh() is State.SUCCEEDED
+    assert job.kills == 0
+
+
+def test_a_worker_under_nohup_outlives_its_terminal(started, records, queue_name):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        worker = started()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+    os.killpg(worker.pid, signal.SIGHUP)
+
+    schedule(tasks.note.using(queue=queue_name), 0, "later")
+    wait_until(lambda: records.count("run") == 2, description="it goes on")
+    first, second = records.all("run")
+    assert first["pid"] == second["pid"]
+    assert "stopping" not in worker.log
+
+
+# Process 1 of a container.
+
+
+def test_process_1_reaps_what_tasks_leave_behind_and_sees_its_own_processes_end(
+    started, records, queue_name
+):
+    worker = started("--max-jobs", "3", environment={"WORKER_TEST_AS_INIT": "1"})
+
+    schedule(tasks.leave_grandchildren.using(queue=queue_name), 0, 20)
+    wait_until(lambda: records.count("run") == 2, description="they are there")
+    schedule(tasks.note.using(queue=queue_name), 0, "the third")
+    wait_until(lambda: records.count("run") == 3, description="the process is full")
+    schedule(tasks.note.using(queue=queue_name), 0, "of the next process")
+    wait_until(lambda: records.count("run") == 4, description="another works")
+    pid = records.all("run")[3]["pid"]
+    assert pid != records.all("run")[2]["pid"]
+    assert kill(pid, signal.SIGKILL)
+
+    worker.wait_for_log(f"worker process {pid} was killed by signal 9")
+    wait_until(
+        lambda: len(family_of(worker.pid)) == 1,
+        description="one process is left, and no zombie",
+    )
+    assert worker.stop() == 0, worker.log
+
+
+def family_of(parent):
+    """Return the pids of a process's children, zombies included."""
+    told = subprocess.run(
+        ["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True
+    ).stdout
+    pairs = [map(int, line.split()) for line in told.splitlines()]
+    return [pid for pid, ppid in pairs if ppid == parent]
+
+
+# Standard streams that nobody reads.
+
+
+@pytest.mark.parametrize("where", ["closed", "full", "unread"])
+def test_a_worker_goes_on_though_nothing_can_be_written(
+    program, records, queue_name, where
+):
+    """Also when a process has died, and another is to be forked."""
+    script = {
+        "closed": ">&- 2>&-",
+        "full": ">/dev/full 2>/dev/full",
+        "unread": "> >(true) 2> >(true)",
+    }
+    worker = program.describe("--queue", queue_name)
+    worker.command = [
+        "bash",
+        "-c",
+        f'exec "$@" {script[where]}',
+        "bash",
+        *worker.command,
+    ]
+    # Else a stream holds nothing that could be flushed.
+    worker.environment["PYTHONUNBUFFERED"] = ""
+    worker.start()
+    schedule(tasks.note.using(queue=queue_name), 0)
+    wait_until(lambda: records.count("run") == 1, description="it works")
+    assert kill(records.all("run")[0]["pid"], signal.SIGKILL)
+    schedule(tasks.note.using(queue=queue_name), 0, "again")
+    wait_until(lambda: "again" in str(records.all("run")), description="it goes on")
+
+    assert worker.stop() == 0
 
 
 def test_a_second_signal_stops_now(started, records, queue_name):

@@ -7,6 +7,7 @@ import signal
 import subprocess
 from argparse import ArgumentTypeError
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -32,9 +33,11 @@ from django_delayq.management.terminal import padded, width_of
 from django_delayq.redaction import redact, redact_url
 from django_delayq.showing.overview import look_around
 from django_delayq.translating import number_text
-from django_delayq.worker import heartbeat
+from django_delayq.worker import heartbeat, streams
+from django_delayq.worker.forks import handle
 from django_delayq.worker.process import NODE_PATIENCE_S, WorkerOptions, at_most
-from django_delayq.worker.supervisor import Supervisor
+from django_delayq.worker.reaping import reap_orphans
+from django_delayq.worker.supervisor import NOW, STOPPING, Supervisor
 from django_delayq.worker.surroundings import compose
 
 logger = get_log("django_delayq.worker")
@@ -63,10 +66,12 @@ examples:
 
 signals:
   SIGTERM, SIGINT (Ctrl-C)   claim no more, let running jobs end within --grace, give back the rest
-  the same again             stop now: running jobs are given back, and run again elsewhere
+  SIGHUP                     the same, unless nohup ignores it: the terminal was closed
+  a second signal            stop now: running jobs are given back, and run again elsewhere
 
 exit status:
-  0 when it was stopped or --burst is done, 1 when a process failed or a queue could not be served
+  0 when it was stopped or --burst is done; 1 when a process failed or a queue could not be served; 78 when nothing
+  but another DELAYQ["CONNECTION"], or another account on the server, would help: for 10 s every connection was refused
 """
 )
 
@@ -187,7 +192,9 @@ class Command(CommandWithExamples):
         parser.add_argument(
             "--reload",
             action="store_true",
-            help=gettext("restart when code changes; for development."),
+            help=gettext(
+                "restart when code changes; for development. Running jobs are cut off at once, and run again."
+            ),
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -285,8 +292,9 @@ class Command(CommandWithExamples):
         head = gettext("django-delayq {version} on {server}")
         lines = [head.format(version=__version__, server=server)]
         lines += [f"  {padded(name, width)}  {value}" for name, value in rows.items()]
-        self.stdout.write("\n".join(lines))
-        self.stdout.flush()
+        with suppress(*streams.UNWRITABLE):
+            self.stdout.write("\n".join(lines))
+            self.stdout.flush()
 
     def _check_server(self, options: WorkerOptions) -> None:
         client = own_clients.make()
@@ -334,15 +342,16 @@ class Command(CommandWithExamples):
             if len(stops) > 1 and number == signal.SIGTERM:
                 child.process.send_signal(number)
 
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, stop)
+        for number in STOPPING:
+            handle(number, stop)
         while not stops and child.process.poll() != 0:
+            reap_orphans({child.process.pid})
             next(ticker)
             if reloader.changed is not None and not stops:
                 text = gettext("{file} changed, restarting the worker")
                 self.stderr.write(text.format(file=reloader.changed))
                 reloader.changed = None
-                child.stop()
+                child.stop(NOW)
                 child = _Child()
         return child.stop()
 
@@ -359,8 +368,10 @@ class _Child:
         )
         os.close(reader)
 
-    def stop(self) -> int:
-        """Let the worker end gracefully, and return its exit status."""
+    def stop(self, how: bytes = b"") -> int:
+        """End the worker, gracefully unless ``how`` is `NOW`, and return its exit status."""
+        with suppress(BrokenPipeError):
+            os.write(self._writer, how)
         os.close(self._writer)
         return self.process.wait()
 

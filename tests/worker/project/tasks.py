@@ -1,9 +1,11 @@
 """Tasks that do what tests are about, and record it."""
 
 import asyncio
+import ctypes
 import gc
 import os
 import signal
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -18,6 +20,7 @@ from django_delayq.worker import (
     counting,
     held,
     process,
+    reaping,
     registering,
     supervisor,
     time_limit,
@@ -37,6 +40,12 @@ if "WORKER_TEST_STUCK_AFTER" in os.environ:
     time_limit.STUCK_AFTER_S = float(os.environ["WORKER_TEST_STUCK_AFTER"])
 if "WORKER_TEST_LOOK_AT_HELD_MS" in os.environ:
     held.LOOK_AT_HELD_MS = float(os.environ["WORKER_TEST_LOOK_AT_HELD_MS"])
+if "WORKER_TEST_AS_INIT" in os.environ:
+    # Linux gives orphans to this process then, as it gives them to process 1 of a container.
+    assert not ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+    supervisor_pid = os.getpid()
+    reaping.is_first_process = lambda: os.getpid() == supervisor_pid
+
 if "WORKER_TEST_SOON_MS" in os.environ:
     supervisor.SOON_MS = float(os.environ["WORKER_TEST_SOON_MS"])
 if "WORKER_TEST_ROUND_MS" in os.environ:
@@ -402,6 +411,14 @@ def spin_in_transaction() -> None:
     while True:
         with transaction.atomic():
             pass
+
+
+@delayed_task
+def leave_grandchildren(count: int) -> None:
+    """Start processes whose parents end before them."""
+    for _ in range(count):
+        subprocess.run(["sh", "-c", "sleep 0.1 &"], check=True)
+    record("run")
 
 
 @delayed_task
