@@ -34,7 +34,12 @@ from django_delayq.worker.caches import make_caches
 from django_delayq.worker.databases import close_connections, database_use
 from django_delayq.worker.forks import leave, let_go_when_forked
 from django_delayq.worker.surroundings import Surroundings
-from django_delayq.worker.time_limit import READING, ThreadTimeLimit, exceeds
+from django_delayq.worker.time_limit import (
+    READING,
+    ThreadTimeLimit,
+    exceeds,
+    is_decision,
+)
 from django_delayq.worker.wheel import HashedWheelTimer
 
 logger = get_log("django_delayq.worker")
@@ -754,15 +759,15 @@ class LoopExecutor:
                 )
                 if around.acall is not None:
                     run = functools.partial(around.acall, _job_within(attempt, run))
-                return await self._within_limit(run(), task, limit_s)
+                return await self._within_limit(run(), attempt, limit_s)
         call = self._as_parent(task.function, attempt)
         if limit_s is None:
             return await call
-        return await self._within_limit(call, task, limit_s)
+        return await self._within_limit(call, attempt, limit_s)
 
     @staticmethod
     async def _within_limit(
-        call: Awaitable[Any], task: TaskDefinition, limit_s: float | None
+        call: Awaitable[Any], attempt: Attempt, limit_s: float | None
     ) -> object:
         if limit_s is None:
             return await call
@@ -771,16 +776,16 @@ class LoopExecutor:
             async with timeout:
                 value = await call
         except BaseException as error:
-            if not timeout.expired():
+            if not timeout.expired() or (is_decision(error) and not attempt.is_stuck):
                 raise
-            exceeded = exceeds(task.name, limit_s)
+            exceeded = exceeds(attempt.name, limit_s)
             cut = _cut_by_timeout(error)
             if cut is not None:
                 # This error is asyncio's own, and `cut` shows the line where the task was cancelled.
                 raise exceeded.with_traceback(cut.__traceback__) from None
             raise exceeded from error
-        if timeout.expired():
-            raise exceeds(task.name, limit_s)
+        if attempt.is_stuck:
+            raise exceeds(attempt.name, limit_s)
         return value
 
     def stop(self, timeout_s: float) -> None:

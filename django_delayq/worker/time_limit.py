@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from django_delayq.exceptions import TimeLimitExceeded
+from django_delayq.jobs.decisions import Decision
 from django_delayq.worker.wheel import HashedWheelTimer, Timeout
 
-#: A task that still runs so long after its time limit costs its process: a thread cannot be killed.
+#: A task that still runs so long after its time limit costs its process: a thread cannot be killed. In seconds.
 STUCK_AFTER_S = 5.0
 
 #: A codec that takes longer than this to decode a payload will never finish.
@@ -42,6 +43,7 @@ class ThreadTimeLimit:
         self._lock = threading.Lock()
         # Guarded by _lock.
         self._is_over = False
+        self._is_stuck = False
         #: The exception was raised, so it may have broken off whatever ran.
         self.has_struck = False
         self._timeout: Timeout | None = None
@@ -54,8 +56,10 @@ class ThreadTimeLimit:
     ) -> Any:
         """Call the function and return what it returns.
 
+        A function that catches the exception has `STUCK_AFTER_S` to return a value or to raise a decision.
+
         Raises:
-            TimeLimitExceeded: the function took too long, even if it then returned or raised something else.
+            TimeLimitExceeded: the function took too long.
         """
         try:
             try:
@@ -69,13 +73,13 @@ class ThreadTimeLimit:
         except BaseException as error:
             # The strike may have hit the finally above before it did anything.
             self._end()
-            if not self.has_struck:
+            if not self.has_struck or (is_decision(error) and not self._is_stuck):
                 raise
             exceeded = exceeds(self._name, self._limit_s)
             if isinstance(error, TimeLimitExceeded):
                 raise exceeded.with_traceback(error.__traceback__) from None
             raise exceeded from error
-        if self.has_struck:
+        if self._is_stuck:
             raise exceeds(self._name, self._limit_s)
         return value
 
@@ -108,7 +112,14 @@ class ThreadTimeLimit:
         with self._lock:
             if self._is_over:
                 return
+            self._is_stuck = True
         self._stuck()
+
+
+def is_decision(error: BaseException) -> bool:
+    """Return whether a task decides about its job by this."""
+    # Not by isinstance: that reads the exception's `__class__`, which may raise.
+    return issubclass(type(error), Decision)
 
 
 def exceeds(name: str, limit_s: float) -> TimeLimitExceeded:

@@ -1,12 +1,14 @@
 """A time limit in a thread: struck where it is, and nothing left behind."""
 
+import asyncio
 import random
 import threading
 import time
+from contextlib import suppress
 
 import pytest
 
-from django_delayq import schedule
+from django_delayq import Cancel, Retry, Snooze, delayed_task, schedule
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import TimeLimitExceeded
 from django_delayq.worker import time_limit
@@ -67,20 +69,104 @@ def test_a_busy_function_is_struck_where_it_is(limit):
     assert told.traceback[-1].name == "spin"
 
 
-@pytest.mark.parametrize("ending", ["return", "raise"])
-def test_a_function_that_catches_the_strike_has_exceeded_its_limit_all_the_same(
-    limit, ending
+def ending(how):
+    """Return a function that is struck, catches that, and ends like this."""
+
+    def end():
+        try:
+            spin(60)
+        except TimeLimitExceeded:
+            if isinstance(how, BaseException):
+                raise how from None
+        return how
+
+    return end
+
+
+def test_a_function_that_catches_the_strike_may_return(limit):
+    assert limit(0.05).run(ending("fine"), [], {}) == "fine"
+
+
+@pytest.mark.parametrize("decision", [Retry(3), Snooze(3), Cancel("it takes too long")])
+def test_a_function_that_catches_the_strike_may_decide(limit, decision):
+    with pytest.raises(type(decision)) as told:
+        limit(0.05).run(ending(decision), [], {})
+
+    assert told.value is decision
+
+
+def test_an_error_after_the_strike_is_the_cause_of_an_exceeded_limit(limit):
+    error = OSError("while cleaning up")
+
+    with pytest.raises(TimeLimitExceeded, match="it ran longer") as told:
+        limit(0.05).run(ending(error), [], {})
+
+    assert told.value.__cause__ is error
+
+
+@pytest.mark.parametrize("how", ["fine", Retry(3)])
+def test_what_a_function_says_once_it_was_reported_is_too_late(timer, monkeypatch, how):
+    monkeypatch.setattr(time_limit, "STUCK_AFTER_S", 0.05)
+    stuck = threading.Event()
+    limit = ThreadTimeLimit(timer, 0.02, name="it", stuck=stuck.set)
+
+    def end_late():
+        with suppress(TimeLimitExceeded):
+            spin(60)
+        stuck.wait(60)
+        return ending_at_once(how)
+
+    with pytest.raises(TimeLimitExceeded, match="it ran longer"):
+        limit.run(end_late, [], {})
+
+
+def ending_at_once(how):
+    if isinstance(how, BaseException):
+        raise how
+    return how
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize(
+    ("how", "state", "attempts"),
+    [
+        (None, State.SUCCEEDED, 0),
+        (Retry(3600), State.RETRYING, 1),
+        (Snooze(3600), State.SCHEDULED, 0),
+        (Cancel("it takes too long"), State.CANCELLED, 0),
+        (OSError("while cleaning up"), State.DEAD, 2),
+    ],
+)
+def test_a_task_that_catches_its_time_limit_is_obeyed(
+    work, queue_name, is_async, how, state, attempts
 ):
+    @delayed_task(
+        name="catches", queue=queue_name, max_attempts=2, backoff=tasks.AT_ONCE
+    )
     def catch():
         try:
             spin(60)
         except TimeLimitExceeded:
-            if ending == "raise":
-                raise OSError("while cleaning up") from None
-        return "fine"
+            return ending_at_once(how)
 
-    with pytest.raises(TimeLimitExceeded, match="it ran longer"):
-        limit(0.05).run(catch, [], {})
+    @delayed_task(
+        name="catches-async", queue=queue_name, max_attempts=2, backoff=tasks.AT_ONCE
+    )
+    async def catch_async():
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            return ending_at_once(how)
+
+    task = catch_async if is_async else catch
+    job = schedule(task.using(time_limit=0.1, keep_result=60), 0)
+    work(threads=1)
+
+    wait_until(lambda: job.refresh() is state, description="it has ended so")
+    assert job.attempts == attempts
+    if state is State.DEAD:
+        assert "ran longer than its time limit" in job.error["error"]
+        assert "OSError: while cleaning up" in job.error["traceback"]
 
 
 def test_a_function_that_does_not_react_is_reported(timer, monkeypatch):
@@ -169,8 +255,6 @@ def test_the_limit_of_a_queue_holds_for_tasks_without_their_own(
 
 
 def test_no_retry_on_holds_for_time_limits_too(work, records, queue_name):
-    from django_delayq import delayed_task
-
     task = delayed_task(
         name="test-no-retry-on-time", no_retry_on=TimeLimitExceeded, time_limit=0.1
     )(spin)
