@@ -1,5 +1,6 @@
-"""Errors of commands, as people read them."""
+"""Errors of commands, as people read them, each once."""
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -8,6 +9,19 @@ from redis.exceptions import RedisError
 
 from django_delayq.exceptions import DelayqError
 from django_delayq.faults import describe_fault
+
+
+@contextmanager
+def said_by_command() -> Iterator[None]:
+    """Keep the log of a change from standard error, where Python writes it if the project has no handler for it."""
+    log = logging.getLogger("django_delayq.jobs")
+    handler = logging.NullHandler()
+    if not log.hasHandlers():
+        log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
 
 
 @contextmanager

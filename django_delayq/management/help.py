@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from django.core.management.base import (
     BaseCommand,
+    CommandError,
     CommandParser,
     DjangoHelpFormatter,
     OutputWrapper,
@@ -60,7 +61,8 @@ class CommandWithExamples(BaseCommand):
         except OSError as error:
             if "--traceback" in argv:
                 raise
-            self.stderr.write(f"CommandError: {error}")
+            told = f"{CommandError.__name__}: {error}"
+            self.stderr.write(told)
             sys.exit(1)
         finally:
             streams.settle()

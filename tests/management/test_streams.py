@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from django.conf import settings as django_settings
 
+from django_delayq import pause
 from tests.worker.workers import MANAGE, delayq_environment
 
 COMMANDS = [
@@ -100,6 +101,18 @@ def test_a_command_ends_well_though_a_stream_is_closed(
     done = run(command, queue, tmp_path, preexec_fn=lambda: os.close(number))
 
     assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("command", ["delayq_pause", "delayq_resume"])
+def test_a_command_says_what_it_did_once(
+    queue: str, tmp_path: Any, command: str
+) -> None:
+    pause(queue)
+
+    done = run([command, "QUEUE"], queue, tmp_path)
+
+    assert f"queue {queue} is " in done.stdout
     assert done.stderr == ""
 
 

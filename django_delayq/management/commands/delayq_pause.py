@@ -7,7 +7,7 @@ from django.utils.translation import gettext, gettext_lazy
 
 from django_delayq import conf
 from django_delayq.jobs.pausing import pause, paused
-from django_delayq.management.errors import explained
+from django_delayq.management.errors import explained, said_by_command
 from django_delayq.management.help import CommandWithExamples
 from django_delayq.management.times import moment, span
 from django_delayq.translating import say
@@ -78,7 +78,7 @@ class Command(CommandWithExamples):
 
     def handle(self, *args: Any, **options: Any) -> None:
         queues, task = options["queues"], options["task"]
-        with explained():
+        with explained(), said_by_command():
             if not queues and task is None:
                 self._refuse_options(options)
                 self._list()

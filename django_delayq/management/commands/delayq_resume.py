@@ -7,7 +7,7 @@ from django.utils.translation import gettext, gettext_lazy
 
 from django_delayq import conf
 from django_delayq.jobs.pausing import resume
-from django_delayq.management.errors import explained
+from django_delayq.management.errors import explained, said_by_command
 from django_delayq.management.help import CommandWithExamples
 
 EXAMPLES = gettext_lazy(
@@ -50,7 +50,7 @@ class Command(CommandWithExamples):
             raise CommandError(
                 "Name what to resume: queues, or --task NAME. manage.py delayq_pause lists what is paused."
             )
-        with explained():
+        with explained(), said_by_command():
             for queue in queues:
                 # All or none.
                 conf.get_settings().queues_of(queue)

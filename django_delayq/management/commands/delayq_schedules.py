@@ -9,7 +9,7 @@ from django.utils.translation import gettext, gettext_lazy
 
 from django_delayq.exceptions import InvalidSchedule
 from django_delayq.jobs.schedules import Schedule, get_schedule, get_schedules
-from django_delayq.management.errors import explained
+from django_delayq.management.errors import explained, said_by_command
 from django_delayq.management.help import CommandWithExamples
 from django_delayq.showing.plain_json import json_text
 from django_delayq.translating import moment_text, when_text
@@ -91,7 +91,9 @@ class Command(CommandWithExamples):
             for name, change in changes.items():
                 if options[name] is not None:
                     found = get_schedule(options[name], queue)
-                    self.stdout.write(change(found))
+                    with said_by_command():
+                        said = change(found)
+                    self.stdout.write(said)
                     return
             found_all = get_schedules(queue)
         if options["json"]:

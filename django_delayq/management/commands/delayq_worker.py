@@ -45,7 +45,7 @@ logger = get_log("django_delayq.worker")
 #: Environment variable that names a pipe: it closes when the reloader of a worker under --reload ends.
 RELOADER = "DELAYQ_RELOADER"
 #: At the start, more tasks than this are counted, not named.
-TASKS_SHOWN = 20
+TASKS_SHOWN = 3
 #: Bytes. A lower --max-memory is a mistake, most often a missing unit.
 LEAST_MEMORY = 32 * 2**20
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d+)?) ?(?:([KMGT])(?:I?B)?|B)?")
@@ -70,8 +70,8 @@ signals:
   a second signal            stop now: running jobs are given back, and run again elsewhere
 
 exit status:
-  0 when it was stopped or --burst is done; 1 when a process failed or a queue could not be served; 78 when nothing
-  but another DELAYQ["CONNECTION"], or another account on the server, would help: for 10 s every connection was refused
+  0 when it was stopped or --burst is done, 1 when a process failed or a queue could not be served,
+  78 when the server refused DELAYQ["CONNECTION"] for 10 s: its account, its database, or the certificate
 """
 )
 
