@@ -5,6 +5,7 @@ has changed. `find_problems` collects what is wrong; ``manage.py check`` prints 
 """
 
 import difflib
+import heapq
 import os
 from collections.abc import (
     Callable,
@@ -905,12 +906,49 @@ def override_worker(worker: WorkerSettings, options: dict[str, Any]) -> WorkerSe
     return replace(worker, **{_WORKER[key][0]: value for key, value in options.items()})
 
 
+#: How alike two words have to be, 0 to 1, to be taken for one another.
+ALIKE = 0.7
+#: A suggestion is sought among this many names of similar length: 3 ms at most.
+MAX_CANDIDATES = 50
+#: A longer name gets no suggestion, because each comparison costs its length.
+MAX_SUGGESTED = 200
+
+
 def suggestion(name: object, known: Collection[str]) -> str:
     """Return a question about the known name that this is most like, to stand behind an error; empty if none is."""
-    close = difflib.get_close_matches(
-        str(name), known, n=1
-    ) or difflib.get_close_matches(str(name).upper(), known, n=1)
-    return f" Did you mean {close[0]!r}?" if close else ""
+    close = closest(str(name), known)
+    return "" if close is None else f" Did you mean {close!r}?"
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that somebody may have meant; None: none is close.
+
+    Of a dotted name each part is compared by itself: a common beginning makes two names no more alike.
+    """
+    if len(name) > MAX_SUGGESTED:
+        return None
+    candidates = heapq.nsmallest(
+        MAX_CANDIDATES,
+        known,
+        # The last part alone may be given.
+        key=lambda each: (not each.endswith(f".{name}"), abs(len(each) - len(name))),
+    )
+    scored = ((_likeness(name, each), each) for each in candidates)
+    likeness, best = max(scored, default=(0.0, ""))
+    return best if likeness >= ALIKE else None
+
+
+def _likeness(name: str, known: str) -> float:
+    name, known = name.casefold(), known.casefold()
+    if known.endswith(f".{name}"):
+        return 1.0
+    parts, others = name.split("."), known.split(".")
+    if len(parts) != len(others):
+        return 0.0
+    return min(
+        1.0 if part == other else difflib.SequenceMatcher(None, part, other).ratio()
+        for part, other in zip(parts, others, strict=True)
+    )
 
 
 def _read(

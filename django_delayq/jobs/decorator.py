@@ -42,9 +42,9 @@ HINTS = {
     "aenqueue": "await .aschedule(0, …) has a worker run it at once",
     "send": ".schedule(0, …) has a worker run it at once",
     "send_with_options": ".using(…).schedule(delay, …) changes options for a call",
-    "s": ".prepare(delay, …) makes a job that schedule_many sends",
-    "si": ".prepare(delay, …) makes a job that schedule_many sends",
-    "signature": ".prepare(delay, …) makes a job that schedule_many sends",
+    "s": ".prepare(delay, …) makes a job that schedule() sends",
+    "si": ".prepare(delay, …) makes a job that schedule() sends",
+    "signature": ".prepare(delay, …) makes a job that schedule() sends",
 }
 
 
@@ -127,7 +127,7 @@ class DelayedTask(TaskDefinition, Generic[P, R_co]):
         self, delay: Delay, /, *args: P.args, **kwargs: P.kwargs
     ) -> Job[R_co]: ...
     def prepare(self, delay: Delay, /, *args: P.args, **kwargs: P.kwargs) -> Job[Any]:
-        """Make a job with its id, but do not send it: `schedule_many` does.
+        """Make a job with its id, but do not send it: ``schedule(job)`` does, or `schedule_many` with others.
 
         Raises:
             InvalidDelay, InvalidArguments, QueueNotFound: the call cannot be scheduled.
@@ -189,7 +189,7 @@ def delayed_task(
     moves: waiting jobs carry it.
 
     Raises:
-        InvalidTask: this is not a plain function, an option is wrong, or the name is taken.
+        InvalidTask: this is not a plain function of a module, an option is wrong, or the name is taken.
     """
     if function is None:
         return functools.partial(_make_task, name=name, options=_read_options(options))
@@ -261,6 +261,12 @@ def _make_task(
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidTask(
             f"{function.__qualname__} is a generator, so a call would not run its body; return a list instead"
+        )
+    owner = function.__qualname__.rpartition(".")[0]
+    if owner and not owner.endswith("<locals>"):
+        raise InvalidTask(
+            f"{function.__qualname__} is defined in a class, and a worker has no instance to call it on; move the function"
+            " to the module, and pass it what it needs, such as a primary key"
         )
     if "<lambda>" in function.__qualname__ and name is None:
         raise InvalidTask(

@@ -3,12 +3,11 @@
 This module does not know how tasks are scheduled.
 """
 
-import difflib
 import inspect
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from django_delayq.conf import Settings, get_settings
+from django_delayq.conf import Settings, closest, get_settings, suggestion
 from django_delayq.exceptions import InvalidTask
 from django_delayq.jobs.options import Commit, TaskOptions, commit_of
 from django_delayq.redaction import show
@@ -50,8 +49,61 @@ class TaskDefinition:
             _check_names(name, "sensitive", options.sensitive, self.call_signature)
         #: How few and how many positional arguments make a valid call by themselves.
         self.positional = positional_range(self.call_signature)
+        # By the number of positional arguments, see `_taking`.
+        self._takes: dict[int, _Taking] = {}
         #: Name of the first positional parameter if it has a default, else "".
         self.optional_first = _optional_first(self.call_signature)
+
+    def fits(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Whether the function takes a call's arguments."""
+        if not kwargs:
+            least, most = self.positional
+            return least <= len(args) <= most
+        taking = self._takes.get(len(args))
+        if taking is None:
+            # More positional arguments than parameters are the same case, however many they are.
+            count = min(len(args), len(self.call_signature.parameters) + 1)
+            taking = _taking(self.call_signature, count)
+            self._takes[count] = taking
+        names = kwargs.keys()
+        return (
+            not taking.too_many
+            and not taking.unfilled
+            and taking.required.keys() <= names
+            and names.isdisjoint(taking.given)
+            and (taking.allowed is None or names <= taking.allowed)
+        )
+
+    def misfit(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        """Say what is wrong with the arguments of a call; empty if the function takes them."""
+        taking = _taking(self.call_signature, len(args))
+        missing = [
+            *taking.unfilled,
+            *(name for name in taking.required if name not in kwargs),
+        ]
+        twice = [name for name in kwargs if name in taking.given]
+        unexpected = [
+            name
+            for name in kwargs
+            if taking.allowed is not None
+            and name not in taking.allowed
+            and name not in taking.given
+        ]
+        close = {name: closest(name, missing) for name in unexpected}
+        meant = [name for name in close.values() if name is not None]
+        parts = []
+        if missing:
+            what = "arguments" if len(missing) > 1 else "argument"
+            parts.append(f"missing {what} {_listed(missing)}")
+        if unexpected:
+            parts.append(f"unexpected {_listed(unexpected)}")
+        if twice:
+            parts.append(f"given twice: {_listed(twice)}")
+        if taking.too_many:
+            what = "argument" if taking.too_many == 1 else "arguments"
+            parts.append(f"{taking.too_many} positional {what} too many")
+        text = ", ".join(parts)
+        return f"{text}; did you mean {_listed(meant)}?" if meant else text
 
     @property
     def on_commit(self) -> Commit:
@@ -61,6 +113,57 @@ class TaskDefinition:
             self._commit = commit_of(self.options, settings)
             self._decided_for = settings
         return self._commit
+
+
+class _Taking(NamedTuple):
+    """What a function takes beside a number of positional arguments."""
+
+    #: Names of parameters that are still to be given, as keys, in their order.
+    required: dict[str, None]
+    #: Names of such parameters that no call can give by name.
+    unfilled: tuple[str, ...]
+    #: Names that a call may give; None: any.
+    allowed: frozenset[str] | None
+    #: Names that the positional arguments have given.
+    given: frozenset[str]
+    #: How many of the positional arguments have no parameter.
+    too_many: int
+
+
+def _taking(signature: inspect.Signature, count: int) -> _Taking:
+    left = count
+    required: dict[str, None] = {}
+    unfilled: list[str] = []
+    allowed: set[str] = set()
+    given: set[str] = set()
+    takes_all = takes_names = False
+    for name, parameter in signature.parameters.items():
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            takes_all = True
+        elif parameter.kind is parameter.VAR_KEYWORD:
+            takes_names = True
+        elif left and parameter.kind is not parameter.KEYWORD_ONLY:
+            left -= 1
+            if parameter.kind is not parameter.POSITIONAL_ONLY:
+                given.add(name)
+        elif parameter.kind is parameter.POSITIONAL_ONLY:
+            if parameter.default is parameter.empty:
+                unfilled.append(name)
+        else:
+            allowed.add(name)
+            if parameter.default is parameter.empty:
+                required[name] = None
+    return _Taking(
+        required,
+        tuple(unfilled),
+        None if takes_names else frozenset(allowed),
+        frozenset(given),
+        0 if takes_all else left,
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(show, names))
 
 
 def positional_range(signature: inspect.Signature) -> tuple[int, int]:
@@ -88,11 +191,10 @@ def _check_names(
 ) -> None:
     for name in names:
         if name not in signature.parameters:
-            close = difflib.get_close_matches(name, signature.parameters, n=1)
-            suggestion = f" Did you mean {close[0]!r}?" if close else ""
             raise InvalidTask(
                 f"{option} of {task!r} names {show(name)}, which is not a parameter of it;"
-                f" name parameters of the function: {', '.join(signature.parameters) or 'it has none'}.{suggestion}"
+                f" name parameters of the function: {', '.join(signature.parameters) or 'it has none'}."
+                + suggestion(name, signature.parameters)
             )
 
 

@@ -387,12 +387,10 @@ def check_call(
     Raises:
         InvalidArguments: it does not.
     """
-    try:
-        task.call_signature.bind(*args, **kwargs)
-    except TypeError as error:
+    if not task.fits(args, kwargs):
         raise InvalidArguments(
-            f"schedule {name!r} cannot call {task.name}{task.call_signature}: {error}; give it args= and kwargs="
-        ) from None
+            f"schedule {name!r} cannot call {task.name}{task.call_signature}: {task.misfit(args, kwargs)}; give it args= and kwargs="
+        )
 
 
 def check_size(queue: conf.QueueSettings, name: str, definition: Definition) -> None:

@@ -194,22 +194,22 @@ def spread(when: str, longest: Seconds) -> str:
 def _check_call(
     task: TaskDefinition, delay: Delay, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> None:
-    least, most = task.positional
-    if not kwargs and least <= len(args) <= most:
-        if not args and task.optional_first and task.takes_delay:
+    if task.fits(args, kwargs):
+        if not args and not kwargs and task.optional_first and task.takes_delay:
             _warn_of_forgotten_delay(task, delay)
         return
-    try:
-        task.call_signature.bind(*args, **kwargs)
-    except TypeError as error:
-        forgotten = (
-            f". The first argument of the call is the delay, {delay!r} here: was the delay forgotten?"
-            if task.takes_delay and not args and type(delay) in (int, float) and least
-            else ""
-        )
-        raise InvalidArguments(
-            f"{task.name}{task.call_signature} cannot be called with {_show_call(args, kwargs)}: {error}{forgotten}"
-        ) from error
+    forgotten = ""
+    # Only where the delay would be the argument that is missing.
+    if (
+        task.takes_delay
+        and type(delay) in (int, float)
+        and task.fits((delay, *args), kwargs)
+    ):
+        forgotten = f". The first argument of the call is the delay, {delay!r} here: was the delay forgotten?"
+    raise InvalidArguments(
+        f"{task.name}{task.call_signature} cannot be called with {_show_call(args, kwargs)}:"
+        f" {task.misfit(args, kwargs)}{forgotten}"
+    )
 
 
 def _warn_of_forgotten_delay(task: TaskDefinition, delay: Delay) -> None:

@@ -4,19 +4,13 @@ A payload never names a module to import. It names a task that was registered wh
 app was imported.
 """
 
-import difflib
-import heapq
 from functools import lru_cache
 
+from django_delayq.conf import suggestion
 from django_delayq.exceptions import InvalidTask, TaskNotFound
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.limit import Limit
 from django_delayq.redaction import show
-
-#: For an unknown name, a suggestion is sought among this many names of similar length: 3 ms at most.
-MAX_CANDIDATES = 50
-#: A longer name gets no suggestion, because each comparison costs its length.
-MAX_SUGGESTED = 200
 
 _tasks: dict[str, TaskDefinition] = {}
 _handlers: dict[str, TaskDefinition] = {}
@@ -77,15 +71,9 @@ def find_task(name: str) -> TaskDefinition | None:
 
 @lru_cache(maxsize=256)
 def _suggestion(name: str) -> str:
-    # Cached: after a deploy, a thousand jobs may name the same missing task. A comparison with hundreds of names takes
-    # tens of milliseconds, and holds the interpreter.
-    if len(name) > MAX_SUGGESTED:
-        return ""
-    names = heapq.nsmallest(
-        MAX_CANDIDATES, _tasks, key=lambda known: abs(len(known) - len(name))
-    )
-    close = difflib.get_close_matches(name, names, n=1)
-    return f" Did you mean {close[0]!r}?" if close else ""
+    # Cached: after a deploy, a thousand jobs may name the same missing task. A comparison with many names takes
+    # milliseconds, and holds the interpreter.
+    return suggestion(name, _tasks)
 
 
 def all_limits() -> dict[str, Limit]:

@@ -290,7 +290,7 @@ def test_what_is_no_function_of_a_module_is_refused() -> None:
 
 
 def test_argument_that_does_not_fit_is_refused(configure) -> None:
-    with pytest.raises(TypeError, match="missing a required argument: 'a'") as refused:
+    with pytest.raises(TypeError, match="missing argument 'a'") as refused:
         samples.add.enqueue()
 
     # Only `schedule()` begins with a delay.
@@ -298,7 +298,7 @@ def test_argument_that_does_not_fit_is_refused(configure) -> None:
 
 
 def test_context_is_no_argument_of_a_call(configure, queue_name) -> None:
-    with pytest.raises(TypeError, match="unexpected keyword argument 'context'"):
+    with pytest.raises(TypeError, match="unexpected 'context'"):
         samples.tell_context.enqueue(word="w", context=1)
 
     result = samples.tell_context.using(queue_name=queue_name).enqueue("w")

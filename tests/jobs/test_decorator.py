@@ -3,7 +3,10 @@ import copy
 import functools
 import inspect
 import pickle
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import timedelta
+from itertools import combinations, product
 from typing import Any
 
 import pytest
@@ -20,7 +23,8 @@ from django_delayq import (
     queue_handler,
     schedule,
 )
-from django_delayq.jobs.definition import positional_range
+from django_delayq.jobs.definition import TaskDefinition, positional_range
+from django_delayq.jobs.options import TaskOptions
 from django_delayq.jobs.registry import all_tasks, get_handler, get_task
 from tests.jobs import samples
 
@@ -308,10 +312,10 @@ def test_exceptions_cannot_be_changed_for_one_call(name: str) -> None:
 @pytest.mark.parametrize(
     ("args", "kwargs", "said"),
     [
-        ((), {}, "missing a required argument: 'a'"),
-        ((1, 2, 3), {}, "too many positional arguments"),
-        ((1,), {"a": 2}, "multiple values for argument 'a'"),
-        ((1,), {"colour": 5}, "unexpected keyword argument 'colour'"),
+        ((), {}, "missing argument 'a'"),
+        ((1, 2, 3), {}, "1 positional argument too many"),
+        ((1,), {"a": 2}, "given twice: 'a'"),
+        ((1,), {"colour": 5}, "unexpected 'colour'"),
     ],
 )
 @pytest.mark.usefixtures("delayq_offline")
@@ -322,6 +326,67 @@ def test_call_that_does_not_fit_is_refused_with_task_call_and_reason(
         samples.add.prepare(0, *args, **kwargs)
 
     assert "samples.add(a: int, b: int = 0" in str(refused.value)
+
+
+def every_signature() -> Iterator[Callable[..., Any]]:
+    kinds = ["a", "a=0", "a, /", "a=0, /", "*a", "**a", "*, a", "*, a=0"]
+    for first, second in product(kinds, kinds):
+        source = f"def f({first}, {second.replace('a', 'b')}): ..."
+        scope: dict[str, Any] = {}
+        with suppress(SyntaxError):
+            exec(source, scope)
+            yield scope["f"]
+
+
+def test_task_takes_what_python_would_pass_to_its_function() -> None:
+    calls = [
+        (args, dict.fromkeys(names, 0))
+        for args in ((), (1,), (1, 2), (1, 2, 3), (1, 2, 3, 4))
+        for count in range(4)
+        for names in combinations("abc", count)
+    ]
+    tried = 0
+    for function in every_signature():
+        task = TaskDefinition(function, "f", TaskOptions())
+        for args, kwargs in calls:
+            try:
+                function(*args, **kwargs)
+                takes = True
+            except TypeError:
+                takes = False
+            assert task.fits(args, kwargs) is takes, (task.call_signature, args, kwargs)
+            assert (task.misfit(args, kwargs) == "") is takes
+            tried += 1
+    assert tried > 1_000
+
+
+class Shop:
+    """Owns functions that no worker could call on it."""
+
+    def method(self) -> None: ...
+
+    @staticmethod
+    def static() -> None: ...
+
+    @classmethod
+    def of_class(cls) -> None: ...
+
+
+@pytest.mark.parametrize("decorate", [delayed_task, delayed_task(name="x", queue="q")])
+@pytest.mark.parametrize("function", [Shop.method, Shop.static, Shop().method])
+def test_function_of_a_class_is_refused(decorate: Any, function: Any) -> None:
+    with pytest.raises(InvalidTask, match=r"in a class|needs a function"):
+        decorate(function)
+
+
+@pytest.mark.parametrize("wrapper", [staticmethod, classmethod])
+def test_function_within_a_class_body_is_refused(wrapper: Any) -> None:
+    with pytest.raises(InvalidTask, match=r"defined in a class.*to the module"):
+
+        class Local:
+            @wrapper
+            @delayed_task
+            def clean(self) -> None: ...
 
 
 @pytest.fixture
@@ -496,10 +561,15 @@ def test_missing_argument_is_told_with_the_delay_that_took_its_place(
     with pytest.raises(
         InvalidArguments, match="the delay, 4711 here: was the delay forgotten"
     ):
-        pay.prepare(4711)
+        pay.prepare(4711, 20)
+    with pytest.raises(InvalidArguments, match="was the delay forgotten"):
+        pay.prepare(4711, amount=20)
     with pytest.raises(InvalidArguments) as caught:
-        pay.prepare(0, 5)
-    assert "forgotten" not in str(caught.value)
+        pay.prepare(0, amount=20, order=1)
+    assert str(caught.value).endswith(
+        "(amount=<int>, order=<int>): missing argument 'order_id', unexpected 'order';"
+        " did you mean 'order_id'?"
+    )
     with pytest.raises(
         InvalidDelay, match="takes it first, before the arguments of the function"
     ):

@@ -3,12 +3,8 @@ from types import FunctionType
 import pytest
 
 from django_delayq import InvalidTask, TaskNotFound, delayed_task, schedule
-from django_delayq.jobs.registry import (
-    MAX_CANDIDATES,
-    all_tasks,
-    get_task,
-    handled_queues,
-)
+from django_delayq.conf import MAX_CANDIDATES, closest, suggestion
+from django_delayq.jobs.registry import all_tasks, get_task, handled_queues
 from tests.jobs import samples
 
 
@@ -37,19 +33,43 @@ def test_a_suggestion_is_made_once_and_from_a_bounded_number_of_names(
 ) -> None:
     for number in range(2 * MAX_CANDIDATES):
         delayed_task(name=f"a.task.of.about.this.length.{number:04}")(lambda: None)
-    compared = []
+    compared: list[str] = []
 
-    def get_close_matches(name: str, names: list[str], n: int) -> list[str]:
-        compared.append(len(names))
-        return names[:n]
+    def likeness(name: str, known: str) -> float:
+        compared.append(known)
+        return 0.0
 
-    monkeypatch.setattr("difflib.get_close_matches", get_close_matches)
+    monkeypatch.setattr("django_delayq.conf._likeness", likeness)
 
     for name in [*["a.task.of.about.this.length.xxxx"] * 5, "x" * 10_000]:
         with pytest.raises(TaskNotFound):
             get_task(name)
 
-    assert compared == [MAX_CANDIDATES]
+    assert len(compared) == MAX_CANDIDATES
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("shop.tasks.gone", None),
+        ("shop.tasks.cancel_unpayd", "shop.tasks.cancel_unpaid"),
+        ("shop.task.cancel_unpaid", "shop.tasks.cancel_unpaid"),
+        ("Shop.tasks.all_done", "shop.tasks.all_done"),
+        # Without its module.
+        ("all_done", "shop.tasks.all_done"),
+        # One part is right, and the other is another word.
+        ("blog.tasks.all_done", None),
+        ("shop.tasks.charge_card", None),
+        ("", None),
+    ],
+)
+def test_only_a_name_that_is_close_in_every_part_is_suggested(
+    name: str, meant: str | None
+) -> None:
+    known = ["shop.tasks.all_done", "shop.tasks.cancel_unpaid", "mail.tasks.send"]
+
+    assert closest(name, known) == meant
+    assert suggestion(name, known) == (f" Did you mean {meant!r}?" if meant else "")
 
 
 def test_name_never_imports_anything() -> None:
