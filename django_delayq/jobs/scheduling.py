@@ -1,12 +1,13 @@
 """`schedule` and `aschedule`: call a task later, given the task or its name."""
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar, overload
 
 from django_delayq.exceptions import InvalidTask
 from django_delayq.jobs.decorator import DelayedTask
 from django_delayq.jobs.job import Job
 from django_delayq.jobs.registry import get_task
+from django_delayq.jobs.sending import aschedule_many, schedule_many
 from django_delayq.redaction import show
 from django_delayq.wire.delay import Delay
 
@@ -29,17 +30,25 @@ def schedule(
 ) -> Job[R]: ...
 @overload
 def schedule(task: str, delay: Delay, /, *args: Any, **kwargs: Any) -> Job[Any]: ...
-def schedule(task: Any, delay: Delay, /, *args: Any, **kwargs: Any) -> Job[Any]:
-    """Call a task later.
+@overload
+def schedule(prepared: Job[R], /) -> Job[R]: ...
+def schedule(task: Any, /, *args: Any, **kwargs: Any) -> Job[Any]:
+    """Call a task later, ``schedule(task, delay, …)``, or send one prepared job, ``schedule(job)``.
 
     ``task`` is a decorated function or its registered name, ``delay`` a number of seconds, a timedelta or an aware
     datetime (one in the past means now). Once this returns, the job runs at least once. It takes one round trip.
+
+    A job that ``task.prepare(delay, …)`` made is sent as `schedule_many` sends it, with the errors of that.
 
     Raises:
         InvalidDelay, InvalidArguments, InvalidTask, TaskNotFound, QueueNotFound: nothing was stored.
         redis.exceptions.RedisError: the server's or connection's own error, with a note on what became of the job.
     """
-    return _find(task).schedule(delay, *args, **kwargs)
+    if isinstance(task, Job):
+        _check_alone(args, kwargs)
+        schedule_many([task])
+        return task
+    return _find(task).schedule(*args, **kwargs)
 
 
 @overload
@@ -58,9 +67,22 @@ async def aschedule(
 async def aschedule(
     task: str, delay: Delay, /, *args: Any, **kwargs: Any
 ) -> Job[Any]: ...
-async def aschedule(task: Any, delay: Delay, /, *args: Any, **kwargs: Any) -> Job[Any]:
+@overload
+async def aschedule(prepared: Job[R], /) -> Job[R]: ...
+async def aschedule(task: Any, /, *args: Any, **kwargs: Any) -> Job[Any]:
     """`schedule` on the event loop."""
-    return await _find(task).aschedule(delay, *args, **kwargs)
+    if isinstance(task, Job):
+        _check_alone(args, kwargs)
+        await aschedule_many([task])
+        return task
+    return await _find(task).aschedule(*args, **kwargs)
+
+
+def _check_alone(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    if args or kwargs:
+        raise InvalidTask(
+            "a prepared job has its delay and its arguments already: schedule(job) takes nothing else"
+        )
 
 
 def _find(task: object) -> DelayedTask[Any, Any]:

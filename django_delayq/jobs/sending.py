@@ -243,7 +243,7 @@ def explain(error: RedisError, jobs: Sequence[Job[Any]]) -> None:
         return
     advice = (
         " To be able to repeat it safely, make the job first: job = task.prepare(delay, ...), then"
-        f" schedule_many([job]), and again within {limits.REPEAT_MS // 1000} s."
+        f" schedule(job), and again within {limits.REPEAT_MS // 1000} s."
     )
     if may_have_run(error):
         became = f"no reply to scheduling {names}, which may be stored or not."

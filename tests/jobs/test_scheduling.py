@@ -60,6 +60,42 @@ def test_schedule_stores_the_call_and_returns_the_job(queue: str, hand: Hand) ->
     assert hand.payload(job) == sealed(body, queue, job.token)
 
 
+async def _aschedule(job: Job[Any]) -> Job[Any]:
+    return await aschedule(job)
+
+
+@pytest.mark.parametrize(
+    "send", [schedule, lambda job: asyncio.run(_aschedule(job))], ids=["sync", "async"]
+)
+def test_one_prepared_job_is_sent(queue: str, hand: Hand, send: Any) -> None:
+    job = on(queue).prepare(LATER, 1)
+    cancelled = on(queue).prepare(LATER, 2)
+    cancelled.cancel()
+
+    assert send(job) is job
+    # Sent again, it is not stored twice.
+    assert send(job) is job
+    assert send(cancelled) is cancelled
+
+    assert job.state is State.SCHEDULED
+    assert cancelled.state is State.CANCELLED
+    assert hand.tokens() == [job.token]
+
+
+async def test_prepared_job_takes_no_delay_and_no_arguments(queue: str) -> None:
+    job = on(queue).prepare(LATER, 1)
+    call: Any = schedule
+    acall: Any = aschedule
+
+    for more in ({"args": (5,)}, {"kwargs": {"note": "x"}}):
+        args, kwargs = more.get("args", ()), more.get("kwargs", {})
+        with pytest.raises(InvalidTask, match="has its delay and its arguments"):
+            call(job, *args, **kwargs)
+        with pytest.raises(InvalidTask, match="has its delay and its arguments"):
+            await acall(job, *args, **kwargs)
+    assert job.is_unsent
+
+
 @pytest.mark.parametrize("named", [False, True])
 async def test_schedule_calls_the_method_that_a_test_has_patched(named: bool) -> None:
     task = samples.add.name if named else samples.add

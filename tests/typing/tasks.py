@@ -112,6 +112,9 @@ jobs: list[Job[Any]] = [greet.prepare(5, "x"), add.prepare(5, 1)]
 reveal_type(schedule_many(jobs))  # R: list[Job[Any]]
 reveal_type(schedule_many([add.prepare(5, 1)]))  # R: list[Job[int]]
 reveal_type(schedule_many([fetch.prepare(5, "u")]))  # R: list[Job[bytes]]
+reveal_type(schedule(add.prepare(5, 1)))  # R: Job[int]
+reveal_type(schedule(get_job("default:x")))  # R: Job[Any]
+schedule(add.prepare(5, 1), 5)  # E: call-overload
 schedule_many([add])  # E: arg-type
 add.prepare(5, 1).on_dead("greet")  # E: arg-type
 
