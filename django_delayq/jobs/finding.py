@@ -65,7 +65,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _ENDED = (
     "the server keeps no job that has ended, only how it ended, and that for 30 s: get_job(id) says it. How the last"
-    " ones ended is in ended_jobs(). What a task decorated with keep_result has returned is there for longer, by the job's"
+    " ones ended is in ended_jobs() and in `manage.py delayq_jobs list --state ended`. What a task decorated with keep_result has returned is there for longer, by the job's"
     " id"
 )
 #: Why jobs in the other states are not listed.
@@ -714,7 +714,8 @@ def _check_states(state: Any) -> frozenset[State]:
             known = State(one)
         except ValueError:
             told = (
-                "; how jobs have ended is in the list “Ended” of a queue's page, and in ended_jobs()"
+                "; how jobs have ended is in the list “Ended” of a queue's page, in ended_jobs(), and in `manage.py delayq_jobs list"
+                " --state ended`"
                 if one == "ended"
                 else ""
             )

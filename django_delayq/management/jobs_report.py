@@ -46,11 +46,11 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # A row a job
 
 
-def columns() -> list[Column]:
+def columns(*, have_ended: bool = False) -> list[Column]:
     return [
         Column(gettext("ID")),
         Column(gettext("STATE")),
-        Column(gettext("DUE")),
+        Column(gettext("ENDED") if have_ended else gettext("DUE")),
         Column(gettext("TRIES"), is_number=True),
         Column(gettext("TASK"), is_cut=True),
     ]
@@ -65,6 +65,20 @@ def row_of(job: Job[Any]) -> list[str]:
         str(job.attempts + job.kills or ""),
         one_line(call_text(job) + _error_text(job)),
     ]
+
+
+def row_of_end(job: EndedJob) -> list[str]:
+    return [
+        one_line(job.id),
+        state_label(job.outcome),
+        relative_text(_ms_of(job.ended_at) - int(epoch_ms())),
+        str(job.attempts or ""),
+        one_line(": ".join(filter(None, (job.task, redact(job.error))))),
+    ]
+
+
+def _ms_of(moment: datetime) -> int:
+    return int((moment - _EPOCH) / timedelta(milliseconds=1))
 
 
 def _error_text(job: Job[Any]) -> str:
@@ -245,8 +259,7 @@ def _lines_of_end(shown: Shown) -> Iterator[str]:
         Field(gettext("ID"), job.id),
     ]
     if ended is not None:
-        ms = int((ended.ended_at - _EPOCH) / timedelta(milliseconds=1))
-        moment = Moment.of(ms, shown.seen.now_ms)
+        moment = Moment.of(_ms_of(ended.ended_at), shown.seen.now_ms)
         assert moment is not None
         when = f"{moment.local} {moment.zone}".strip()
         told.append(Field(gettext("Ended"), when, moment.relative))
@@ -312,14 +325,27 @@ def in_full(shown: Shown) -> dict[str, Any]:
             "percent": shown.progress.percent,
             "text": shown.progress.text,
         },
-        "ended": None
-        if ended is None
-        else {
-            "at": ended.ended_at.isoformat(timespec="milliseconds"),
-            "late_ms": ended.late_ms,
-            "took_ms": ended.took_ms,
-            "attempts": ended.attempts,
-            "error": redact(ended.error),
-        },
+        "ended": None if ended is None else _end(ended),
         "result": display.plain_value((job.kept or {}).get("result")),
+    }
+
+
+def end_as_json(ended: EndedJob) -> dict[str, Any]:
+    """Describe how a job ended, for programs."""
+    return {
+        "id": display.clean(ended.id),
+        "queue": ended.queue,
+        "state": str(ended.outcome),
+        "task": None if ended.task is None else display.clean(ended.task),
+        **_end(ended),
+    }
+
+
+def _end(ended: EndedJob) -> dict[str, Any]:
+    return {
+        "at": ended.ended_at.isoformat(timespec="milliseconds"),
+        "late_ms": ended.late_ms,
+        "took_ms": ended.took_ms,
+        "attempts": ended.attempts,
+        "error": redact(ended.error),
     }

@@ -51,6 +51,64 @@ def ids_of(text: str) -> list[str]:
 # List
 
 
+def test_list_of_what_has_ended_has_the_last_ends_first(
+    queue: str, hand: Hand, call: Call
+) -> None:
+    ends = [
+        (State.SUCCEEDED, 1_000, ADD, "", 1),
+        (State.EXPIRED, 3_000, "shop.tasks.late", "too late", ended.NONE),
+        (State.DEAD, 2_000, ADD, "ValueError: no", 10),
+        (State.CANCELLED, 4_000, "", "", ended.NONE),
+    ]
+    records = [
+        EndRecord(f"{n:022}", task, outcome, at_ms, 1.5, 2.5, attempts, error)
+        for n, (outcome, at_ms, task, error, attempts) in enumerate(ends)
+    ]
+    hand.run(ended.note_ended(hand.keys, records, keep=10))
+
+    def states(*arguments: str) -> list[str]:
+        out = call("delayq_jobs", "list", "--json", *arguments).out
+        return [json.loads(line)["state"] for line in out.splitlines()]
+
+    newest_first = ["cancelled", "expired", "dead", "succeeded"]
+    assert states("--state", "ended") == newest_first
+    assert states("--state", "ended", "--queue", queue, "--queue", f"{queue}-2") == (
+        newest_first
+    )
+    assert states("--state", "ended", "--limit", "2") == newest_first[:2]
+    assert states("--state", "ended", "--task", ADD) == ["dead", "succeeded"]
+    assert states("--state", "succeeded", "--state", "expired") == [
+        "expired",
+        "succeeded",
+    ]
+    said = call("delayq_jobs", "list", "--state", "ended")
+    heading, cancelled, expired, dead, _ = said.lines
+    assert heading.split() == ["ID", "STATE", "ENDED", "TRIES", "TASK"]
+    assert cancelled.startswith(f"{queue}:{3:022}  cancelled  ")
+    assert expired.endswith("shop.tasks.late: too late")
+    assert dead.endswith(f" ago     10  {ADD}: ValueError: no")
+    (found,) = call(
+        "delayq_jobs", "list", "--state", "ended", "--limit", "1", "--json"
+    ).out.splitlines()
+    assert json.loads(found) == {
+        "id": f"{queue}:{3:022}",
+        "queue": queue,
+        "state": "cancelled",
+        "task": None,
+        "at": "1970-01-01T00:00:04.000+00:00",
+        "late_ms": 1.5,
+        "took_ms": 2.5,
+        "attempts": None,
+        "error": "",
+    }
+
+
+def test_list_of_what_has_ended_says_so_if_there_is_nothing(
+    queue: str, call: Call
+) -> None:
+    assert call("delayq_jobs", "list", "--state", "expired").err == "no job fits\n"
+
+
 def test_list_has_a_row_a_job_that_reads_as_its_call(queue: str, call: Call) -> None:
     job = add(queue, 4711, note="late")
 
@@ -593,9 +651,15 @@ def test_call_that_cannot_be_parsed_changes_nothing_and_says_what_to_do(
     ("arguments", "message"),
     [
         (["list", "--queue", "mails"], "'mails' is not configured"),
-        (["list", "--state", "succeeded"], "cannot be found"),
+        (["cancel", "--state", "succeeded"], "cannot be found"),
+        (["list", "--state", "failed"], "give --state dead --state quarantined"),
+        (["retry", "--state", "failed"], "give --state dead --state quarantined"),
+        (["list", "--state", "ended", "--state", "due"], "leave out --state due"),
+        (["list", "--state", "ended", "--due", "..now"], "leave out --due"),
+        (["list", "--state", "ended", "--limit", "-1"], "0 or more"),
+        (["list", "--state", "ended", "--queue", "mails"], "is not configured"),
         (["list", "--state", "deed"], "'deed' is not a state"),
-        (["list", "--state", "ended"], "is in the list “Ended” of a queue's page"),
+        (["cancel", "--state", "ended"], "delayq_jobs list --state ended"),
         (["list", "--due", "2h..1h"], "due begins after its end"),
         (["list", "--limit", "-1"], "0 or more"),
         (["list", "--text", ""], "not empty"),

@@ -15,10 +15,12 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext, gettext_lazy, ngettext, ngettext_lazy
 
 from django_delayq import conf
+from django_delayq.delivery.ended import MOST_ENDED
 from django_delayq.delivery.searching import SEARCH_PAGE
 from django_delayq.delivery.states import GRAVES, State
 from django_delayq.exceptions import InvalidSearch, JobNotFound, QueueNotFound
 from django_delayq.jobs.bulk import Changed
+from django_delayq.jobs.ended import EndedJob, ended_jobs
 from django_delayq.jobs.finding import LISTED, FoundJobs, find_jobs
 from django_delayq.jobs.job import Job, get_job
 from django_delayq.management import jobs_report
@@ -43,6 +45,9 @@ LISTED_ROWS = 100
 EXAMPLES_SHOWN = 5
 #: The exit status of a command that was called in a wrong way, as argparse has it.
 WRONG_CALL = 2
+#: What `list` takes as a state for how the last jobs ended: all of them, or those with one outcome.
+ENDED = "ended"
+OUTCOMES = (State.SUCCEEDED, State.CANCELLED, State.EXPIRED)
 #: States in which a job waits, so that it can be cancelled and moved.
 WAITING = frozenset({State.SCHEDULED, State.DUE, State.RETRYING, State.HELD})
 
@@ -172,7 +177,7 @@ class Command(CommandWithExamples):
             help=gettext("what to do; each has its own --help."),
         )
         listing = verbs.add_parser("list", help=gettext("list jobs, a row each."))
-        self._add_filters(listing)
+        self._add_filters(listing, (ENDED, *OUTCOMES))
         self._add_limit(listing, gettext("100 in a table, all with --json"))
         self._add_json(listing, gettext("print a JSON object a line, for programs."))
         self._add_base(listing)
@@ -238,7 +243,7 @@ class Command(CommandWithExamples):
         self._add_json(parser, gettext("print the outcome as JSON, for programs."))
         self._add_base(parser)
 
-    def _add_filters(self, parser: CommandParser) -> None:
+    def _add_filters(self, parser: CommandParser, more: Sequence[str] = ()) -> None:
         parser.add_argument(
             "--queue",
             action="append",
@@ -250,7 +255,9 @@ class Command(CommandWithExamples):
             action="append",
             metavar="STATE",
             help=gettext("jobs in this state; repeat it for more: {states}.").format(
-                states=", ".join(state for state in State if state in LISTED)
+                states=", ".join(
+                    [*(state for state in State if state in LISTED), *more]
+                )
             ),
         )
         parser.add_argument(
@@ -338,10 +345,20 @@ class Command(CommandWithExamples):
         limit = options["limit"]
         if limit is None and not options["json"]:
             limit = LISTED_ROWS
-        found = self._find(options, options["state"], limit)
+        states = options["state"] or []
+        have_ended = any(state in (ENDED, *OUTCOMES) for state in states)
+        found: Any
+        row_of: Any
+        as_json: Any
+        if have_ended:
+            found = self._find_ended(options, states, limit)
+            row_of, as_json = jobs_report.row_of_end, jobs_report.end_as_json
+        else:
+            found = self._find(options, options["state"], limit)
+            row_of, as_json = jobs_report.row_of, jobs_report.as_json
         if options["json"]:
             for job in found:
-                self._write_json(jobs_report.as_json(job))
+                self._write_json(as_json(job))
             return
         count = 0
 
@@ -349,17 +366,20 @@ class Command(CommandWithExamples):
             nonlocal count
             for job in found:
                 count += 1
-                yield jobs_report.row_of(job)
+                yield row_of(job)
 
-        self._write_table(rows())
+        self._write_table(rows(), have_ended=have_ended)
         if not count:
             self.stderr.write(gettext("no job fits"), str)
         elif count == limit:
             told = gettext("{count} are shown; there may be more, which --limit shows")
             self.stderr.write(told.format(count=number_text(count)), str)
 
-    def _write_table(self, rows: Iterator[Sequence[str]]) -> None:
-        columns, width = jobs_report.columns(), width_of_screen(self.stdout)
+    def _write_table(
+        self, rows: Iterator[Sequence[str]], *, have_ended: bool = False
+    ) -> None:
+        columns = jobs_report.columns(have_ended=have_ended)
+        width = width_of_screen(self.stdout)
         for line in table(columns, rows, width, self.style.MIGRATE_HEADING):
             self._progress.end()
             self.stdout.write(line)
@@ -386,10 +406,48 @@ class Command(CommandWithExamples):
         if missing:
             raise SystemExit(1)
 
+    def _find_ended(
+        self, options: dict[str, Any], states: Sequence[str], limit: int | None
+    ) -> list[EndedJob]:
+        """Return how the last jobs ended, as far as the options say which."""
+        others = [state for state in states if state not in (ENDED, *OUTCOMES)]
+        if others:
+            raise CommandError(
+                f"Jobs that are {' or '.join(others)} are listed by themselves: leave out --state {others[0]}.",
+                returncode=WRONG_CALL,
+            )
+        unknown = [f"--{name}" for name in ("text", "due") if options[name] is not None]
+        if unknown:
+            raise CommandError(
+                f"A queue remembers no arguments and start times of jobs that have ended: leave out {' and '.join(unknown)}.",
+                returncode=WRONG_CALL,
+            )
+        if limit is not None and limit < 0:
+            raise CommandError(
+                f"--limit {limit}: give 0 or more.", returncode=WRONG_CALL
+            )
+        try:
+            found = [
+                job
+                for queue in options["queue"] or [None]
+                for job in ended_jobs(queue, limit=MOST_ENDED)
+                if options["task"] in (None, job.task)
+                and (ENDED in states or job.outcome in states)
+            ]
+        except QueueNotFound as error:
+            raise CommandError(str(error), returncode=WRONG_CALL) from error
+        return sorted(found, key=lambda job: job.ended_at, reverse=True)[:limit]
+
     def _find(
         self, options: dict[str, Any], states: Iterable[str] | None, limit: int | None
     ) -> FoundJobs[Any]:
         """Search as the options say, and show on the way how far the search has come."""
+        if states and State.FAILED in states:
+            raise CommandError(
+                "Jobs that failed for good are dead or quarantined, and those that will be tried again are retrying: give"
+                " --state dead --state quarantined, or --state retrying. --state ended lists how the last jobs ended.",
+                returncode=WRONG_CALL,
+            )
         try:
             everything = find_jobs(queue=options["queue"], state=states)
             found = find_jobs(
