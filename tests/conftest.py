@@ -178,7 +178,9 @@ def _kinds(metafunc: pytest.Metafunc) -> list[str]:
         return asked_for
     # With nothing installed the tests are there all the same, and say what is missing.
     kinds = list(available_kinds() or ("valkey",))
-    if not config.getoption("--all"):
+    # How a page looks and is used is the same on each server; what it asks is tested on all without a browser.
+    is_looked_at = metafunc.definition.get_closest_marker("browser") is not None
+    if is_looked_at or not config.getoption("--all"):
         return kinds[:1]
     if len(kinds) > 1 and not _runs_partly(metafunc.definition):
         return [kind for kind in kinds if kind not in PARTLY]
