@@ -4,10 +4,12 @@ A `Wording` is its English text, for logs and errors, and remembers what it was 
 sentence in another language. `gettext`, `ngettext` and `gettext_noop` have the names by which ``makemessages`` finds texts.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
+_TWO_STOPS = re.compile("([.!?…。！？])[.。]$")
 Value = str | int | datetime
 
 
@@ -57,7 +59,10 @@ class Wording(str):
 
 def _write(template: str, values: Mapping[str, Any], is_sentence: bool) -> str:
     text = template.format_map(values)
-    return text[:1].upper() + text[1:] if is_sentence else text
+    if not is_sentence:
+        return text
+    # A clause that ends in somebody's own words may have its full stop already.
+    return _TWO_STOPS.sub(r"\1", text[:1].upper() + text[1:])
 
 
 def gettext(text: str, **values: Value) -> Wording:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from django.utils import timezone
+from django.utils.formats import number_format
 from django.utils.functional import Promise
 from django.utils.translation import gettext
 
@@ -234,7 +235,7 @@ def _short_number(number: int) -> str:
         (10**6, gettext("{count} M")),
     ):
         if number >= size:
-            return template.format(count=f"{number / size:.3g}")
+            return template.format(count=number_format(f"{number / size:.3g}"))
     return number_text(number)
 
 

@@ -44,6 +44,7 @@ from django_delayq import (
     schedule_many,
     set_limit,
 )
+from django_delayq.admin import charts
 from django_delayq.admin.actions import ACTIONS
 from django_delayq.calls.running import run
 from django_delayq.conf import forget_connections, get_keyring
@@ -376,6 +377,23 @@ def test_dates_and_numbers_are_those_of_the_language(pseudo: None) -> None:
         assert size_text(1_234_567) == "⟦1.234.567 ｂｙｔｅｓ⟧"
         assert size_text(1) == "⟦1 ｂｙｔｅ⟧"
         assert relative_text(65_000) == "⟦ｉｎ ⟦1 ｍｉｎ⟧ ⟦5 ｓ⟧⟧"
+
+
+@pytest.mark.parametrize(
+    ("clause", "said"),
+    [("it is late", "It is late."), ("late: why?", "Late: why?"), ("so.", "So.")],
+)
+def test_sentence_ends_in_one_stop_whatever_its_clause_ends_in(
+    clause: str, said: str
+) -> None:
+    assert sentence(gettext("{words}", words=clause)) == said
+    with translation.override("zh-hans"):
+        assert say(sentence(clause))[-2:] not in ("。。", ".。", "?。")
+
+
+def test_large_numbers_at_an_axis_are_written_as_the_language_does() -> None:
+    with translation.override("de"):
+        assert charts._short_number(1_500_000) == "1,5 Mio."
 
 
 def test_wording_is_english_to_logs_and_translated_on_pages(pseudo: None) -> None:
