@@ -10,14 +10,18 @@ import importlib.util
 import re
 from datetime import datetime, timedelta
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
+from django.core.exceptions import ValidationError
 from django.core.management import load_command_class
+from django.db.models import UUIDField
 from django.utils import timezone
 
 import django_delayq
 from django_delayq import BlockingQueue, DelayedQueue, Job, State, conf
 from django_delayq.jobs.registry import get_handler
+from django_delayq.testing import captured
 from tests.jobs.hand import Hand
 from tests.polling import wait_until
 from tests.worker.workers import InlineWorker
@@ -69,6 +73,11 @@ MEANT = {
     "task(1)": lambda told, each: told == 1,
     "job.id": lambda told, each: told == each["job"].id,
     "get_job(id)": lambda told, each: told.id == each["job"].id,
+    "job.wait(timeout=0)": lambda told, each: told == 1,
+    'job.refresh() == "succeeded"': lambda told, each: told is False,
+    'job.refresh() == "dead"': lambda told, each: told is False,
+    "job.read_progress()": lambda told, each: told is None,
+    'list(find_jobs(state="running"))': lambda told, each: told == [each["job"]],
     "get_job(id).cancel()": lambda told, each: told is True,
     "job.state": lambda told, each: told == "scheduled",
     "job.refresh()": lambda told, each: told == "scheduled",
@@ -177,6 +186,8 @@ ENDS = {
     "current_job().id": lambda job: [job.id] == RUNS,
     "current_job().attempts": lambda job: RUNS == [0],
     "current_job().stopping": lambda job: RUNS == [False],
+    "current_job() is None": lambda job: RUNS == [False],
+    "current_job().progress(40, 200)": lambda job: RUNS == [None],
 }
 #: What the task of such a row has seen, at each of its runs.
 RUNS: list[object] = []
@@ -221,8 +232,8 @@ def run_now(queue_name, **options):
         worker.stop()
 
 
-def define(names, name="shop.mail"):
-    @names["delayed_task"](name=name, keep_result=60)
+def define(names, name="shop.mail", **options):
+    @names["delayed_task"](name=name, keep_result=60, **options)
     def task(a, b=2):
         return a
 
@@ -438,7 +449,7 @@ NOT_THEIRS = {
     "task", "other", "moment", "id", "ids", "result", "n", "for", "in", "range", "actor", "job", "queue", "raise", "except",
     "class", "timedelta", "minutes", "shop", "mail", "OSError", "KeyError", "True", "False", "None", "app", "self", "ann",
     "order", "who", "redis", "is_worth_it", "Mail", "message", "broker", "backend", "scheduler", "manage", "py", "tasks",
-    "transaction", "on_commit",
+    "transaction", "on_commit", "LoggedTask", "current", "total", "testing",
 }  # fmt: skip
 OTHERS = {
     "from-celery": set(),
@@ -499,3 +510,28 @@ def test_methods_of_redissons_objects_have_the_names_that_a_reader_expects():
                 snake = re.sub("([A-Z])", r"_\1", name.removesuffix("Async")).lower()
                 assert name in known or hasattr(kind[heading], snake), name
                 assert name in known or f".{snake}(" in right.replace(".a", "."), name
+
+
+def test_patches_do_what_the_page_says(names, queue_name):
+    task = define(names)
+    with pytest.raises(AttributeError, match=r"does not have the attribute 'delay'"):
+        patch.object(task, "delay").start()
+    with patch.object(task, "schedule") as schedule, captured() as jobs:
+        task.schedule(0, 1)
+        task.using(priority=1).schedule(0, 2)
+
+    schedule.assert_called_once_with(0, 1)
+    jobs.assert_scheduled(task, args=(2,), count=1)
+
+
+def test_ids_have_the_length_that_the_page_says(names, settings, server):
+    plain, sharded = "q" * 13, "q" * 10
+    queues = {plain: {}, sharded: {"SHARDS": 64}}
+    settings.DELAYQ = {"CONNECTION": server.socket_url, "QUEUES": queues}
+    task = define(names, queue=plain)
+
+    assert len(task.prepare(0, 1).id) == len(plain) + 23 == 36
+    ids = [task.using(queue=sharded).prepare(0, 1).id for _ in range(200)]
+    assert {len(each) - len(sharded) - 23 for each in ids} == {2, 3}
+    with pytest.raises(ValidationError):
+        UUIDField().to_python(ids[0])
