@@ -29,7 +29,7 @@ from django_delayq.jobs import contexts, outbox, periodic, registry
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.commit import is_alias
 from django_delayq.jobs.definition import TaskDefinition
-from django_delayq.jobs.options import InOutbox, commit_of
+from django_delayq.jobs.options import commit_of
 from django_delayq.jobs.preparing import check_key
 from django_delayq.redaction import redact_url, show
 from django_delayq.testing import mode
@@ -364,7 +364,8 @@ def _check_outbox(
     once = task.options.once
     found: list[checks.CheckMessage] = []
     try:
-        is_row = isinstance(commit_of(task.options, settings), InOutbox)
+        commit = commit_of(task.options, on_commit=False, outbox=settings.outbox)
+        is_row = commit is not None and commit.in_outbox
     except DelayqError as error:
         is_row = True
         found.append(

@@ -325,8 +325,8 @@ class Settings:
     max_payload_bytes: int = 1 << 20
     #: Largest foreign payload that is decoded, bytes. A larger one is quarantined as it is.
     max_foreign_bytes: int = 8 << 20
-    #: True: inside a transaction, jobs are sent after its commit, unless a task or a call says otherwise.
-    on_commit: bool = False
+    #: Whether jobs of a transaction are sent after its commit, unless a task or a call says otherwise.
+    on_commit: bool = True
     #: True: jobs are rows of the caller's transaction, unless a task or a call says otherwise. It needs the app
     #: django_delayq.outbox.
     outbox: bool = False

@@ -13,6 +13,8 @@ from django.db import DEFAULT_DB_ALIAS, Error, connections
 from django_delayq import conf
 from django_delayq.exceptions import DelayqError
 from django_delayq.jobs import registry
+from django_delayq.jobs.definition import TaskDefinition
+from django_delayq.jobs.options import Commit
 
 #: How many tasks a message names.
 MAX_NAMED = 3
@@ -22,39 +24,43 @@ POOL_SIZE = 4
 
 def check_databases(settings: conf.Settings) -> Iterator[checks.CheckMessage]:
     """Compare DATABASES with ``DELAYQ``, without a connection."""
-    yield from _check_atomic_requests(settings)
+    yield from _check_atomic_requests()
     for alias, database in connections.settings.items():
         yield from _check_pool(alias, database, settings.worker)
 
 
-def _check_atomic_requests(settings: conf.Settings) -> Iterator[checks.CheckMessage]:
+def _check_atomic_requests() -> Iterator[checks.CheckMessage]:
     atomic = [
         alias
         for alias, database in connections.settings.items()
         if database["ATOMIC_REQUESTS"]
     ]
-    # Whoever has said on_commit=False has thought of it. What others offer calls handlers, and no view does.
+    # Whoever has said on_commit has thought of it. What others offer calls handlers, and no view does.
     undecided = [
         task.name
         for task in registry.all_tasks()
         if task.options.on_commit is None
-        and not (settings.outbox if (row := task.options.outbox) is None else row)
+        and (commit := _commit_of(task)) is not None
+        and commit.using not in atomic
         and registry.get_handler(task.options.queue) is not task
     ]
-    if settings.on_commit or not atomic or not undecided:
+    if not atomic or not undecided:
         return
-    on_commit = (
-        "DELAYQ['ON_COMMIT'] to True, or on_commit=True of a task"
-        if DEFAULT_DB_ALIAS in atomic
-        else f"on_commit={atomic[0]!r} of a task"
-    )
     yield checks.Warning(
-        f"Each request is a transaction of database {_listed(map(repr, atomic))} (ATOMIC_REQUESTS), but its jobs are sent"
-        f" before the commit: those of {_listed(undecided)}.",
-        hint="A worker may start them before the rows are there, and although the transaction is rolled back. Set"
-        f" {on_commit}; on_commit=False of a task that needs no row.",
-        id="django_delayq.W004",
+        f"Each request is a transaction of database {_listed(map(repr, atomic))} (ATOMIC_REQUESTS), and jobs wait for the"
+        f" commit of database {DEFAULT_DB_ALIAS!r} only: those of {_listed(undecided)}.",
+        hint="A worker may start them before the rows of the request are there, and even if the request is rolled back. Give"
+        f" on_commit={atomic[0]!r} to a task that needs such rows, and on_commit=True to one that needs none.",
+        id="django_delayq.W008",
     )
+
+
+def _commit_of(task: TaskDefinition) -> Commit | None:
+    try:
+        return task.commit
+    except DelayqError:
+        # E027 says so.
+        return None
 
 
 def _listed(names: Any) -> str:

@@ -511,41 +511,37 @@ def databases(**changes: dict[str, Any]) -> Iterator[None]:
         yield
 
 
-def test_atomic_requests_without_on_commit_are_warned_of() -> None:
-    @delayed_task(name="tests.checks.a")
-    def a() -> None: ...
+def test_atomic_requests_of_the_default_database_need_nothing() -> None:
+    delayed_task(name="tests.checks.a")(params())
 
-    @delayed_task(name="tests.checks.b", on_commit=False)
-    def b() -> None: ...
-
-    @queue_handler("orders", name="tests.checks.c")
-    def c(value: object) -> None: ...
-
-    @delayed_task(name="tests.checks.d", outbox=True)
-    def d() -> None: ...
-
-    delayq = {"CONNECTION": URL, "QUEUES": {"default": {}, "orders": {}}}
     with databases(default={"ATOMIC_REQUESTS": True}):
-        [(id_, message, hint)] = found(DELAYQ=delayq)
-        committed = found(DELAYQ=delayq | {"ON_COMMIT": True})
-
-    assert id_ == "django_delayq.W004"
-    assert "of database 'default' (ATOMIC_REQUESTS)" in message
-    assert message.endswith("those of tests.checks.a.")
-    assert "DELAYQ['ON_COMMIT'] to True" in hint
-    assert committed == found(DELAYQ=delayq) == []
+        assert found(DELAYQ={"CONNECTION": URL}) == []
 
 
 def test_atomic_requests_of_another_database_need_its_alias() -> None:
+    delayed_task(name="tests.checks.a", on_commit=False)(params())
+    delayed_task(name="tests.checks.b", on_commit=True)(params())
+    delayed_task(name="tests.checks.c", on_commit="other")(params())
+    delayed_task(name="tests.checks.d", outbox=True)(params())
     for number in range(5):
         delayed_task(name=f"tests.checks.{number}")(params())
 
-    with databases(other={"ATOMIC_REQUESTS": True}):
-        [(id_, message, hint)] = found(DELAYQ={"CONNECTION": URL})
+    @queue_handler("orders", name="tests.checks.handler")
+    def handler(value: object) -> None: ...
 
-    assert id_ == "django_delayq.W004"
-    assert message.endswith("tests.checks.2 and 2 more.")
-    assert "Set on_commit='other' of a task;" in hint
+    delayq = {"CONNECTION": URL, "QUEUES": {"default": {}, "orders": {}}}
+    with databases(other={"ATOMIC_REQUESTS": True}):
+        [(id_, message, hint)] = found(DELAYQ=delayq)
+        at_once = found(DELAYQ=delayq | {"ON_COMMIT": False})
+
+    assert id_ == "django_delayq.W008"
+    assert "of database 'other' (ATOMIC_REQUESTS)" in message
+    assert "commit of database 'default' only" in message
+    assert message.endswith(
+        "tests.checks.0, tests.checks.1, tests.checks.2 and 3 more."
+    )
+    assert "Give on_commit='other'" in hint
+    assert [message[-18:] for _, message, _ in at_once] == ["of tests.checks.d."]
 
 
 def test_atomic_requests_without_a_task_that_leaves_it_open_are_no_mistake() -> None:

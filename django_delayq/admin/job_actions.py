@@ -21,7 +21,7 @@ from django_delayq.jobs import registry
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.job import get_job, handle_of, kept_if_cancelled
 from django_delayq.jobs.preparing import prepare
-from django_delayq.jobs.sending import schedule_many
+from django_delayq.jobs.sending import send_all
 from django_delayq.jobs.telling import BY_CALL, task_of
 from django_delayq.models import Job
 from django_delayq.showing import display
@@ -95,7 +95,8 @@ def run_again(visit: Visit, job_id: str) -> HttpResponse:
         return HttpResponseRedirect(here)
     act.begin(CHANGE, gettext("Run again, as another job."))
     same = _with_options(task, act.settings.name, job.options)
-    (again,) = schedule_many([prepare(same, 0, job.args, job.kwargs)])
+    # At once, even where the request is a transaction: its page is shown next, and nothing here writes a row.
+    (again,) = send_all([prepare(same, 0, job.args, job.kwargs)])
     if again.created:
         text = gettext(
             "Job {id} is scheduled once more, as job {other}: it is due now."

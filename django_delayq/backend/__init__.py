@@ -13,7 +13,6 @@ from typing import Any
 
 from django.apps import apps
 from django.core import checks
-from django.db import transaction
 from django.utils import timezone
 
 from django_delayq import conf
@@ -46,8 +45,9 @@ from django_delayq.exceptions import (
     QueueNotFound,
 )
 from django_delayq.exceptions import InvalidTask as NoTask
+from django_delayq.jobs.commit import Hook
 from django_delayq.jobs.job import Job, aget_job, get_job
-from django_delayq.jobs.options import Commit, InOutbox, Seconds, TaskOptions
+from django_delayq.jobs.options import Commit, Seconds, TaskOptions
 from django_delayq.jobs.preparing import prepare
 from django_delayq.jobs.sending import asend as asend_job
 from django_delayq.jobs.sending import send as send_job
@@ -178,18 +178,18 @@ class DelayqBackend(BaseTaskBackend):
         """
         plan = self._plan_of(task)
         job, result = self._prepare(task, plan, args, kwargs)
-        on_commit = plan.definition.on_commit
+        commit = plan.definition.commit
         try:
-            send_job(job, on_commit)
+            send_job(job)
         except NotDurable:
             # It is stored, so whoever listens hears of it.
-            if not on_commit and job.created and hears_enqueued():
+            if job.created and hears_enqueued():
                 task_enqueued.send_robust(type(self), task_result=result)
             raise
         if not job.created:
             return result_of(job, self.alias)
-        if on_commit:
-            self._tell_of_commit(result, job, on_commit)
+        if commit is not None and job.awaits_commit:
+            self._tell_of_commit(result, job, commit)
         elif hears_enqueued():
             task_enqueued.send_robust(type(self), task_result=result)
         return result
@@ -199,7 +199,7 @@ class DelayqBackend(BaseTaskBackend):
     ) -> AnyResult:
         """`enqueue` on the event loop."""
         plan = self._plan_of(task)
-        if plan.definition.on_commit:
+        if plan.definition.commit is not None:
             return await super().aenqueue(task, args, kwargs)  # type: ignore[arg-type]
         job, result = self._prepare(task, plan, args, kwargs)
         try:
@@ -244,19 +244,13 @@ class DelayqBackend(BaseTaskBackend):
         assert plan is not None
         return plan
 
-    def _tell_of_commit(
-        self, result: AnyResult, job: Job[Any], on_commit: Commit
-    ) -> None:
-        is_row = isinstance(on_commit, InOutbox)
-
+    def _tell_of_commit(self, result: AnyResult, job: Job[Any], commit: Commit) -> None:
         def tell() -> None:
             # If it could not be sent, that has been raised. A row of the outbox is sent by whoever finds it.
-            if is_row or not job.is_unsent:
+            if not job.is_unsent:
                 task_enqueued.send_robust(type(self), task_result=result)
 
-        alias = on_commit.using if isinstance(on_commit, InOutbox) else on_commit
-        using = alias if isinstance(alias, str) else None
-        transaction.on_commit(tell, using=using)
+        Hook([job], tell).join(commit.using)
 
     def get_result(self, result_id: str) -> AnyResult:
         """Return what is known of a task by the id of its result.

@@ -219,6 +219,8 @@ class BackendTask(TaskDefinition):
     """What workers and the admin know about a function of Django's ``@task``."""
 
     takes_delay = False
+    # As Django's contract has it: a backend sends at once, unless its own OPTIONS say otherwise.
+    heeds_on_commit = False
 
     def __init__(
         self,
@@ -261,6 +263,8 @@ class BackendTask(TaskDefinition):
                 TaskDefinition(self.function, self.name, options)
             other = copy.copy(self)
             other.options = options
+            # Another backend's OPTIONS may say something else about the commit.
+            other._decided_for = None
         if len(self._variants) >= MOST_VARIANTS:
             self._variants.clear()
         self._variants[key] = (defaults, other)

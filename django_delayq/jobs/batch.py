@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from threading import Lock
 from typing import Any, Generic, TypeVar
 
+from asgiref.sync import sync_to_async
 from msgspec.structs import replace
 from redis.exceptions import RedisError
 
@@ -24,9 +26,10 @@ from django_delayq.exceptions import (
 )
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import formats
+from django_delayq.jobs.commit import Hook, is_awaited
 from django_delayq.jobs.following import written_anew
 from django_delayq.jobs.job import Draft, Job, handle_of
-from django_delayq.jobs.sending import aschedule_many, schedule_many, written
+from django_delayq.jobs.sending import asend_all, check_room, send_all, written
 from django_delayq.jobs.telling import Telling
 from django_delayq.redaction import show
 from django_delayq.signals import job_scheduled
@@ -105,6 +108,9 @@ class Batch(Generic[R]):
         not count. After an error, the jobs that were stored run, and the callback stays held until this is called again
         with ``error.unsent``, or with ``[]`` to do without those.
 
+        In a transaction, the commit does all of that, unless the callback's task says ``on_commit=False``. Until then
+        the callback and all jobs are ``uncommitted``.
+
         Raises:
             InvalidTask: there is no job; or one of them was sent, is in another queue, or cannot be part of a batch.
                 Nothing was sent.
@@ -113,27 +119,53 @@ class Batch(Generic[R]):
         """
         with self._scheduling():
             joined = self._join(jobs)
-            perform(own_clients.of_thread, self._beginning())
-            short: NotDurable | None = None
-            try:
-                stored = schedule_many(joined)
-            except QueueFull as error:
-                perform(own_clients.of_thread, self._withdrawing(error))
-                raise
-            except NotDurable as error:
-                # All are stored, so the callback may start when they have ended.
-                short = error
-            perform(own_clients.of_thread, self._closing(short))
+            draft = self._draft
+            commit = None if draft is None or self._is_sent else draft.commit
+            if commit is None or not is_awaited(commit, self.callback.task):
+                return self._store(joined)
+            hook = Hook([self.callback, *joined], partial(self._store_promised, joined))
+            check_room(commit.using, joined, beside=1)
+            # From now on only the hook sends it.
+            self.callback.leave_to_commit(hook.awaits_commit())
+            for job in joined:
+                job.draft.awaits_commit = hook.awaits_commit()
+            hook.join(commit.using)
+        return joined
+
+    def _store_promised(self, jobs: list[Job[T]]) -> None:
+        with self._scheduling():
+            # Until it is sent, it can be scheduled again.
+            self.callback._draft = self._draft
+            self.callback.note_commit()
+            self._store([job for job in jobs if job.is_unsent], is_promised=True)
+
+    def _store(
+        self, joined: list[Job[T]], *, is_promised: bool = False
+    ) -> list[Job[T]]:
+        perform(own_clients.of_thread, self._beginning())
+        short: NotDurable | None = None
+        try:
+            stored = send_all(joined, is_promised=is_promised)
+        except QueueFull as error:
+            perform(own_clients.of_thread, self._withdrawing(error))
+            raise
+        except NotDurable as error:
+            # All are stored, so the callback may start when they have ended.
+            short = error
+        perform(own_clients.of_thread, self._closing(short))
         return stored
 
     async def aschedule(self, jobs: Iterable[Job[T]]) -> list[Job[T]]:
-        """`schedule` on the event loop."""
+        """`schedule` on the event loop, which has no transaction: it waits for a commit only if the callback's task says so."""
+        draft = self._draft
+        if draft is not None and draft.commit is not None and draft.commit.is_written:
+            return await sync_to_async(self.schedule)(jobs)
         with self._scheduling():
             joined = self._join(jobs)
             await aperform(own_clients.of_loop, self._beginning())
             short: NotDurable | None = None
             try:
-                stored = await aschedule_many(joined)
+                stored = await asend_all(joined)
             except QueueFull as error:
                 await aperform(own_clients.of_loop, self._withdrawing(error))
                 raise

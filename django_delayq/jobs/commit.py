@@ -1,24 +1,22 @@
-"""Sends a job with the commit of a transaction. A failure is reported, and stops no other commit hook.
+"""Sends jobs with the commit of a transaction. A failure is reported, and stops no other commit hook.
 
 Django stops at the first commit hook that raises, and drops the rest. So our failures are kept until all other hooks
 have run, and are then raised to whoever committed.
 """
 
-import sys
 import weakref
-from functools import partial
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from django.db import DEFAULT_DB_ALIAS, connections, transaction
-from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db import connections, transaction
+from django.db.transaction import TransactionManagementError
+from django.utils.connection import ConnectionDoesNotExist
+from redis.exceptions import RedisError
 
 from django_delayq.clock import monotonic_ms
-from django_delayq.delivery.states import State
 from django_delayq.exceptions import InvalidTask, MaybeScheduled
-from django_delayq.jobs import outbox
 from django_delayq.jobs.job import Job
-from django_delayq.jobs.once import alias_within
-from django_delayq.jobs.options import Commit, InOutbox
+from django_delayq.jobs.options import Commit
 from django_delayq.logs import get_log
 from django_delayq.redaction import show
 
@@ -26,53 +24,46 @@ logger = get_log("django_delayq")
 
 #: Once failures in one commit have taken this long, ms, its remaining jobs are not tried: the caller is waiting.
 PATIENCE_MS = 10_000
-#: Django runs commit hooks in this function; its local variable of this name holds the hooks to come.
-_RUN_HOOKS = BaseDatabaseWrapper.run_and_clear_commit_hooks.__code__
-_TO_COME = "current_run_on_commit"
+#: Django runs the commit hooks of a connection by this method.
+_RUN = "run_and_clear_commit_hooks"
+#: What to do if the server may be away at a commit.
+ADVICE = "With outbox=True, a job is a row of its transaction, so no commit is without its job: see docs/howto/outbox.md"
 
 
-class Send(Protocol):
-    """How a job is sent; ``is_promised``: even to a full queue."""
+def is_awaited(commit: Commit, task: str | None) -> bool:
+    """Whether the commit is still to come: a transaction of its database is open in this thread. Nothing connects.
 
-    def __call__(self, job: Job[Any], *, is_promised: bool) -> object: ...
-
-
-def send_with_commit(job: Job[Any], send: Send, on_commit: Commit) -> None:
-    """Have a job sent when the transaction of a database is committed, or at once if there is no transaction.
-
-    In a transaction the job is promised: its data are committed before a full queue could refuse it.
+    The transactions of Django's ``TestCase`` itself do not count, as they never commit.
 
     Raises:
         InvalidTask: DATABASES has no such alias.
-        InvalidSettings: the job is to be a row, and the app with the table is not installed.
+        TransactionManagementError: the task asks for a commit, and without autocommit nothing tells of one.
     """
-    in_outbox = isinstance(on_commit, InOutbox)
-    using = on_commit.using if isinstance(on_commit, InOutbox) else on_commit
-    if not isinstance(using, str):
-        using = None
-    if using is not None and not is_alias(using):
+    try:
+        connection = connections[commit.using]
+    except ConnectionDoesNotExist:
         raise InvalidTask(
-            f"on_commit of task {job.task!r} is {show(using)}, which is not in DATABASES; give True, for the default"
+            f"on_commit of task {task!r} is {show(commit.using)}, which is not in DATABASES; give True, for the default"
             f" database, or one of {', '.join(map(repr, connections))}"
+        ) from None
+    if connection.in_atomic_block:
+        return not is_of_testcase(connection.atomic_blocks)
+    if (
+        commit.is_written
+        and connection.connection is not None
+        and not connection.autocommit
+    ):
+        raise TransactionManagementError(
+            f"on_commit of task {task!r}: autocommit is off, so nothing tells of the commit; use atomic(), or"
+            " on_commit=False to send at once"
         )
-    # A task with `once` does nothing when it runs again: what it sends after its commit must not get lost before that.
-    is_once = alias_within() == (using or DEFAULT_DB_ALIAS)
-    if is_once and job.draft.extras.duplicates is None:
-        in_outbox = True
-    if in_outbox:
-        outbox.needed(f"outbox=True of task {job.task!r}").write(job, using)
-        return
-    is_promised = transaction.get_connection(using).in_atomic_block
-    hook = _Hook(job, send, is_promised)
-    # The database connection holds the hook until the commit, and drops it with a rollback.
-    held = weakref.ref(hook)
+    return False
 
-    def awaits_commit() -> bool:
-        waiting = held()
-        return waiting is not None and not waiting.has_run
 
-    job.draft.awaits_commit = awaits_commit
-    transaction.on_commit(hook, using=using)
+def is_of_testcase(blocks: Sequence[Any]) -> bool:
+    """Whether the innermost `atomic` is one that ``TestCase`` rolls back after the test."""
+    # Django has this mark for `atomic(durable=True)`, which ignores those blocks as well.
+    return bool(blocks) and blocks[-1]._from_testcase
 
 
 def is_alias(using: str) -> bool:
@@ -80,97 +71,172 @@ def is_alias(using: str) -> bool:
     return using in connections.settings
 
 
-class _Hook:
-    """Sends one job when the transaction is committed."""
+class Hook:
+    """What a commit calls, for one job or for many; a rollback drops it."""
 
-    def __init__(self, job: Job[Any], send: Send, is_promised: bool) -> None:
-        self._job = job
-        self._send = partial(send, job, is_promised=is_promised)
-        #: Whether the hook was called, however that ended. Until then the job waits.
+    def __init__(
+        self, jobs: Sequence[Job[Any]], send: Callable[[], object] | None = None
+    ) -> None:
+        #: What is sent.
+        self.jobs = jobs
+        self._send = send
+        #: Whether the hook was called, however that ended. Until then its jobs wait.
         self.has_run = False
+        self._commit: _Commit | None = None
+
+    def join(self, using: str) -> None:
+        """Have the open transaction of a database call this with its commit."""
+        self._commit = _Commit.of(connections[using])
+        transaction.on_commit(self, using=using)
+
+    def awaits_commit(self) -> Callable[[], bool]:
+        """Return what says whether the commit is still to come."""
+        # The database connection holds the hook until the commit, and drops it with a rollback.
+        held = weakref.ref(self)
+
+        def awaits_commit() -> bool:
+            waiting = held()
+            return waiting is not None and not waiting.has_run
+
+        return awaits_commit
+
+    def send(self) -> None:
+        """Send the jobs."""
+        if self._send is not None:
+            self._send()
 
     def __call__(self) -> None:
+        failures = None if self._commit is None else self._commit.failures
         try:
-            # Django calls this method directly: `_hooks_to_come` looks for Django's frame two levels up.
-            self._run(_hooks_to_come())
+            if failures is None:
+                # Somebody else calls the hook: Django drops no other hooks.
+                self.send()
+            else:
+                failures.watch(self)
         finally:
             self.has_run = True
-            if not self._job.is_unsent:
-                # From now on the server knows the state. A handle that keeps nothing of this process can be pickled.
-                self._job.draft.awaits_commit = None
+            for job in self.jobs:
+                job.note_commit()
 
-    def _run(self, to_come: list[tuple[Any, Any, bool]] | None) -> None:
-        job = self._job
-        if job.state is State.CANCELLED or not job.is_unsent:
-            # The job was withdrawn; or somebody sent it meanwhile, and that caller knows how it went.
-            return
-        if to_come is None:
-            # Somebody else calls the hook, or there is no transaction: Django drops no other hooks.
-            self._send()
-            return
-        failures = next(
-            (hook for _, hook, _ in to_come if isinstance(hook, _Failures)), None
-        )
-        begun_ms = monotonic_ms()
+
+def promised(using: str, queue: str) -> int:
+    """Return how many jobs the open transaction of a database has for a queue."""
+    connection: Any = connections[using]
+    hooks = (hook for _, hook, _ in connection.run_on_commit)
+    jobs = {
+        id(job): job for hook in hooks if isinstance(hook, Hook) for job in hook.jobs
+    }
+    return sum(job.queue == queue for job in jobs.values())
+
+
+def run_ours(using: str) -> None:
+    """Run our hooks of a connection, and no others, as if its transaction were committed.
+
+    The end of the project's outermost `atomic` is such a commit, where a ``TestCase`` has one around it.
+    """
+    connection: Any = connections[using]
+    hooks = connection.run_on_commit
+    ours = [hook for _, hook, _ in hooks if isinstance(hook, Hook)]
+    if not ours:
+        return
+    connection.run_on_commit = [
+        entry for entry in hooks if not isinstance(entry[1], Hook)
+    ]
+    if connection.needs_rollback:
+        return
+
+    def run() -> None:
+        while ours:
+            ours.pop(0)()
+
+    _Commit.of(connection).collect(run)
+
+
+class _Commit:
+    """Stands in for the method of a connection by which Django runs commit hooks; raises our failures at the end."""
+
+    def __init__(self, connection: Any) -> None:
+        self._run = getattr(connection, _RUN)
+        #: Those of the commit under way; None: there is none.
+        self.failures: _Failures | None = None
+
+    @classmethod
+    def of(cls, connection: Any) -> "_Commit":
+        """Return that of a connection; put it there first, if need be."""
+        found = vars(connection).get(_RUN)
+        if isinstance(found, cls):
+            return found
+        made = cls(connection)
+        setattr(connection, _RUN, made)
+        return made
+
+    def __call__(self) -> None:
+        self.collect(self._run)
+
+    def collect(self, run: Callable[[], None]) -> None:
+        """Call what runs hooks; then raise what ours have failed with."""
+        # A hook of somebody else may make a transaction, which has a commit of its own.
+        before, failures = self.failures, _Failures()
+        self.failures = failures
         try:
-            if failures is not None and failures.took_ms > PATIENCE_MS:
-                raise failures.error_of(job)
-            self._send()
-        except Exception as error:
-            if failures is None:
-                failures = _Failures()
-                to_come.append((set(), failures, False))
-            failures.add(job, error, monotonic_ms() - begun_ms)
+            run()
+        finally:
+            self.failures = before
+        failures.check()
 
 
 class _Failures:
-    """The last hook of a commit; it raises the errors of our hooks."""
+    """What failed of the jobs of one commit."""
 
     def __init__(self) -> None:
-        self._failed: list[tuple[Job[Any], Exception]] = []
-        self.took_ms = 0.0
+        self._failed: list[tuple[Sequence[Job[Any]], Exception]] = []
+        self._took_ms = 0.0
 
-    def add(self, job: Job[Any], error: Exception, took_ms: float) -> None:
-        self._failed.append((job, error))
-        self.took_ms += took_ms
-        # If a hook of somebody else raises as well, nobody sees the error that `__call__` raises.
-        logger.error(
-            "the transaction is committed, but sending its job %s (%s) failed: %s",
-            job.id,
-            job.task,
-            "\n".join([_text_of(error), *getattr(error, "__notes__", [])]),
-        )
+    def watch(self, hook: Hook) -> None:
+        """Have a hook send its jobs, and keep the error."""
+        jobs, begun_ms = hook.jobs, monotonic_ms()
+        try:
+            if self._failed and self._took_ms > PATIENCE_MS:
+                raise self._given_up(jobs)
+            hook.send()
+        except Exception as error:
+            self._failed.append((jobs, error))
+            self._took_ms += monotonic_ms() - begun_ms
+            # If a hook of somebody else raises as well, nobody sees the error that `check` raises.
+            logger.error(
+                "the transaction is committed, but sending its %s failed: %s",
+                _named(jobs),
+                "\n".join([_text_of(error), *getattr(error, "__notes__", [])]),
+            )
 
-    def error_of(self, job: Job[Any]) -> Exception:
-        """Return the error for a job that is no longer tried."""
+    def _given_up(self, jobs: Sequence[Job[Any]]) -> Exception:
+        """Return the error for jobs that are no longer tried."""
+        took = f"other jobs of the commit failed for {self._took_ms / 1000:.0f} s"
         return MaybeScheduled(
-            f"job {job.id} is not stored: it was not sent, as other jobs of the commit failed for {self.took_ms / 1000:.0f} s",
-            [job],
+            f"{_named(jobs)}: not stored. It was not sent, as {took}", jobs
         )
 
-    def __call__(self) -> None:
-        (job, error), *others = self._failed
+    def check(self) -> None:
+        """Raise the first error, if there is one."""
+        if not self._failed:
+            return
+        (jobs, error), *others = self._failed
         error.add_note(
-            f"django-delayq: the transaction is committed; what failed is its job {job.id} ({job.task})"
+            f"django-delayq: the transaction is committed; what failed is its {_named(jobs)}"
         )
         for other, its_error in others:
             error.add_note(
-                f"django-delayq: and its job {other.id} ({other.task}): {_text_of(its_error)}"
+                f"django-delayq: and its {_named(other)}: {_text_of(its_error)}"
             )
+        if isinstance(error, RedisError | MaybeScheduled):
+            error.add_note(f"django-delayq: {ADVICE}")
         raise error
+
+
+def _named(jobs: Sequence[Job[Any]]) -> str:
+    first = f"job {jobs[0].id} ({jobs[0].task})"
+    return first if len(jobs) == 1 else f"{first} and {len(jobs) - 1} more"
 
 
 def _text_of(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
-
-
-def _hooks_to_come() -> list[tuple[Any, Any, bool]] | None:
-    """Return Django's list of the commit hooks to come, or None if Django is not running hooks.
-
-    No public name leads to that list. `on_commit` then adds to another list, which a savepoint's rollback replaces.
-    """
-    frame = sys._getframe(2)
-    if frame.f_code is not _RUN_HOOKS:
-        return None
-    to_come: list[tuple[Any, Any, bool]] | None = frame.f_locals.get(_TO_COME)
-    return to_come

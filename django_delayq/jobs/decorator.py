@@ -36,8 +36,8 @@ HELD_FOR = ("key ", "format ", "paused ", "limit ", "batch ", "moving ")
 HINTS = {
     "delay": ".schedule(0, …) has a worker run it at once, .schedule(90, …) in 90 seconds",
     "apply_async": ".schedule(delay, …) takes the delay first, then the arguments of the function",
-    "delay_on_commit": ".using(on_commit=True).schedule(0, …) sends it after the commit",
-    "apply_async_on_commit": ".using(on_commit=True).schedule(delay, …) sends it after the commit",
+    "delay_on_commit": ".schedule(0, …) sends it after the commit of a transaction",
+    "apply_async_on_commit": ".schedule(delay, …) sends it after the commit of a transaction",
     "enqueue": ".schedule(0, …) has a worker run it at once",
     "aenqueue": "await .aschedule(0, …) has a worker run it at once",
     "send": ".schedule(0, …) has a worker run it at once",
@@ -149,7 +149,7 @@ class DelayedTask(TaskDefinition, Generic[P, R_co]):
     ) -> Job[R_co]: ...
     def schedule(self, delay: Delay, /, *args: P.args, **kwargs: P.kwargs) -> Job[Any]:
         """Call this task later; see `django_delayq.schedule`."""
-        return send(prepare(self, delay, args, kwargs), self.on_commit)
+        return send(prepare(self, delay, args, kwargs))
 
     @overload
     async def aschedule(
@@ -167,7 +167,7 @@ class DelayedTask(TaskDefinition, Generic[P, R_co]):
         self, delay: Delay, /, *args: P.args, **kwargs: P.kwargs
     ) -> Job[Any]:
         """`schedule` on the event loop."""
-        return await asend(prepare(self, delay, args, kwargs), self.on_commit)
+        return await asend(prepare(self, delay, args, kwargs))
 
 
 for _name, _text in HINTS.items():

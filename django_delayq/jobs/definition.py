@@ -20,8 +20,10 @@ class TaskDefinition:
     schedules: tuple[Any, ...] = ()
     #: Whether its calls begin with a delay, which a caller may forget.
     takes_delay = True
-    # With which commit its jobs are sent, as decided for these settings.
-    _commit: Commit = False
+    #: Whether ON_COMMIT of the settings is meant for it.
+    heeds_on_commit = True
+    # The commit that sends its jobs, as decided for these settings.
+    _commit: Commit | None = None
     _decided_for: Settings | None = None
 
     def __init__(
@@ -106,11 +108,19 @@ class TaskDefinition:
         return f"{text}; did you mean {_listed(meant)}?" if meant else text
 
     @property
-    def on_commit(self) -> Commit:
-        """Whether a commit sends its jobs: True for the default database, or the alias of another; or InOutbox."""
+    def commit(self) -> Commit | None:
+        """The commit that sends its jobs; None: they are sent at once.
+
+        Raises:
+            InvalidTask: see `commit_of`.
+        """
         settings = get_settings()
         if self._decided_for is not settings:
-            self._commit = commit_of(self.options, settings)
+            self._commit = commit_of(
+                self.options,
+                on_commit=settings.on_commit and self.heeds_on_commit,
+                outbox=settings.outbox,
+            )
             self._decided_for = settings
         return self._commit
 

@@ -49,7 +49,12 @@ from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import following, formats
 from django_delayq.jobs.duplicates import OnHolder
 from django_delayq.jobs.envelope import Follow, Follower
-from django_delayq.jobs.options import check_durable, check_priority, seconds
+from django_delayq.jobs.options import (
+    Commit,
+    check_durable,
+    check_priority,
+    seconds,
+)
 from django_delayq.jobs.progress import Progress, as_progress, stored_progress
 from django_delayq.jobs.registry import get_task
 from django_delayq.jobs.stopping import Stop
@@ -110,6 +115,8 @@ class Draft(msgspec.Struct, gc=False):
     new: NewJob
     #: In which its payload is written.
     format: int
+    #: The commit that sends it; None: it is sent at once.
+    commit: Commit | None = None
     extras: Extras = NO_EXTRAS
     #: When the server may first have received it, by `boottime_ms`; None: nothing was sent.
     sent_ms: float | None = None
@@ -289,8 +296,8 @@ class Job(Generic[R_co]):
             )
         return self._draft
 
-    def leave_to_outbox(self, awaits_commit: Callable[[], bool]) -> Draft:
-        """Give away what was prepared, because the job is a row of a transaction now.
+    def leave_to_commit(self, awaits_commit: Callable[[], bool]) -> Draft:
+        """Give away what was prepared, because the job is a row of a transaction now, or the callback of its batch.
 
         It is `UNCOMMITTED` while ``awaits_commit`` says so. After that only the server can say where it is.
         """
@@ -302,10 +309,20 @@ class Job(Generic[R_co]):
     def note_commit(self) -> None:
         """From now on only the server can say where it is; and a handle that keeps nothing of this process can be pickled."""
         self._awaits_commit = None
+        if self._draft is not None and self._draft.sent_ms is not None:
+            self._draft.awaits_commit = None
 
     @property
-    def _is_row(self) -> bool:
-        """Whether the job is a row of a transaction that is still open."""
+    def awaits_commit(self) -> bool:
+        """Whether a commit that is still to come sends the job."""
+        draft = self._draft
+        if draft is None:
+            return self._is_left
+        return draft.awaits_commit is not None and draft.awaits_commit()
+
+    @property
+    def _is_left(self) -> bool:
+        """Whether `leave_to_commit` has given it away, and the commit is still to come."""
         awaits_commit: Callable[[], bool] | None = getattr(self, "_awaits_commit", None)
         return awaits_commit is not None and awaits_commit()
 
@@ -517,7 +534,7 @@ class Job(Generic[R_co]):
     def _refreshing(self) -> Steps[State]:
         if self.is_unsent:
             return self._look_here()
-        if self._is_row:
+        if self._is_left:
             return self.state
         return self._take((yield looking.inspect(self._keys, self.token)))
 
@@ -570,7 +587,7 @@ class Job(Generic[R_co]):
             # This very object waits for the commit, which sees its state.
             self.state = State.CANCELLED
             return True
-        if self._is_row:
+        if self._is_left:
             return False
         call = changing.cancel(
             self._keys,
@@ -647,7 +664,7 @@ class Job(Generic[R_co]):
                 return False
             self.draft.new = self.draft.new._replace(when=when)
             return True
-        if self._is_row:
+        if self._is_left:
             return False
         call = changing.reschedule(self._keys, self.token, when)
         reply = yield from durably(call, waiting)
@@ -700,7 +717,7 @@ class Job(Generic[R_co]):
             draft.extras = replace(draft.extras, priority=priority)
             self.priority = priority
             return True
-        if self._is_row:
+        if self._is_left:
             return False
         call = changing.reprioritize(self._keys, self.token, priority)
         reply = yield from durably(call, waiting)
@@ -883,7 +900,7 @@ class Job(Generic[R_co]):
             else:
                 why = "its transaction was rolled back, or the server refused it after the commit"
             raise JobNotFound(f"job {self.id} was not sent: {why}")
-        if self._is_row:
+        if self._is_left:
             raise JobNotFound(
                 f"job {self.id} was not sent: it waits for the commit of its transaction; wait for it after that"
             )

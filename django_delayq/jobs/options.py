@@ -6,7 +6,9 @@ from datetime import timedelta
 from functools import cached_property
 from typing import Any, Literal, TypedDict, cast
 
-from django_delayq.conf import Backoff, Settings, get_settings, suggestion
+from django.db import DEFAULT_DB_ALIAS
+
+from django_delayq.conf import Backoff, get_settings, suggestion
 from django_delayq.delivery.durability import (
     DURABLE_WANTED,
     Durability,
@@ -21,15 +23,17 @@ Seconds = float | timedelta
 
 
 @dataclass(frozen=True)
-class InOutbox:
-    """Said of a job that is a row of the caller's transaction."""
+class Commit:
+    """The commit that sends a job, if a transaction is open."""
 
-    #: The alias of the database; None: the default one.
-    using: str | None = None
+    #: Alias of the database.
+    using: str
+    #: Whether the job is a row of the transaction.
+    in_outbox: bool = False
+    #: Whether a task or a call asks for it. False: the setting alone does, and then an event loop sends at once.
+    is_written: bool = False
 
 
-#: With which commit a job is sent. False: none; True: that of the default database; or of another, by its alias.
-Commit = bool | str | InOutbox
 OnDuplicate = Literal["keep", "replace", "postpone", "sooner"]
 ExceptionClasses = type[BaseException] | tuple[type[BaseException], ...]
 #: All that `on_duplicate` may be.
@@ -130,7 +134,8 @@ class TaskOptions:
     keep_result: Seconds | None = None
     #: A random wait, up to this long, is added to each delay, so that many jobs of one moment do not begin together.
     spread: Seconds | None = None
-    #: Send the job after the commit of a transaction: True for the default database, or a database alias.
+    #: In a transaction, send the job after its commit: True for the default database, or a database alias. False sends
+    #: it at once.
     on_commit: bool | str | None = None
     #: Write the job as a row of the caller's transaction, so that no commit is without its job; `on_commit` names the
     #: database. It needs the app django_delayq.outbox.
@@ -364,19 +369,27 @@ class TaskOptions:
         return self.changed(**options)
 
 
-def commit_of(options: TaskOptions, settings: Settings) -> Commit:
-    """Return with which commit jobs are sent.
+def commit_of(options: TaskOptions, *, on_commit: bool, outbox: bool) -> Commit | None:
+    """Return the commit that sends jobs; None: they are sent at once.
+
+    ``on_commit`` and ``outbox`` are what the settings say.
 
     Raises:
         InvalidTask: OUTBOX makes them rows, which they cannot be.
     """
-    on_commit, outbox = options.on_commit, options.outbox
-    if outbox is None:
-        outbox = settings.outbox and on_commit is not False
-    if outbox:
+    written = options.on_commit
+    in_outbox = options.outbox
+    if in_outbox is None:
+        in_outbox = outbox and written is not False
+    if in_outbox:
         options.check_outbox()
-        return InOutbox(on_commit if isinstance(on_commit, str) else None)
-    return settings.on_commit if on_commit is None else on_commit
+    elif not (on_commit if written is None else written):
+        return None
+    return Commit(
+        written if isinstance(written, str) else DEFAULT_DB_ALIAS,
+        in_outbox,
+        is_written=in_outbox or bool(written),
+    )
 
 
 #: The lowest and the highest priority, as Django's tasks have them.

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from django_delayq.exceptions import InvalidSettings
 from django_delayq.jobs.job import Job
+from django_delayq.jobs.options import Commit
 
 #: What to do where the app is missing.
 ADVICE = "add 'django_delayq.outbox' to INSTALLED_APPS, and run manage.py migrate"
@@ -27,7 +28,7 @@ class Relay(Protocol):
 class Outbox(Protocol):
     """The app's part, once it is installed."""
 
-    def write(self, job: Job[Any], using: str | None) -> None:
+    def write(self, job: Job[Any], commit: Commit) -> None:
         """Write a job as a row of the transaction that is open, and have it sent after the commit."""
 
     def run_once(self, job_id: str, using: str, call: Callable[[], Any]) -> Any:

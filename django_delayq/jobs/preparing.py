@@ -72,7 +72,7 @@ def prepare(
         payload = _within_limit(call, token, payload, settings, queue, format)
     # What NewJob() does, in half of its time.
     new: NewJob = tuple.__new__(NewJob, (token, when, "", payload))
-    draft = Draft(new, format)
+    draft = Draft(new, format, task.commit)
     job: Job[Any] = Job(queue.name, token, task.name, plain_args, plain_kwargs, draft)
     if carried is not None:
         job.options = carried

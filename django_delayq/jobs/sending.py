@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain, compress, islice
 from typing import Any, NamedTuple, TypeVar
 
@@ -31,15 +32,17 @@ from django_delayq.delivery.durability import (
     silence_of,
 )
 from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.looking import counts
 from django_delayq.delivery.states import Change, State
 from django_delayq.delivery.storing import NewJob, Scheduled, tail_of
 from django_delayq.exceptions import InvalidTask, MaybeScheduled, QueueFull
 from django_delayq.faults import describe_fault
 from django_delayq.jobs import envelope as envelopes
-from django_delayq.jobs import formats
-from django_delayq.jobs.commit import send_with_commit
+from django_delayq.jobs import formats, outbox
+from django_delayq.jobs.commit import Hook, is_awaited, promised
 from django_delayq.jobs.duplicates import OnHolder
 from django_delayq.jobs.job import NO_EXTRAS, Draft, Job
+from django_delayq.jobs.once import alias_within
 from django_delayq.jobs.options import Commit
 from django_delayq.jobs.telling import Telling, task_of
 from django_delayq.redaction import show
@@ -57,16 +60,20 @@ ADVICE = "Pass error.unsent to {} once workers have made room, start more worker
 # `send` and `asend` are written twice: as steps they would cost `schedule` another 5 % of its processor time.
 
 
-def send(
-    job: Job[R], on_commit: Commit = False, *, is_promised: bool = False
-) -> Job[R]:
-    """Send a prepared job, now or with the commit of the transaction.
+def send(job: Job[R]) -> Job[R]:
+    """Send a prepared job, now or with the commit of the transaction."""
+    commit = job.draft.commit
+    if commit is not None and (is_awaited(commit, job.task) or commit.in_outbox):
+        _send_with_commit(commit.using, [job])
+        return job
+    return _send(job)
+
+
+def _send(job: Job[R], *, is_promised: bool = False) -> Job[R]:
+    """Send a prepared job now.
 
     ``is_promised`` says that a full queue takes the job all the same, because the caller was told that it would run.
     """
-    if on_commit:
-        send_with_commit(job, send, on_commit)
-        return job
     draft = job.draft
     sent_ms = draft.sent_ms
     waiting = None if draft.extras is NO_EXTRAS else _waiting_for(job)
@@ -98,11 +105,14 @@ def send(
     return job
 
 
-async def asend(job: Job[R], on_commit: Commit = False) -> Job[R]:
-    """`send` on the event loop. Django's thread for the database owns its transaction, so that thread adds the hook."""
-    if on_commit:
-        return await sync_to_async(send)(job, on_commit)
+async def asend(job: Job[R]) -> Job[R]:
+    """`send` on the event loop. Django's thread for the database owns its transaction, so that thread adds the hook.
+
+    The event loop itself has no transaction. So the job is sent at once, unless its task or the call asks for a commit.
+    """
     draft = job.draft
+    if draft.commit is not None and draft.commit.is_written:
+        return await sync_to_async(send)(job)
     sent_ms = draft.sent_ms
     waiting = None if draft.extras is NO_EXTRAS else _waiting_for(job)
     try:
@@ -130,6 +140,75 @@ async def asend(job: Job[R], on_commit: Commit = False) -> Job[R]:
     if waiting is not None:
         _check_durable(waiting, [job])
     return job
+
+
+def _send_with_commit(using: str, jobs: Sequence[Job[Any]]) -> None:
+    """Have the next commit of a database send jobs. Those that are for the outbox become rows.
+
+    Raises:
+        InvalidSettings: they are to be rows, and the app with the table is not installed.
+        QueueFull: a queue has no room for them.
+    """
+    # A task with `once` does nothing when it runs again: what it sends after its commit must not get lost before that.
+    is_once = alias_within() == using
+    hooked: list[Job[Any]] = []
+    for job in jobs:
+        commit = job.draft.commit
+        assert commit is not None
+        if commit.in_outbox or (is_once and job.draft.extras.duplicates is None):
+            outbox.needed(f"outbox=True of task {job.task!r}").write(job, commit)
+        else:
+            hooked.append(job)
+    if not hooked:
+        return
+    check_room(using, hooked)
+    if len(hooked) == 1:
+        hook = Hook(hooked, partial(_send_promised, hooked[0]))
+    else:
+        hook = Hook(hooked, partial(_send_all_promised, hooked))
+    for job in hooked:
+        job.draft.awaits_commit = hook.awaits_commit()
+    hook.join(using)
+
+
+def _send_promised(job: Job[Any]) -> None:
+    # It may have been withdrawn; or somebody sent it meanwhile, and that caller knows how it went.
+    if job.is_unsent and job.state is not State.CANCELLED:
+        _send(job, is_promised=True)
+
+
+def _send_all_promised(jobs: Sequence[Job[Any]]) -> None:
+    send_all([job for job in jobs if job.is_unsent], is_promised=True)
+
+
+def check_room(using: str, jobs: Sequence[Job[Any]], *, beside: int = 0) -> None:
+    """Ask queues of limited size whether jobs of an open transaction fit, as far as that can be known before its commit.
+
+    ``beside`` is how many other jobs each queue has to hold then.
+
+    A job with a unique key is not counted: it needs no room if another one holds the key.
+
+    Raises:
+        QueueFull: a queue has no room for its jobs.
+    """
+    queues: dict[str, list[Job[Any]]] = {}
+    for job in jobs:
+        queues.setdefault(job.queue, []).append(job)
+    for queue, new in queues.items():
+        found = conf.get_settings().find(queue)
+        if found is None or found.max_jobs is None:
+            continue
+        new = [job for job in new if not job.unique]
+        if not new:
+            continue
+        try:
+            count = run(_connected(own_clients.of_thread), counts(found.keys)).jobs
+        except RedisError as error:
+            explain(error, new)
+            raise
+        count += promised(using, queue) + beside
+        if count + len(new) > found.max_jobs:
+            raise _queue_full(queue, count, new)
 
 
 def _waiting_for(job: Job[Any]) -> Wait | None:
@@ -285,7 +364,10 @@ def _store(
 
 
 def _call(
-    queue: str, drafts: Sequence[Draft], known: formats.Known
+    queue: str,
+    drafts: Sequence[Draft],
+    known: formats.Known,
+    is_promised: bool = False,
 ) -> Call[list[Scheduled]]:
     settings = conf.get_settings().queue(queue)
     new, is_ranked, has_batches = written(drafts, settings, known)
@@ -294,7 +376,7 @@ def _call(
         new,
         frame_format=settings.frame_format,
         insertion_list=settings.keeps_list,
-        max_jobs=settings.max_jobs,
+        max_jobs=None if is_promised else settings.max_jobs,
         is_ranked=is_ranked,
         has_batches=has_batches,
     )
@@ -455,8 +537,10 @@ def _most_in_a_call(job: Job[Any]) -> int:
 def schedule_many(jobs: Iterable[Job[R]]) -> list[Job[R]]:
     """Send jobs that ``task.prepare(delay, …)`` made, in bounded calls; the next is written while one is under way.
 
-    It is not atomic as a whole, and does not wait for a transaction's commit. It returns the stored jobs. Jobs that
-    were cancelled before are not sent.
+    It is not atomic as a whole. It returns the stored jobs. Jobs that were cancelled before are not sent.
+
+    In a transaction, the commit sends them as well, unless their task says ``on_commit=False``. The list ends with
+    those, and they are ``uncommitted`` until then.
 
     Raises:
         MaybeScheduled: the server, or the iterable ``jobs`` itself, raised an error on the way. ``scheduled`` holds
@@ -466,7 +550,35 @@ def schedule_many(jobs: Iterable[Job[R]]) -> list[Job[R]]:
             after those that were under way. It has the same three lists.
         NotDurable: all jobs are stored, and too few replicas or disks have that in time.
     """
-    sending = _Sending(jobs)
+    sending = _Sending(jobs, waits=is_awaited)
+    _stream(sending)
+    if not sending.has_failed:
+        _leave_to_commits(sending.left)
+    return sending.finish()
+
+
+def _leave_to_commits(jobs: Iterable[Job[Any]]) -> None:
+    by_alias: dict[str, list[Job[Any]]] = {}
+    for job in jobs:
+        commit = job.draft.commit
+        if commit is not None and not job.awaits_commit:
+            by_alias.setdefault(commit.using, []).append(job)
+    for using, waiting in by_alias.items():
+        _send_with_commit(using, waiting)
+
+
+def send_all(jobs: Iterable[Job[R]], *, is_promised: bool = False) -> list[Job[R]]:
+    """Send prepared jobs now; see `_send` for ``is_promised``.
+
+    Raises:
+        MaybeScheduled, QueueFull, NotDurable: as `schedule_many`.
+    """
+    sending = _Sending(jobs, is_promised=is_promised)
+    _stream(sending)
+    return sending.finish()
+
+
+def _stream(sending: "_Sending") -> None:
     try:
         stream = sending.calls()
         for call in islice(filter(None, stream), 1):
@@ -485,18 +597,34 @@ def schedule_many(jobs: Iterable[Job[R]]) -> list[Job[R]]:
     except BaseException as error:
         sending.note(error)
         raise
-    return sending.finish()
 
 
 async def aschedule_many(jobs: Iterable[Job[R]]) -> list[Job[R]]:
-    """`schedule_many` on the event loop."""
+    """`schedule_many` on the event loop, which has no transaction: jobs wait for a commit only if their task says so."""
+    sending = _Sending(jobs, waits=_asks_for)
+    await _astream(sending)
+    if sending.left and not sending.has_failed:
+        await sync_to_async(schedule_many)(sending.left)
+    return sending.finish()
+
+
+async def asend_all(jobs: Iterable[Job[R]]) -> list[Job[R]]:
+    """`send_all` on the event loop."""
     sending = _Sending(jobs)
+    await _astream(sending)
+    return sending.finish()
+
+
+def _asks_for(commit: Commit, task: str | None) -> bool:
+    return commit.is_written
+
+
+async def _astream(sending: "_Sending") -> None:
     try:
         await aperform(await own_clients.of_loop(), sending.steps())
     except BaseException as error:
         sending.note(error)
         raise
-    return sending.finish()
 
 
 def _run_or_error(
@@ -523,8 +651,22 @@ class _Parked(NamedTuple):
 class _Sending:
     """The jobs of one `schedule_many`: batches under way, stored jobs, and the others."""
 
-    def __init__(self, jobs: Iterable[Job[Any]]) -> None:
+    def __init__(
+        self,
+        jobs: Iterable[Job[Any]],
+        *,
+        waits: Callable[[Commit, str | None], bool] | None = None,
+        is_promised: bool = False,
+    ) -> None:
+        """``waits`` says whether jobs are left for a commit; None: none is."""
         self._jobs = iter(jobs)
+        self._waits = waits
+        # What `waits` said last, and of what.
+        self._commit: Commit | None = None
+        self._does_wait = False
+        self._is_promised = is_promised
+        #: Jobs that are left for a commit.
+        self.left: list[Job[Any]] = []
         self._batch: list[Job[Any]] = []
         self._drafts: list[Draft] = []
         #: Of a queue with shards, the batches of the other shards, by their names: jobs of all shards come in turns.
@@ -570,7 +712,7 @@ class _Sending:
                 # The stream occupies its own client, so another one asks.
                 known = perform(own_clients.of_thread, formats.finding(queue))
                 self._calls += 1
-                call = _call(queue, drafts, known)
+                call = _call(queue, drafts, known, self._is_promised)
                 self._keys_behind[call.keys[0]] = DeliveryKeys.of(queue)
                 yield call
                 if self._is_stopped:
@@ -614,7 +756,7 @@ class _Sending:
                     return
                 queue, drafts = batch
                 known = yield from formats.finding(queue)
-                call = _call(queue, drafts, known)
+                call = _call(queue, drafts, known, self._is_promised)
             except Exception as error:
                 self._fail_to_make(error)
                 return
@@ -662,6 +804,8 @@ class _Sending:
             if job.state is State.CANCELLED and job.is_unsent:
                 # Its `cancel` has promised that the job will not run.
                 continue
+            if draft.commit is not None and self._is_left(job, draft.commit):
+                continue
             full = None
             if job.queue != queue and self._parks(queue, job.queue):
                 self._parked[queue] = _Parked(
@@ -700,6 +844,18 @@ class _Sending:
         if last is not None:
             yield last
         yield from self._take_parked()
+
+    def _is_left(self, job: Job[Any], commit: Commit) -> bool:
+        """Whether a job is left for a commit; note that."""
+        if self._waits is None:
+            return False
+        if commit is not self._commit:
+            self._commit, self._does_wait = commit, self._waits(commit, job.task)
+        # What may be stored already is sent again soon enough to be found.
+        if not self._does_wait or job.was_sent:
+            return False
+        self.left.append(job)
+        return True
 
     def _note_extras(self, job: Job[Any]) -> None:
         extras = job.draft.extras
@@ -861,20 +1017,26 @@ class _Sending:
             f"django-delayq: {len(self._sent)} jobs are scheduled, {unknown} may be"
         )
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether `finish` raises the error of a job that is not known to be stored."""
+        return self.failure is not None or bool(self._too_late)
+
     def finish(self) -> list[Job[Any]]:
         """Return the jobs, or raise an error that holds the jobs not known to be stored."""
         if self._places:
             # The calls went from shard to shard.
             self._sent.sort(key=lambda job: self._places.get(id(job), -1))
-        if self.failure is None and not self._too_late:
+        if not self.has_failed:
             if self.waiting is not None:
                 _check_durable(self.waiting, self._sent)
-            return self._sent
+            return self._sent + self.left
         for batch, _, _ in self._under_way:
             self._unsent += batch
         self._unsent += self._batch
         for parked in self._parked.values():
             self._unsent += parked.jobs
+        self._unsent += self.left
         try:
             # Only jobs: nothing else could be sent a second time.
             self._unsent += (job for job in self._jobs if isinstance(job, Job))

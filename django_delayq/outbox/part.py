@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from django_delayq.jobs.job import Job
+from django_delayq.jobs.options import Commit
 from django_delayq.outbox import inbox, writing
 from django_delayq.outbox.thread import RelayThreads
 
@@ -11,8 +12,8 @@ from django_delayq.outbox.thread import RelayThreads
 class OutboxPart:
     """Stateless; one a process."""
 
-    def write(self, job: Job[Any], using: str | None) -> None:
-        writing.write(job, using)
+    def write(self, job: Job[Any], commit: Commit) -> None:
+        writing.write(job, commit)
 
     def run_once(self, job_id: str, using: str, call: Callable[[], Any]) -> Any:
         return inbox.run_once(job_id, using, call)

@@ -405,7 +405,7 @@ def draft_of(row: Any, settings: QueueSettings, format: int) -> Draft:
         check_priority(beside.priority, row.queue)
         extras = Extras(beside.priority, beside.limit)
     new = NewJob(row.token, _when(row), beside.unique, anew or payload)
-    return Draft(new, format, extras)
+    return Draft(new, format, extras=extras)
 
 
 def _when(row: Any) -> str:

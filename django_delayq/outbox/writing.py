@@ -4,11 +4,10 @@ The commit is what counts: from then on the job exists, whatever becomes of this
 the wait for a worker's look.
 """
 
-import weakref
 from typing import Any
 
 import msgspec
-from django.db import DEFAULT_DB_ALIAS, connections, router, transaction
+from django.db import connections, router, transaction
 from django.db.transaction import TransactionManagementError
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -25,7 +24,9 @@ from django_delayq.delivery.states import State
 from django_delayq.delivery.storing import ROW_REPEAT_MS, Scheduled
 from django_delayq.exceptions import DelayqError, InvalidTask
 from django_delayq.jobs import formats
+from django_delayq.jobs.commit import Hook, is_awaited
 from django_delayq.jobs.job import Draft, Job
+from django_delayq.jobs.options import Commit
 from django_delayq.jobs.sending import written
 from django_delayq.jobs.telling import task_of
 from django_delayq.logs import get_log
@@ -62,14 +63,14 @@ def has_outbox(alias: str) -> bool:
     return mirrored is None and router.allow_migrate_model(alias, OutboxRow)
 
 
-def write(job: Job[Any], using: str | None) -> None:
+def write(job: Job[Any], commit: Commit) -> None:
     """Write the row of a prepared job, and have the commit of the transaction send the job.
 
     Raises:
         InvalidTask: no worker would look for the row in this database.
         TransactionManagementError: autocommit is off, and nothing could tell of the commit.
     """
-    alias = using or DEFAULT_DB_ALIAS
+    alias = commit.using
     if not has_outbox(alias):
         raise InvalidTask(
             f"job {job.id} cannot be a row of database {alias!r}: no worker looks for rows there, because its entry in"
@@ -97,15 +98,11 @@ def write(job: Job[Any], using: str | None) -> None:
         with connection.cursor() as cursor:
             cursor.execute(_insert(connection), values)
     hook = _Hook(job, draft)
-    # The database connection holds the hook until the commit, and drops it with a rollback.
-    held = weakref.ref(hook)
-
-    def awaits_commit() -> bool:
-        waiting = held()
-        return waiting is not None and not waiting.has_run
-
-    job.leave_to_outbox(awaits_commit)
-    transaction.on_commit(hook, using=connection.alias)
+    job.leave_to_commit(hook.awaits_commit())
+    if is_awaited(commit, job.task):
+        hook.join(alias)
+    else:
+        hook()
 
 
 # The statement that writes a row, by the kind of database.
@@ -126,16 +123,16 @@ def _insert(connection: Any) -> str:
     return statement
 
 
-class _Hook:
+class _Hook(Hook):
     """Sends one job when its row is committed. A failure is no error: the row is there."""
 
     def __init__(self, job: Job[Any], draft: Draft) -> None:
+        super().__init__([job])
         self._job = job
         self._draft = draft
         self._written_ms = boottime_ms()
-        self.has_run = False
 
-    def __call__(self) -> None:
+    def send(self) -> None:
         self.has_run = True
         self._job.note_commit()
         job = self._job
@@ -144,7 +141,7 @@ class _Hook:
             why = "a job before it failed"
         else:
             try:
-                if self._send():
+                if self._is_sent():
                     return
                 why = "its transaction took long"
             except (RedisError, OSError, DelayqError) as error:
@@ -165,7 +162,7 @@ class _Hook:
             why,
         )
 
-    def _send(self) -> bool:
+    def _is_sent(self) -> bool:
         """Send the job; return False if that may be too late."""
         job, client = self._job, own_clients.of_thread()
         known = perform(client, formats.finding(job.queue))

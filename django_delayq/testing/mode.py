@@ -6,10 +6,11 @@ The app imports this module, so it imports nothing that only tests need.
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 from django.conf import UserSettingsHolder, global_settings
 from django.conf import settings as django_settings
+from django.db.backends.signals import connection_created
 
 from django_delayq import conf
 from django_delayq.clients.clients import own_clients
@@ -20,12 +21,13 @@ from django_delayq.later import import_later
 
 #: Servers that tests have put in place of the others, the last first asked.
 _servers: list[Server] = []
-_later: Callable[[str], Callable[[], Server]] = import_later(
+_later: Callable[[str], Callable[[], Any]] = import_later(
     __name__,
     {
         "captured_server": "django_delayq.testing.capturing",
         "immediate_server": "django_delayq.testing.capturing",
         "run_server": "django_delayq.testing.servers",
+        "watch_transactions": "django_delayq.testing.transactions",
     },
 )
 
@@ -40,11 +42,11 @@ def find_server() -> Server | Cluster:
         return _servers[-1]
     mode = mode_in_force()
     if mode == "captured":
-        return _later("captured_server")()
+        return cast(Server, _later("captured_server")())
     if mode == "immediate":
-        return _later("immediate_server")()
+        return cast(Server, _later("immediate_server")())
     if mode == "server":
-        return _later("run_server")()
+        return cast(Server, _later("run_server")())
     return conf.find_server()
 
 
@@ -111,3 +113,10 @@ def install() -> None:
     own_clients.find = find_server
     # The test environment may begin, or end, after something has used the server.
     own_clients.state, own_clients.on_change = is_testing, formats.forget
+    # The project's first transaction in a test comes after a connection, and Django sends no signal when tests begin.
+    connection_created.connect(_watch_transactions)
+
+
+def _watch_transactions(**kwargs: Any) -> None:
+    if is_testing():
+        _later("watch_transactions")()

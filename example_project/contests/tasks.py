@@ -6,9 +6,7 @@ from django_delayq import delayed_task
 from .models import Contest
 
 
-# on_commit: a contest that was rolled back gets no job, and no job runs before its row
-# can be seen.
-@delayed_task(queue="contests", on_commit=True)
+@delayed_task(queue="contests")
 def publish_contest(contest_id: int) -> None:
     now = timezone.now()
     # A job runs at least once, so the update names the old state and the new one: a second

@@ -50,14 +50,13 @@ class Elements(HTMLParser):
 
 class SiteTests(TestCase):
     def setUp(self):
-        with self.captureOnCommitCallbacks(execute=True):
-            in_an_hour = timezone.now() + timedelta(hours=1)
-            self.contest = Contest(title="Autumn cup", publish_at=in_an_hour)
-            announcing.announce(self.contest)
-            self.order = Order(item="Tea")
-            ordering.place(self.order)
-            self.trade = Trade(symbol="ACME", quantity=10)
-            trading.make(self.trade)
+        in_an_hour = timezone.now() + timedelta(hours=1)
+        self.contest = Contest(title="Autumn cup", publish_at=in_an_hour)
+        announcing.announce(self.contest)
+        self.order = Order(item="Tea")
+        ordering.place(self.order)
+        self.trade = Trade(symbol="ACME", quantity=10)
+        trading.make(self.trade)
         self.pages = (
             "/",
             *PAGES,

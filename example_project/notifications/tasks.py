@@ -7,7 +7,7 @@ from .gateway import send
 from .models import Trade
 
 
-@delayed_task(queue="notifications", on_commit=True)
+@delayed_task(queue="notifications")
 def send_trade_message(trade_id: int) -> None:
     now = timezone.now()
     trade = Trade.objects.filter(pk=trade_id, message_sent_at=None).first()

@@ -12,10 +12,9 @@ from .tasks import send_trade_message
 
 class TradeTests(TestCase):
     def trade(self):
-        with self.captureOnCommitCallbacks(execute=True):
-            self.client.post(
-                "/trades/", {"symbol": "ACME", "quantity": 10, "email": "t@example.com"}
-            )
+        self.client.post(
+            "/trades/", {"symbol": "ACME", "quantity": 10, "email": "t@example.com"}
+        )
         return Trade.objects.get()
 
     def test_a_message_is_scheduled_5_minutes_after_a_trade(self):

@@ -16,8 +16,7 @@ JSON = {"accept": "application/json"}
 
 class OrderTests(TestCase):
     def order(self):
-        with self.captureOnCommitCallbacks(execute=True):
-            self.client.post("/orders/", {"item": "Tea"})
+        self.client.post("/orders/", {"item": "Tea"})
         return Order.objects.get()
 
     def pay(self, order):

@@ -388,6 +388,38 @@ def test_on_commit_sends_nothing_after_a_rollback(configure, queue_name, tasks) 
 
 
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("setting", [None, True])
+def test_backend_sends_at_once_unless_its_options_say_otherwise(
+    configure, queue_name, tasks, settings, setting
+) -> None:
+    tasks({})
+    if setting is not None:
+        settings.DELAYQ = settings.DELAYQ | {"ON_COMMIT": setting}
+
+    with transaction.atomic():
+        result = samples.add.using(queue_name=queue_name).enqueue(1)
+        assert handle_of(result.id).refresh() is not State.MISSING
+
+
+def test_on_commit_outside_a_transaction_asks_no_database(
+    configure, queue_name, tasks
+) -> None:
+    tasks({"ON_COMMIT": True})
+    heard = []
+
+    def hear(task_result: Any, **named: Any) -> None:
+        heard.append(task_result.id)
+
+    task_enqueued.connect(hear)
+    try:
+        result = samples.add.using(queue_name=queue_name).enqueue(1)
+    finally:
+        task_enqueued.disconnect(hear)
+
+    assert heard == [result.id]
+
+
+@pytest.mark.django_db(transaction=True)
 async def test_on_commit_on_the_event_loop(configure, queue_name, tasks) -> None:
     tasks({"ON_COMMIT": True})
 

@@ -27,8 +27,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     made: list[tuple[int, int]] = []
     call = sending._call
 
-    def measured(queue: str, drafts: Any, known: Any) -> Any:
-        described = call(queue, drafts, known)
+    def measured(queue: str, drafts: Any, *more: Any) -> Any:
+        described = call(queue, drafts, *more)
         size = sum(len(str(arg)) for arg in described.args if type(arg) is not bytes)
         size += sum(len(arg) for arg in described.args if type(arg) is bytes)
         made.append((len(drafts), size))

@@ -494,7 +494,7 @@ def test_queue_has_one_handler() -> None:
         ("delay", r"'delay': \.schedule\(0, …\) has a worker run it at once"),
         ("apply_async", r"'apply_async': \.schedule\(delay, …\)"),
         ("enqueue", r"'enqueue': \.schedule\(0, …\)"),
-        ("delay_on_commit", r"\.using\(on_commit=True\)"),
+        ("delay_on_commit", r"\.schedule\(0, …\) sends it after the commit"),
         ("s", r"'s': \.prepare\(delay, …\)"),
         ("skedule", r"has no attribute 'skedule'"),
     ],

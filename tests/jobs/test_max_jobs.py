@@ -11,6 +11,7 @@ from django.db import transaction
 from redis.exceptions import ConnectionError
 
 from django_delayq import (
+    Batch,
     Job,
     MaybeScheduled,
     QueueFull,
@@ -45,6 +46,12 @@ def limit(settings: Any, queue: str) -> Any:
 
 def on(queue: str) -> Any:
     return samples.add.using(queue=queue)
+
+
+def fill(queue: str, count: int) -> None:
+    """Send jobs that wait for no commit."""
+    task = on(queue).using(on_commit=False)
+    schedule_many(task.prepare(LATER, 100 + n) for n in range(count))
 
 
 def send(task: Any, is_async: bool, n: int = 1) -> Job[Any]:
@@ -252,9 +259,9 @@ def test_after_a_refusal_no_further_call_is_made(
     made: list[str] = []
     call = sending._call
 
-    def counted(queue: str, drafts: Any, known: Any) -> Any:
+    def counted(queue: str, *args: Any) -> Any:
         made.append(queue)
-        return call(queue, drafts, known)
+        return call(queue, *args)
 
     monkeypatch.setattr(sending, "_call", counted)
 
@@ -408,16 +415,81 @@ class TestOnCommit:
     def test_job_that_a_commit_has_promised_is_stored_in_a_full_queue(
         self, queue: str, hand: Hand, limit: Any, on_commit: bool | str
     ) -> None:
-        limit(1)
+        limit(3)
         task = on(queue).using(on_commit=on_commit)
         using = None if on_commit is True else str(on_commit)
 
         with transaction.atomic(using=using):
             jobs = [schedule(task, LATER, n) for n in range(3)]
-            schedule(on(queue), LATER, 9)
+            # Another process fills the queue meanwhile.
+            fill(queue, 3)
 
         assert {job.token for job in jobs} < set(hand.tokens())
-        assert len(hand.tokens()) == 4
+        assert len(hand.tokens()) == 6
+
+    @pytest.mark.parametrize("is_batch", [False, True])
+    def test_jobs_that_a_commit_has_promised_are_stored_in_a_full_queue(
+        self, queue: str, hand: Hand, limit: Any, is_batch: bool
+    ) -> None:
+        limit(3)
+        jobs = [on(queue).prepare(LATER, n) for n in range(2)]
+
+        with transaction.atomic():
+            if is_batch:
+                Batch(on(queue).prepare(0, 9)).schedule(jobs)
+            else:
+                schedule_many(jobs)
+            fill(queue, 3)
+
+        assert {job.token for job in jobs} < set(hand.tokens())
+
+    def test_full_queue_refuses_a_job_where_it_is_scheduled(
+        self, queue: str, hand: Hand, limit: Any
+    ) -> None:
+        limit(1)
+        fill(queue, 1)
+
+        with transaction.atomic():
+            with pytest.raises(QueueFull) as full:
+                schedule(on(queue), LATER, 2)
+
+        assert full.value.unsent[0].is_unsent
+        assert len(hand.tokens()) == 1
+
+    def test_jobs_of_the_same_transaction_count(
+        self, queue: str, hand: Hand, limit: Any
+    ) -> None:
+        limit(3)
+
+        with transaction.atomic():
+            with transaction.atomic():
+                schedule_many(on(queue).prepare(LATER, n) for n in range(3))
+                with pytest.raises(QueueFull):
+                    schedule(on(queue), LATER, 3)
+                transaction.set_rollback(True)
+            schedule(on(queue), LATER, 4)
+            with pytest.raises(QueueFull) as full:
+                schedule_many(on(queue).prepare(LATER, n) for n in range(3))
+            assert (full.value.count, len(full.value.unsent)) == (1, 3)
+            with pytest.raises(QueueFull) as full:
+                Batch(on(queue).prepare(0, 9)).schedule(
+                    on(queue).prepare(LATER, n) for n in range(2)
+                )
+            assert len(full.value.unsent) == 2, "the callback takes a place as well"
+
+        assert len(hand.tokens()) == 1
+
+    def test_job_with_a_unique_key_is_not_refused_before_the_commit(
+        self, queue: str, limit: Any
+    ) -> None:
+        limit(1)
+        task = samples.once.using(queue=queue)
+        first = task.schedule(LATER, 5)
+
+        with transaction.atomic():
+            again = task.schedule(LATER, 5)
+
+        assert (again.created, again.id) == (False, first.id)
 
     def test_outside_a_transaction_nothing_is_promised(
         self, queue: str, hand: Hand, limit: Any
@@ -447,23 +519,24 @@ class TestOnCommit:
         self, queue: str, limit: Any
     ) -> None:
         limit(1)
+        task = on(queue).using(on_commit=False)
 
         with transaction.atomic():
-            schedule(on(queue), LATER, 1)
+            schedule(task, LATER, 1)
             with pytest.raises(QueueFull):
-                schedule(on(queue), LATER, 2)
+                schedule(task, LATER, 2)
 
     def test_promised_job_whose_commit_could_not_send_it_is_limited_like_others(
         self, settings: Any, server: Server, queue: str, hand: Hand, limit: Any
     ) -> None:
         limit(1)
         direct = settings.DELAYQ
-        schedule(on(queue), LATER, 1)
         jobs = []
 
         def commit_without_a_server() -> None:
             with transaction.atomic():
-                jobs.append(schedule(on(queue).using(on_commit=True), LATER, 2))
+                jobs.append(schedule(on(queue), LATER, 2))
+                fill(queue, 1)
                 settings.DELAYQ = direct | {"CONNECTION": "unix:///nowhere"}
 
         with pytest.raises(ConnectionError):

@@ -3,23 +3,27 @@
 import asyncio
 import pickle
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
-from django.contrib.auth.models import Group
+from django.contrib.auth.models import Group, User
 from django.db import transaction
+from django.db.models.signals import post_delete
 from redis.exceptions import ConnectionError, ResponseError
 
 from django_delayq import (
+    Batch,
     InvalidDelay,
     InvalidTask,
     Job,
     JobNotFound,
     State,
     aschedule,
+    aschedule_many,
     get_job,
     schedule,
     schedule_many,
@@ -168,6 +172,196 @@ def test_unknown_alias_is_named_with_the_known_ones(
     assert hand.tokens() == []
 
 
+# By default.
+
+
+def prepared(queue: str, count: int = 3, **options: Any) -> list[Job[int]]:
+    task = samples.add.using(queue=queue, **options)
+    return [task.prepare(LATER, n) for n in range(count)]
+
+
+def test_job_of_a_transaction_waits_for_its_commit(queue: str, hand: Hand) -> None:
+    task = samples.add.using(queue=queue)
+
+    with transaction.atomic():
+        job = task.schedule(LATER, 1)
+        assert job.state is State.UNCOMMITTED
+        with pytest.raises(JobNotFound, match="has not committed"):
+            get_job(job.id)
+        assert hand.tokens() == []
+
+    assert hand.tokens() == [job.token]
+
+
+def test_many_jobs_wait_in_one_hook(queue: str, hand: Hand) -> None:
+    jobs = prepared(queue)
+
+    with transaction.atomic():
+        assert schedule_many(iter(jobs)) == jobs
+        assert {job.state for job in jobs} == {State.UNCOMMITTED}
+        assert len(transaction.get_connection().run_on_commit) == 1
+        assert jobs[0].cancel()
+        assert hand.tokens() == []
+
+    assert [job.state for job in jobs] == [State.CANCELLED, *[State.SCHEDULED] * 2]
+    assert hand.tokens() == [job.token for job in jobs[1:]]
+    assert pickle.loads(pickle.dumps(jobs[1])) == jobs[1]
+
+
+def test_many_jobs_are_dropped_with_the_rollback_of_their_part(
+    queue: str, hand: Hand
+) -> None:
+    dropped, kept = prepared(queue), prepared(queue)
+
+    with transaction.atomic():
+        with rolled_back():
+            schedule_many(dropped)
+        schedule_many(kept)
+
+    assert hand.tokens() == [job.token for job in kept]
+    assert {job.refresh() for job in dropped} == {State.MISSING}
+
+
+def test_each_of_many_jobs_goes_with_its_own_commit(queue: str, hand: Hand) -> None:
+    (at_once,) = prepared(queue, 1, on_commit=False)
+    (first,) = prepared(queue, 1)
+    (second,) = prepared(queue, 1, on_commit="other")
+
+    with transaction.atomic(using="other"):
+        with transaction.atomic():
+            assert schedule_many([first, at_once, second]) == [at_once, first, second]
+            assert hand.tokens() == [at_once.token]
+        assert hand.tokens() == [at_once.token, first.token]
+
+    assert hand.tokens() == [at_once.token, first.token, second.token]
+
+
+def test_batch_waits_as_one(queue: str, hand: Hand) -> None:
+    callback, *jobs = prepared(queue, 4)
+    batch = Batch(callback)
+
+    with transaction.atomic():
+        assert batch.schedule(jobs) == jobs
+        assert {job.refresh() for job in (callback, *jobs)} == {State.UNCOMMITTED}
+        assert not callback.cancel(), "only a rollback withdraws it"
+        assert jobs[0].cancel()
+        with pytest.raises(InvalidTask, match="callback"):
+            batch.schedule(jobs)
+        assert hand.client.keys(f"*{queue}*") == []
+
+    assert [job.refresh() for job in jobs] == ["cancelled", *["scheduled"] * 2]
+    assert callback.refresh() is State.HELD
+    assert batch.left() == 2
+
+
+def test_batch_is_dropped_with_the_rollback(queue: str, hand: Hand) -> None:
+    callback, *jobs = prepared(queue)
+
+    with rolled_back():
+        Batch(callback).schedule(jobs)
+
+    assert {job.refresh() for job in (callback, *jobs)} == {State.MISSING}
+    assert hand.client.keys(f"*{queue}*") == []
+
+
+@pytest.mark.parametrize("says_so", ["callback", "part"])
+def test_batch_goes_with_its_callback(queue: str, hand: Hand, says_so: str) -> None:
+    (callback,) = prepared(queue, 1, on_commit=False if says_so == "callback" else None)
+    jobs = prepared(queue, 2, on_commit=False if says_so == "part" else None)
+
+    with transaction.atomic():
+        Batch(callback).schedule(jobs)
+        assert len(hand.tokens()) == (2 if says_so == "callback" else 0)
+
+    assert len(hand.tokens()) == 2
+
+
+def test_batch_that_a_commit_could_not_send_can_be_scheduled_again(
+    settings: Any, queue: str, hand: Hand
+) -> None:
+    good = settings.DELAYQ
+    callback, *jobs = prepared(queue)
+    batch = Batch(callback)
+
+    def commit() -> None:
+        with transaction.atomic():
+            batch.schedule(jobs)
+
+    settings.DELAYQ = good | {"CONNECTION": "unix:///dev/null/nobody"}
+    with pytest.raises(ConnectionError) as failure:
+        commit()
+    settings.DELAYQ = good
+    assert f"what failed is its job {callback.id}" in "\n".join(failure.value.__notes__)
+
+    batch.schedule(jobs)
+
+    assert set(hand.tokens()) == {job.token for job in jobs}
+    assert callback.refresh() is State.HELD
+
+
+def test_without_autocommit_only_a_written_on_commit_is_refused(
+    queue: str, hand: Hand
+) -> None:
+    connection = transaction.get_connection()
+    connection.set_autocommit(False)
+    try:
+        Group.objects.create(name="begins a transaction")
+        job = samples.add.using(queue=queue).schedule(LATER, 1)
+        with pytest.raises(transaction.TransactionManagementError, match="autocommit"):
+            on(queue).schedule(LATER, 2)
+    finally:
+        connection.rollback()
+        connection.set_autocommit(True)
+
+    assert hand.tokens() == [job.token]
+
+
+def test_job_of_a_hook_is_sent_at_once(queue: str, hand: Hand) -> None:
+    sent: list[list[str]] = []
+
+    def hook() -> None:
+        samples.add.using(queue=queue).schedule(LATER, 1)
+        with transaction.atomic():
+            samples.add.using(queue=queue).schedule(LATER, 2)
+            sent.append(hand.tokens())
+        sent.append(hand.tokens())
+
+    with transaction.atomic():
+        transaction.on_commit(hook)
+
+    assert [len(tokens) for tokens in sent] == [1, 2]
+
+
+def test_other_thread_has_no_part_in_the_transaction(queue: str, hand: Hand) -> None:
+    task = samples.add.using(queue=queue)
+
+    with transaction.atomic():
+        with ThreadPoolExecutor(1) as pool:
+            job = pool.submit(task.schedule, LATER, 1).result()
+        assert hand.tokens() == [job.token]
+
+
+def test_job_of_a_signal_handler_waits_for_the_write_that_it_hears_of(
+    queue: str, hand: Hand
+) -> None:
+    # Django deletes in a transaction without a savepoint.
+    def handle(**kwargs: Any) -> None:
+        samples.add.using(queue=queue).schedule(LATER, 1)
+        seen.append(hand.tokens())
+
+    seen: list[list[str]] = []
+    user = User.objects.create(username="goes")
+    user.groups.add(Group.objects.create(name="with a user"))
+    post_delete.connect(handle, sender=User)
+    try:
+        user.delete()
+    finally:
+        post_delete.disconnect(handle, sender=User)
+
+    assert seen == [[]]
+    assert len(hand.tokens()) == 1
+
+
 # Settings and options.
 
 
@@ -198,17 +392,11 @@ def test_task_overrides_the_setting(
     assert len(hand.tokens()) == 1
 
 
-def test_schedule_many_does_not_wait(queue: str, hand: Hand) -> None:
-    with transaction.atomic():
-        (job,) = schedule_many([on(queue).prepare(LATER, 1)])
-        assert hand.tokens() == [job.token]
-
-
 def test_unique_key_is_taken_with_the_commit(queue: str, hand: Hand) -> None:
-    task = samples.once.using(queue=queue, on_commit=True)
+    task = samples.once.using(queue=queue)
     with transaction.atomic():
         mine = schedule(task, LATER, 5)
-        theirs = samples.once.using(queue=queue).schedule(LATER, 5)
+        theirs = task.using(on_commit=False).schedule(LATER, 5)
 
     assert mine.created is False
     assert mine.id == theirs.id
@@ -246,6 +434,7 @@ def test_failure_after_the_commit_is_raised_and_names_the_job(queue: str) -> Non
     assert "the transaction is committed; what failed is its job" in notes
     assert job.id in notes
     assert samples.add.name in notes
+    assert "outbox=True" in notes
     assert Group.objects.filter(name="committed").exists()
 
 
@@ -377,7 +566,7 @@ def test_hooks_that_fail_slowly_are_given_up(
         commit()
 
     notes = failure.value.__notes__
-    assert sum("it was not sent" in note for note in notes) == 2
+    assert sum("It was not sent" in note for note in notes) == 2
     assert [job.refresh() for job in jobs] == [State.MISSING] * 3
 
 
@@ -488,16 +677,15 @@ def test_wait_before_the_commit_says_what_it_would_wait_for(
         wait(task.prepare(LATER, 1))
 
 
-def test_job_sent_by_hand_before_the_commit_is_not_sent_with_it(
+def test_job_that_waits_for_a_commit_is_sent_once_if_it_is_scheduled_again(
     queue: str, hand: Hand
 ) -> None:
     with transaction.atomic():
-        job = schedule(on(queue), 0, 1)
-        schedule_many([job])
-        hand.succeed(hand.take(), keep=False)
-        hand.client.delete(hand.keys.ended)
+        job = schedule(on(queue), LATER, 1)
+        assert schedule_many([job]) == [job]
+        assert hand.tokens() == []
 
-    assert hand.tokens() == []
+    assert hand.tokens() == [job.token]
 
 
 def test_job_cancelled_after_the_commit_is_taken_out(queue: str, hand: Hand) -> None:
@@ -539,3 +727,29 @@ def test_async_job_waits_for_the_transaction_of_djangos_thread(
     job = asyncio.run(serve())
 
     assert hand.tokens() == ([job.token] if ends == "commit" else [])
+
+
+@pytest.mark.parametrize("how", ["one", "many", "batch"])
+@pytest.mark.parametrize("is_written", [False, True])
+def test_on_the_event_loop_only_a_written_on_commit_waits(
+    queue: str, hand: Hand, how: str, is_written: bool
+) -> None:
+    callback, *jobs = prepared(queue, 3, **({"on_commit": True} if is_written else {}))
+    task = samples.add.using(queue=queue, **({"on_commit": True} if is_written else {}))
+
+    async def serve() -> int:
+        block = transaction.atomic()
+        await sync_to_async(block.__enter__)()
+        if how == "one":
+            await task.aschedule(LATER, 1)
+        elif how == "many":
+            await aschedule_many(jobs)
+        else:
+            await Batch(callback).aschedule(jobs)
+        sent = len(hand.tokens())
+        await sync_to_async(block.__exit__)(None, None, None)
+        return sent
+
+    count = 1 if how == "one" else 2
+    assert asyncio.run(serve()) == (0 if is_written else count)
+    assert len(hand.tokens()) == count

@@ -173,8 +173,8 @@ def test_schedule_many_sends_a_call_to_each_shard_and_keeps_the_order(
     monkeypatch.setattr(
         sending,
         "_call",
-        lambda queue, drafts, known: (
-            calls.append((queue, len(drafts))) or its_call(queue, drafts, known)
+        lambda queue, drafts, *more: (
+            calls.append((queue, len(drafts))) or its_call(queue, drafts, *more)
         ),
     )
     task = samples.add.using(queue=name)

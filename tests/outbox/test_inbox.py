@@ -19,6 +19,7 @@ from django_delayq import (
     current_job,
     delayed_task,
     schedule,
+    schedule_many,
 )
 from django_delayq.calls.running import run
 from django_delayq.delivery import storing
@@ -28,6 +29,7 @@ from django_delayq.outbox import inbox, writing
 from django_delayq.outbox.models import InboxRow
 from tests.jobs.hand import Hand
 from tests.outbox import samples
+from tests.outbox.test_outbox import rows
 from tests.polling import wait_until
 from tests.worker.workers import InlineWorker
 
@@ -190,15 +192,23 @@ def test_error_of_the_database_in_the_task_is_the_tasks_own(alias: str) -> None:
     assert done(alias) == []
 
 
+@pytest.mark.parametrize("how", ["outbox", "schedule", "schedule_many"])
 def test_jobs_that_it_schedules_are_committed_with_its_row(
-    queue: str, hand: Hand, alias: str, run_worker: Callable[..., InlineWorker]
+    queue: str,
+    hand: Hand,
+    alias: str,
+    run_worker: Callable[..., InlineWorker],
+    how: str,
 ) -> None:
     @delayed_task(name="tests.outbox.chain", queue=queue, once=alias)
     def chain() -> None:
         samples.ran.append("chain")
-        samples.note.using(queue=queue, outbox=True, on_commit=alias).schedule(
-            0, "next"
-        )
+        task = samples.note.using(queue=queue, on_commit=alias)
+        if how == "schedule_many":
+            schedule_many([task.prepare(0, "next")])
+        else:
+            task.using(outbox=how == "outbox").schedule(0, "next")
+        assert len(rows(alias)) == 1
         job = current_job()
         assert job is not None
         if job.attempts == 0:

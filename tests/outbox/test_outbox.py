@@ -398,7 +398,7 @@ def test_a_node_that_is_away_keeps_no_rows_of_other_queues(
 def test_only_jobs_of_the_node_that_is_away_are_left_to_workers(
     queue: str, alias: str, monkeypatch: pytest.MonkeyPatch, away: Any
 ) -> None:
-    send = writing._Hook._send
+    send = writing._Hook._is_sent
     asked = []
 
     def sent(hook: Any) -> bool:
@@ -407,7 +407,7 @@ def test_only_jobs_of_the_node_that_is_away_are_left_to_workers(
             raise away() if callable(away) else away
         return send(hook)
 
-    monkeypatch.setattr(writing._Hook, "_send", sent)
+    monkeypatch.setattr(writing._Hook, "_is_sent", sent)
     for name in (f"{queue}-2", f"{queue}-2", queue):
         with transaction.atomic(alias):
             schedule(on(name, alias), LATER, 1)

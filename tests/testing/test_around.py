@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from django.db import transaction
 from django.test import TestCase
 from django.utils import translation
 
@@ -211,7 +212,7 @@ class OutboxTest(TestCase):
 
     def test_row_is_captured_at_the_commit(self) -> None:
         with captured() as jobs:
-            with self.captureOnCommitCallbacks(execute=True):
+            with transaction.atomic():
                 job = double.using(outbox=True).schedule(900, 1)
                 jobs.assert_not_scheduled()
             jobs.assert_scheduled(double, args=(1,), due_in=900)
@@ -220,19 +221,19 @@ class OutboxTest(TestCase):
     def test_row_with_a_key_that_is_held_is_the_other_job(self) -> None:
         with captured() as jobs:
             first = once.schedule(900, 1)
-            with self.captureOnCommitCallbacks(execute=True):
+            with transaction.atomic():
                 job = once.using(outbox=True).schedule(900, 1)
             assert (job.id, job.created, len(jobs)) == (first.id, False, 1)
 
     def test_row_runs_at_the_commit(self) -> None:
-        with immediate(), self.captureOnCommitCallbacks(execute=True):
+        with immediate(), transaction.atomic():
             double.using(outbox=True).schedule(900, 1)
             assert RAN == []
         assert RAN == [("double", 1)]
 
     def test_row_runs_when_it_is_due(self) -> None:
         with frozen_queue() as q:
-            with self.captureOnCommitCallbacks(execute=True):
+            with transaction.atomic():
                 job = double.using(outbox=True).schedule(900, 1)
             assert q.advance(899) == []
             assert len(q.advance(1)) == 1
@@ -240,11 +241,10 @@ class OutboxTest(TestCase):
 
     def test_row_whose_task_raises_raises_it_at_the_commit(self) -> None:
         with immediate(), pytest.raises(ValueError, match="no 1"):
-            with self.captureOnCommitCallbacks(execute=True):
+            with transaction.atomic():
                 failing.using(outbox=True).schedule(900, 1)
         with captured() as jobs:
-            with self.captureOnCommitCallbacks(execute=True):
-                double.using(outbox=True).schedule(900, 2)
+            double.using(outbox=True).schedule(900, 2)
             jobs.assert_scheduled(double, args=(2,))
 
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 from django.core import mail
-from django.db import transaction
-from django.test import SimpleTestCase, TestCase
+from django.test import SimpleTestCase
 from django.utils import timezone
 
 from django_delayq import (
@@ -33,7 +32,6 @@ from tests.testing.samples import (
     RAN,
     adouble,
     aparent,
-    committed,
     cut_off,
     deciding,
     double,
@@ -250,29 +248,6 @@ def test_wait_for_a_captured_job_ends_at_once() -> None:
         job = double.schedule(0, 1)
         with pytest.raises(TimeoutError, match="runs no job later"):
             job.wait(timeout=60)
-
-
-class CommitTest(TestCase):
-    def test_job_is_captured_at_the_commit(self) -> None:
-        with captured() as jobs:
-            with self.captureOnCommitCallbacks(execute=True):
-                job = committed.schedule(900, 1)
-                jobs.assert_not_scheduled()
-                assert job.refresh() is State.UNCOMMITTED
-            jobs.assert_scheduled(committed, args=(1,), due_in=900)
-
-    def test_job_of_a_transaction_that_is_rolled_back_is_not(self) -> None:
-        with captured() as jobs:
-            with transaction.atomic():
-                committed.schedule(900, 1)
-                transaction.set_rollback(True)
-            jobs.assert_not_scheduled()
-
-    def test_job_runs_at_the_commit(self) -> None:
-        with immediate(), self.captureOnCommitCallbacks(execute=True):
-            committed.schedule(900, 1)
-            assert RAN == []
-        assert RAN == [("committed", 1)]
 
 
 def test_captures_nest_and_end() -> None:

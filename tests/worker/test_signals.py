@@ -348,9 +348,9 @@ def test_a_call_that_finds_the_holder_of_its_key_tells_nothing(configure, told, 
 
 
 @pytest.mark.django_db(transaction=True)
-def test_with_on_commit_it_is_told_after_the_commit(configure, told, noop):
+def test_in_a_transaction_it_is_told_after_the_commit(configure, told, noop):
     with transaction.atomic():
-        job = noop.using(on_commit=True).schedule(600)
+        job = noop.schedule(600)
         assert told == []
 
     assert jobs_of(told, "job_scheduled") == [job]

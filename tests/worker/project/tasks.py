@@ -351,7 +351,7 @@ def schedule_on_commit(fails: bool) -> None:
     assert job is not None
     try:
         with transaction.atomic():
-            schedule(note.using(queue=job.queue, on_commit=True), 0, "committed")
+            schedule(note.using(queue=job.queue), 0, "committed")
             record("in transaction")
             if fails:
                 raise Wrong
