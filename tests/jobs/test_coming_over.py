@@ -80,6 +80,7 @@ MEANT = {
     'list(find_jobs(state="running"))': lambda told, each: told == [each["job"]],
     "get_job(id).cancel()": lambda told, each: told is True,
     "job.state": lambda told, each: told == "scheduled",
+    "get_job(id).state": lambda told, each: told == "scheduled",
     "job.refresh()": lambda told, each: told == "scheduled",
     "job.refresh().state": None,
     "job.wait(timeout=5)": lambda told, each: told == 1,
@@ -116,6 +117,11 @@ MEANT = {
     'pause("mail")': lambda told, each: len(django_delayq.paused(each["name"])) == 1,
     "pause(task=task)": lambda told, each: (
         django_delayq.paused(each["name"])[0].task == "shop.mail"
+    ),
+    'store_schedule("report", task, every(timedelta(minutes=5)), args=(1,))': (
+        lambda told, each: (
+            django_delayq.get_schedule("report", each["name"]).next_moment is not None
+        )
     ),
     "resume(task=task)": lambda told, each: told is True,
     'store_schedule("report", task, cron("0 9 * * *"), args=(1,))': lambda told, each: (
@@ -449,7 +455,7 @@ NOT_THEIRS = {
     "task", "other", "moment", "id", "ids", "result", "n", "for", "in", "range", "actor", "job", "queue", "raise", "except",
     "class", "timedelta", "minutes", "shop", "mail", "OSError", "KeyError", "True", "False", "None", "app", "self", "ann",
     "order", "who", "redis", "is_worth_it", "Mail", "message", "broker", "backend", "scheduler", "manage", "py", "tasks",
-    "transaction", "on_commit", "LoggedTask", "current", "total", "testing",
+    "transaction", "on_commit", "LoggedTask", "report", "current", "total", "testing",
 }  # fmt: skip
 OTHERS = {
     "from-celery": set(),
