@@ -18,6 +18,7 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from django_delayq.calls.errors import is_of_some
 from django_delayq.clients.sentinels import (
     PrimaryNotFound,
     PrimaryUnknown,
@@ -29,6 +30,11 @@ from django_delayq.wording import gettext
 
 #: What redis-py says of a connection that the server closed, in the middle of TLS as well.
 _CLOSED = re.compile(r"closed by server|reset by peer|Broken pipe|EOF occurred|\[SSL")
+
+#: What TLS says if we do not accept the server's certificate, or the server not ours.
+_CERTIFICATE = re.compile(
+    r"CERTIFICATE_VERIFY|ALERT_(?:BAD_CERTIFICATE|CERTIFICATE_|UNKNOWN_CA)"
+)
 
 
 class Fault(NamedTuple):
@@ -55,6 +61,15 @@ def is_misconfigured(error: Exception) -> bool:
         error,
         AuthenticationError | AuthorizationError | InvalidResponse | PrimaryUnknown,
     ) or _is_database_wrong(error)
+
+
+def is_refused(error: Exception) -> bool:
+    """Return whether a connection is refused, by every node or Sentinel, for a reason that does not pass by itself."""
+    is_refusal = is_misconfigured(error) or (
+        isinstance(error, RedisConnectionError)
+        and _CERTIFICATE.search(str(error)) is not None
+    )
+    return is_refusal and not is_of_some(error)
 
 
 def is_forbidden(error: Exception) -> bool:

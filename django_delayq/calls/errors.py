@@ -87,6 +87,20 @@ def is_of_node(error: Exception) -> bool:
     return isinstance(error, REDIRECTIONS) or getattr(error, OF_NODE, False)
 
 
+#: The attribute of a refusal that says that other nodes, or Sentinels, have not refused.
+OF_SOME = "_delayq_of_some"
+
+
+def mark_of_some(error: BaseException) -> None:
+    """Note on a refusal that not every node, or Sentinel, has refused."""
+    setattr(error, OF_SOME, True)
+
+
+def is_of_some(error: BaseException) -> bool:
+    """Return whether another node, or Sentinel, may still accept us."""
+    return getattr(error, OF_SOME, False)
+
+
 #: Errors that callers tell apart. Redis 6.2 hides them in the text of the script's error.
 _HIDDEN = {"-OOM ": OutOfMemoryError, "-READONLY ": ReadOnlyError}
 

@@ -11,18 +11,22 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import redis
 from redis import asyncio as aio
 from redis.asyncio.connection import ConnectionPool as AsyncConnectionPool
+from redis.backoff import NoBackoff
 from redis.client import Redis
 from redis.cluster import ClusterNode, NodesManager, cleanup_kwargs
 from redis.connection import Connection, ConnectionPool, SSLConnection
 from redis.crc import key_slot
 from redis.exceptions import (
     AskError,
+    AuthenticationError,
+    AuthorizationError,
     ClusterDownError,
     MovedError,
     NoPermissionError,
@@ -33,13 +37,16 @@ from redis.exceptions import (
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.retry import Retry
 
 from django_delayq.calls.call import Argument
 from django_delayq.calls.errors import (
     LOST,
     REDIRECTIONS,
     TURNED_AWAY,
+    is_of_some,
     mark_of_node,
+    mark_of_some,
     mark_unsent,
 )
 from django_delayq.calls.running import aexecute, execute
@@ -124,7 +131,8 @@ class Slots:
         self._is_doubtful = False
         self._read_ms = 0.0
         #: Why the cluster could not be asked, before it ever was, and when that was found out.
-        self._failure, self._failed_ms = "", -1.0
+        self._failure: Exception = RedisConnectionError()
+        self._failed_ms = -1.0
         #: The table that the primaries were read from, and those.
         self._primaries: tuple[Any, list[Address]] | None = None
 
@@ -234,13 +242,13 @@ class Slots:
     def _begin(self, came_ms: float) -> None:
         """Make the engine. Who waited while another thread asked all nodes in vain does not ask them once more."""
         if self._failed_ms >= came_ms:
-            lost = RedisConnectionError(self._failure)
+            lost = copy(self._failure)
             mark_unsent(lost)
             raise lost
         try:
             self._engine = self._asked(self._find)
         except LOST as error:
-            self._failure, self._failed_ms = str(error), monotonic_ms()
+            self._failure, self._failed_ms = error, monotonic_ms()
             raise
 
     def _read_again(self, engine: NodesManager) -> NodesManager:
@@ -288,6 +296,8 @@ class Slots:
                 ) from None
             lost = RedisConnectionError(f"no node of the cluster can be asked: {told}")
             mark_unsent(lost)
+            if is_of_some(told):
+                mark_of_some(lost)
             raise lost from error
 
 
@@ -400,11 +410,40 @@ class Cluster:
             arguments[name] = min(arguments.get(name) or math.inf, TABLE_PATIENCE_S)
         if issubclass(self.server.connection_class, SSLConnection):
             arguments["ssl"] = True
-        return NodesManager(
-            startup_nodes=[ClusterNode(*address) for address in self.nodes],
-            require_full_coverage=False,
-            **arguments,
-        )
+        try:
+            return NodesManager(
+                startup_nodes=[ClusterNode(*address) for address in self.nodes],
+                require_full_coverage=False,
+                **arguments,
+            )
+        except RedisClusterException as error:
+            # This is what the last node said.
+            told = error.__cause__ or error
+            if _is_refusal(told) and not all(
+                _refuses(Address(*address), arguments) for address in self.nodes
+            ):
+                mark_of_some(told)
+            raise
+
+
+def _refuses(node: Address, arguments: dict[str, Any]) -> bool:
+    """Return whether a node refuses a connection, and would go on doing so."""
+    client = Redis(
+        host=node.host, port=node.port, retry=Retry(NoBackoff(), 0), **arguments
+    )
+    try:
+        client.ping()
+    except RedisError as error:
+        return _is_refusal(error)
+    finally:
+        client.close()
+    return False
+
+
+def _is_refusal(error: BaseException) -> bool:
+    return isinstance(
+        error, AuthenticationError | AuthorizationError
+    ) or "CERTIFICATE_" in str(error)
 
 
 def server_at(url: str) -> Server | Cluster:

@@ -27,7 +27,7 @@ from redis.exceptions import (
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError
 
-from django_delayq.calls.errors import mark_unsent
+from django_delayq.calls.errors import mark_of_some, mark_unsent
 from django_delayq.redaction import redact
 
 #: How long one Sentinel may take to accept a connection, and for each answer, s. If none of them is that fast, all are
@@ -302,6 +302,8 @@ class _Answers:
         self._primaries: list[Primary] = []
         self._errors: dict[Address, Exception] = {}
         self._is_unknown = False
+        # Those whose answer more of the same does not change.
+        self._refusing: set[Address] = set()
         self._cut_off = 0
 
     def note(self, replies: Sequence[Any]) -> None:
@@ -317,8 +319,13 @@ class _Answers:
     def note_error(self, address: Address, error: Exception) -> None:
         if isinstance(error, ResponseError) and "No such master" in str(error):
             self._is_unknown = True
+            self._refusing.add(address)
             return
         self._errors[address] = error
+        if _is_refusal(error) or "CERTIFICATE_VERIFY" in str(error):
+            self._refusing.add(address)
+        else:
+            self._refusing.discard(address)
         if not isinstance(error, ResponseError | AuthenticationError):
             self._sentinels.leave_out(address)
 
@@ -333,6 +340,8 @@ class _Answers:
             return max(self._primaries)
         error = self._error()
         mark_unsent(error)
+        if len(self._refusing) < len(self._sentinels.addresses):
+            mark_of_some(error)
         raise error
 
     def _error(self) -> Exception:

@@ -20,6 +20,7 @@ from django_delayq.delivery.claiming import LOOKS_A_LEASE
 from django_delayq.delivery.periods import CHANGED
 from django_delayq.delivery.workers import ORDERED
 from django_delayq.exceptions import DelayqError
+from django_delayq.faults import describe_fault
 from django_delayq.jobs.stopping import Stop
 from django_delayq.logs import get_log
 from django_delayq.waiting.alarm import CAP_MS, Alarm
@@ -31,6 +32,7 @@ from django_delayq.worker.ends import SETTLE_AFTER_MS, SETTLE_BATCH, Ends
 from django_delayq.worker.executors import LoopExecutor, ThreadExecutor
 from django_delayq.worker.outage import Outage
 from django_delayq.worker.progressing import Progressing
+from django_delayq.worker.pulse import Flag
 from django_delayq.worker.queue_state import QueueState
 from django_delayq.worker.registering import Registering
 from django_delayq.worker.shards import OtherShards
@@ -66,8 +68,9 @@ class ClaimLoop:
         watch: Callable[[str], None] = lambda queue: None,
         subscribe: Callable[[QueueSettings], None] = lambda queue: None,
         revive: Callable[[], object] | None = None,
+        accepted: Flag | None = None,
     ) -> None:
-        """``revive`` starts the server if it is ours to start. ``stop`` tells the jobs when this process is to end.
+        """``revive`` starts the server if it is ours to start. ``accepted`` is that of the `Outage`. ``stop`` tells the jobs when this process is to end.
 
         ``follows_death``: a process of this worker has died, and may have put jobs off.
         """
@@ -92,7 +95,9 @@ class ClaimLoop:
             max_jobs=max_jobs,
             wake=lambda: self.alarm.wake(_SELF),
         )
-        self._outage = Outage(pause_ms(client, look_ms))
+        self._outage = Outage(pause_ms(client, look_ms), accepted or Flag())
+        #: The server has refused this process from its start, and will not change its mind.
+        self.is_refused = False
         self.ends = Ends(self._line, self.crew, self._outage)
         self._settlement = self.ends.settlement
         # The same deque: every job that ends is appended, and this saves one look-up.
@@ -340,6 +345,17 @@ class ClaimLoop:
     def _wait_for_server(self, error: Exception) -> None:
         self._threads.wake()
         self._outage.note_error(error)
+        if self._outage.is_hopeless:
+            fault = describe_fault(error)
+            logger.error(
+                "the server has refused every connection since this worker was started, so it ends: %s %s (%s)",
+                fault.what,
+                fault.hint,
+                fault.message,
+            )
+            self.is_refused = True
+            self.stop(0.0)
+            return
         for queue in self.queues.values():
             queue.expect_anything()
         if self._revive is not None:

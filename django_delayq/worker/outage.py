@@ -3,7 +3,9 @@
 from enum import Enum, auto
 
 from django_delayq import faults
+from django_delayq.clock import monotonic_ms
 from django_delayq.logs import get_log
+from django_delayq.worker.pulse import Flag
 
 logger = get_log("django_delayq.worker")
 
@@ -11,6 +13,8 @@ logger = get_log("django_delayq.worker")
 #: never longer than `LOOKS_A_LEASE` allows: once the server is back, leases that ended meanwhile are spared for a third
 #: of a lease.
 BACKOFF_MS = (50.0, 1_000.0)
+#: A worker that was never accepted ends once each attempt was refused for this time, in ms.
+REFUSED_MS = 10_000.0
 #: The log's words for a loss, after what has lost something; with a time, s.
 FORGOTTEN = (
     "has forgotten what it took %.1f s ago: FLUSHALL or FLUSHDB was run there, or it came back without its data or with"
@@ -45,7 +49,12 @@ class Service(Enum):
 class Outage:
     """Logs once when the server stops serving, and once when it is back. Owned by the claim loop's thread."""
 
-    def __init__(self, longest_pause_ms: float) -> None:
+    def __init__(self, longest_pause_ms: float, accepted: Flag) -> None:
+        """``accepted``: whether the server has ever served a process of this worker."""
+        self._accepted = accepted
+        self._has_accepted_us = False
+        # Since when each attempt is refused, by `monotonic_ms`.
+        self._refused_ms: float | None = None
         self._service = Service.SERVING
         self._longest_pause_ms = min(BACKOFF_MS[1], longest_pause_ms)
         #: How long the next pause takes, ms.
@@ -54,12 +63,19 @@ class Outage:
     def note_reply(self) -> None:
         """Note that the server serves us."""
         self.pause_ms = min(BACKOFF_MS[0], self._longest_pause_ms)
+        if not self._has_accepted_us:
+            self._has_accepted_us = True
+            self._accepted.set()
         if self._service is not Service.SERVING:
             self._service = Service.SERVING
             logger.warning("the server is back")
 
     def note_error(self, error: Exception) -> None:
         """Log why the server does not serve, once for each reason."""
+        if not faults.is_refused(error) or self._accepted.is_set:
+            self._refused_ms = None
+        elif self._refused_ms is None:
+            self._refused_ms = monotonic_ms()
         is_misconfigured = faults.is_misconfigured(error)
         service = Service.REFUSING if is_misconfigured else Service.AWAY
         if service is self._service:
@@ -78,6 +94,12 @@ class Outage:
                 "the server does not serve, trying again until it does: %s",
                 fault.message,
             )
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether the server never served this worker, and has refused every attempt for `REFUSED_MS`."""
+        since_ms = self._refused_ms
+        return since_ms is not None and monotonic_ms() >= since_ms + REFUSED_MS
 
     def next_pause_ms(self) -> float:
         """Return how long to wait before the server is asked again; the next pause is twice as long."""

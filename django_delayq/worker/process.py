@@ -34,7 +34,7 @@ from django_delayq.worker.forks import HEEDED, handle, let_go_when_forked
 from django_delayq.worker.heartbeat import Heartbeat
 from django_delayq.worker.loop import ClaimLoop
 from django_delayq.worker.memory import MemoryLimit, MemoryWatch
-from django_delayq.worker.pulse import BEAT_S, Pulse
+from django_delayq.worker.pulse import BEAT_S, Flag, Pulse
 from django_delayq.worker.surroundings import compose
 from django_delayq.worker.watchdog import Watchdog
 from django_delayq.worker.wheel import HashedWheelTimer
@@ -47,6 +47,9 @@ DONE = 74
 REPLACE_ME = 75
 #: It cannot run what it claims: it is replaced, and its leases are given back like those of a process that died.
 UNABLE = 76
+#: The server refuses every connection, as DELAYQ['CONNECTION'] is wrong: neither this process nor its worker goes on.
+#: EX_CONFIG of sysexits.h.
+REFUSED = 78
 #: How long a thread may keep the interpreter while another wants it; Python's default is ten times as long.
 SWITCH_INTERVAL_S = 0.0005
 #: It was told from afar to end: it has settled everything, and is not replaced.
@@ -89,7 +92,9 @@ class WorkerProcess:
         owner: bytes,
         follows_death: bool = False,
         memory_limit: MemoryLimit | None = None,
+        accepted: Flag | None = None,
     ) -> None:
+        """``accepted``: whether the server has ever served a process of this worker; None: this is the only one."""
         self._options = options
         worker = options.worker
         client = own_clients.make()
@@ -137,6 +142,7 @@ class WorkerProcess:
             is_burst=options.is_burst,
             max_jobs=options.max_jobs,
             follows_death=follows_death,
+            accepted=accepted,
             watch=self._watch,
             subscribe=self._subscribe,
             # The embedded server comes back by itself, unless its guardian has died as well.
@@ -240,6 +246,10 @@ class WorkerProcess:
             self._relay.stop(CANCEL_S)
         self._coroutines.stop(CANCEL_S)
         self._threads.stop(CANCEL_S)
+        if self.loop.is_refused:
+            self._watchdog.stop()
+            before_giving_back()
+            return REFUSED
         try:
             self.loop.end(before_giving_back)
         except (RedisError, OSError) as error:

@@ -1,4 +1,4 @@
-"""How a supervisor sees that the interpreter of a worker process still runs Python code.
+"""What a supervisor sees of its processes: whether the interpreter of one still runs Python code.
 
 All other parts that look after a process are its own threads. C code that never releases the interpreter, such as an
 endless regular expression, stops all of them at once: nothing inside the process can end it.
@@ -31,6 +31,20 @@ class Pulse:
 
     def close(self) -> None:
         self._memory.close()
+
+
+class Flag:
+    """A fact in memory that a process shares with the processes it forks. It stays one."""
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, 1)
+
+    @property
+    def is_set(self) -> bool:
+        return self._memory[0] > 0
+
+    def set(self) -> None:
+        self._memory[0] = 1
 
 
 class Silence:

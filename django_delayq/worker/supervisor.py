@@ -29,12 +29,13 @@ from django_delayq.worker.memory import MemoryLimit
 from django_delayq.worker.process import (
     DISMISSED,
     DONE,
+    REFUSED,
     REPLACE_ME,
     WorkerOptions,
     WorkerProcess,
     flush_logs,
 )
-from django_delayq.worker.pulse import Pulse, Silence, is_stopped
+from django_delayq.worker.pulse import Flag, Pulse, Silence, is_stopped
 from django_delayq.worker.reaping import reap_orphans
 from django_delayq.worker.settlement import is_queues_own
 from django_delayq.worker.watchdog import STUCK_AFTER_MS
@@ -82,6 +83,8 @@ class Supervisor:
         self._memory_limit = (
             None if options.max_memory is None else MemoryLimit(options.max_memory)
         )
+        # Whether the server has ever served one of our processes.
+        self._accepted = Flag()
         self._children: dict[int, _Child] = {}
         # How many stop signals have come, and how many of them were handled.
         self._stops = 0
@@ -217,6 +220,7 @@ class Supervisor:
                 owner=owner,
                 follows_death=self._has_lost_one,
                 memory_limit=self._memory_limit,
+                accepted=self._accepted,
             )
             process.heed(self._alive_reader, pulse)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked)
@@ -238,7 +242,9 @@ class Supervisor:
             if self._options.worker.heartbeat is not None:
                 heartbeat.remove(Path(self._options.worker.heartbeat), pid)
             code = os.waitstatus_to_exitcode(raw)
-            is_failure = code not in (DONE, REPLACE_ME, DISMISSED)
+            # A task may end its process with this status as well.
+            is_refused = code == REFUSED and not self._accepted.is_set
+            is_failure = not is_refused and code not in (DONE, REPLACE_ME, DISMISSED)
             if is_failure:
                 self._orphans.append(child.owner)
                 self._has_lost_one = True
@@ -249,7 +255,11 @@ class Supervisor:
                 logger.error(
                     "worker process %d %s; its leases are given back", pid, how
                 )
-            if self._options.is_burst and code == 1:
+            if is_refused:
+                # The process has logged why, and all others would end like it.
+                self._status = REFUSED
+                self._stop(2)
+            elif self._options.is_burst and code == 1:
                 # The process has logged why, and its successor could not serve that queue either.
                 self._status = 1
             elif self._stops:

@@ -19,6 +19,7 @@ from django_delayq.jobs import formats
 from django_delayq.worker import (
     counting,
     held,
+    outage,
     process,
     reaping,
     registering,
@@ -40,6 +41,8 @@ if "WORKER_TEST_STUCK_AFTER" in os.environ:
     time_limit.STUCK_AFTER_S = float(os.environ["WORKER_TEST_STUCK_AFTER"])
 if "WORKER_TEST_LOOK_AT_HELD_MS" in os.environ:
     held.LOOK_AT_HELD_MS = float(os.environ["WORKER_TEST_LOOK_AT_HELD_MS"])
+if "WORKER_TEST_REFUSED_MS" in os.environ:
+    outage.REFUSED_MS = float(os.environ["WORKER_TEST_REFUSED_MS"])
 if "WORKER_TEST_AS_INIT" in os.environ:
     # Linux gives orphans to this process then, as it gives them to process 1 of a container.
     assert not ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
