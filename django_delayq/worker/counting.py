@@ -240,7 +240,7 @@ class Counting:
         if self._problems.get(queue) != str(error):
             self._problems[queue] = str(error)
             logger.warning(
-                "queue %s: the server does not take statistics (STATISTICS), so those of the last 10 s are dropped: %s",
+                "queue %s: the server refuses to store statistics (STATISTICS), so those of the last 10 s are lost: %s",
                 queue,
                 error,
             )

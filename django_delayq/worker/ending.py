@@ -17,6 +17,7 @@ from django_delayq.delivery.workers import REGISTRY, unregister
 from django_delayq.jobs.following import MOST_FOLLOWERS
 from django_delayq.jobs.stopping import Stop
 from django_delayq.logs import get_log
+from django_delayq.redaction import redact
 from django_delayq.signals import heard
 from django_delayq.worker import telling
 from django_delayq.worker.crew import Crew
@@ -142,6 +143,6 @@ def leave(
     for reply in replies:
         if isinstance(reply, Exception):
             logger.info(
-                "the server keeps the last request of this process until it is swept: %s",
-                reply,
+                "this process has ended without signing off from the server, which forgets it by itself after a while: %s",
+                redact(str(reply)),
             )

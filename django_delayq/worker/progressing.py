@@ -104,7 +104,7 @@ class Progressing:
         if self._problems.get(queue) != str(error):
             self._problems[queue] = str(error)
             logger.warning(
-                "queue %s: the server does not take the progress of jobs, so that is dropped: %s",
+                "queue %s: the server refuses to store the progress of jobs, so it is not shown: %s",
                 queue,
                 error,
             )

@@ -151,7 +151,7 @@ class Recording:
         if self._problems.get(queue) != str(error):
             self._problems[queue] = str(error)
             logger.warning(
-                "queue %s: the server does not take what is remembered of ended jobs (KEEP_ENDED), so that is dropped: %s",
+                "queue %s: the server refuses to store how jobs ended (KEEP_ENDED), so the list of ended jobs lacks some: %s",
                 queue,
                 error,
             )

@@ -123,8 +123,8 @@ class Registering:
             if is_queues_own(error) and self._problem != str(error):
                 self._problem = str(error)
                 logger.warning(
-                    "the server does not take that this process lives, so no page lists it and nobody can stop it from"
-                    " afar: %s",
+                    "the server refuses the sign of life of this process, so no page lists it and nobody can stop it"
+                    " remotely: %s",
                     error,
                 )
             return
@@ -159,7 +159,7 @@ class Registering:
             )
         else:
             logger.warning(
-                "this process was told from afar to %s%s",
+                "this process was asked remotely to %s%s",
                 _SAID[order.do],
                 f", by {order.by}" if order.by else "",
             )

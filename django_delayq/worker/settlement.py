@@ -279,7 +279,7 @@ class Settlement:
             attempt.is_refused = True
         if not batch.is_repeat:
             logger.error(
-                "queue %s: the server does not take the end of %d jobs, telling it again until it does: %s",
+                "queue %s: the server refuses to record that %d jobs have ended, trying again until it does: %s",
                 name,
                 len(batch.attempts),
                 error,

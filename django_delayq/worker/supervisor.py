@@ -266,7 +266,7 @@ class Supervisor:
                 self._status = self._status or int(is_failure)
             elif code == DISMISSED:
                 logger.warning(
-                    "worker process %d was told from afar to end, and is not replaced; %d go on",
+                    "worker process %d was stopped remotely and is not replaced; %d others go on",
                     pid,
                     len(self._children),
                 )

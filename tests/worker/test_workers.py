@@ -294,13 +294,13 @@ def test_server_that_refuses_the_registry_keeps_no_job_from_running(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registering, "REGISTRY", registry)
         wait_until(
-            lambda: "nobody can stop it from afar" in caplog.text,
+            lambda: "nobody can stop it remotely" in caplog.text,
             description="it is logged",
         )
         schedule(tasks.note.using(queue=queue_name), 0)
         wait_until(lambda: records.count("run") == 1, description="it works")
 
-    assert caplog.text.count("nobody can stop it from afar") == 1
+    assert caplog.text.count("nobody can stop it remotely") == 1
 
 
 @pytest.mark.parametrize("loses_all", [True, False])
@@ -379,6 +379,6 @@ def test_stopped_process_is_not_replaced_and_a_killed_one_is(
     assert stop_worker(third.id)
 
     assert program_of_two.wait() == 0
-    assert "was told from afar to end, and is not replaced; 1 go on" in (
+    assert "was stopped remotely and is not replaced; 1 others go on" in (
         program_of_two.log
     )
