@@ -57,6 +57,8 @@ def chromium_in(profile: Path) -> Iterator[Any]:
     driver = webdriver.Chrome(
         options=options, service=webdriver.ChromeService(driver_path)
     )
+    # axe looks at a page for 30 s and more on a busy machine.
+    driver.set_script_timeout(300)
     try:
         yield driver
     finally:
