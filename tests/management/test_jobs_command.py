@@ -382,7 +382,8 @@ def test_show_finds_a_token_alone_on_any_queue_and_shard(
     assert len({job.queue for job in sharded}) > 1
 
     for job_id in (plain.id, *(job.id for job in sharded), f"{queue}:{over.token}"):
-        said = call("delayq_jobs", "show", job_id.rpartition(":")[2])
+        # A token may begin with a hyphen.
+        said = call("delayq_jobs", "show", "--", job_id.rpartition(":")[2])
 
         assert said.status == 0
         assert f"ID {job_id}" in " ".join(said.out.split())
@@ -402,7 +403,7 @@ def test_jobs_are_changed_by_their_tokens_alone(
         (worse, ["discard"], "is discarded"),
     ):
         # Both name the same job, which is changed once.
-        said = call("delayq_jobs", verb[0], job.token, job.id, *verb[1:])
+        said = call("delayq_jobs", *verb, "--", job.token, job.id)
         assert (said.status, said.out) == (0, f"{job.id} {done}\n")
 
 
