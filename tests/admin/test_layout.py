@@ -1,4 +1,4 @@
-"""Every page with long names, on a desktop and on a phone, in each language: nothing scrolls sideways, is cut or overlaps.
+"""Every page with long names, on a desktop and on a phone, in each language: nothing scrolls sideways, is cut, overlaps or runs together.
 
 DELAYQ_TEST_SCREENSHOTS=FOLDER  keep a picture of every page
 """
@@ -42,7 +42,7 @@ SHORT = "shop.tasks.cancel_unpaid"
 HOST = "delayq-worker-7d9f8b6c5d-x2x9q.eu-central-1.compute.internal"
 LIMIT = "payment-provider-sandbox-eu-central-1"
 REASON = "The provider's maintenance window was extended until tomorrow morning."
-#: What sticks out of the window or of a box that cuts it, and texts that lie on one another.
+#: What sticks out of the window or of a box that cuts it, and texts that lie on one another or have no space between.
 MEASURE = r"""
 const [width, found] = [document.documentElement.clientWidth, []];
 const name = (each) => `${each.tagName.toLowerCase()}${each.id ? '#' + each.id : ''}.${each.getAttribute('class') || ''}`
@@ -95,6 +95,12 @@ for (let i = 0; i < texts.length; i++) {
     const down = Math.min(one.bottom, two.bottom) - Math.max(one.top, two.top);
     if (across > 2 && down > 4) found.push(`on one another: "${first.data.trim().slice(0, 40)}" and "${second.data.trim().slice(0, 40)}"`);
   }
+}
+for (let i = 1; i < texts.length; i++) {
+  const [[one, first], [two, second]] = [texts[i - 1], texts[i]];
+  if (first === second || one.bottom <= two.top + 4 || two.bottom <= one.top + 4) continue;
+  if (Math.abs(two.left - one.right) < 1 && /\S$/.test(first.data) && /^[^\s.,:;)]/.test(second.data))
+    found.push(`run together: "${first.data.trim().slice(-40)}" and "${second.data.trim().slice(0, 40)}"`);
 }
 return [...new Set(found)];
 """
@@ -219,7 +225,7 @@ def looker(
 
 
 @pytest.mark.parametrize("language", ["en", "de", "zh-hans"])
-def test_nothing_scrolls_sideways_is_cut_or_overlaps(
+def test_nothing_scrolls_sideways_is_cut_overlaps_or_runs_together(
     looker: Looker, queue: Queue, settings: Any
 ) -> None:
     other = Queue(queue.client, f"{queue.name}:transactional_mail")
