@@ -7,7 +7,8 @@ value that should be a URL, `redact` for a text that may contain URLs, `show` fo
 
 import enum
 import re
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
 from datetime import date, time, timedelta, timezone
 from decimal import Decimal
 from types import FunctionType
@@ -112,16 +113,164 @@ def _redact_match(match: re.Match[str]) -> str:
 
 
 #: What may stand before each line of a text that is quoted, as a traceback does inside of an exception group.
-_MARGIN = r"[ \t|]*"
+_MARGIN = " \t|"
+#: A secret of fewer characters is not looked for: too much else reads like it.
+LEAST_SECRET = 4
+#: The fewest characters of a secret's beginning or end that are masked where a text was cut.
+LEAST_PIECE = 8
+#: A piece of this length is masked even if a word goes on behind it.
+LONG_PIECE = 32
+#: With more secrets than this, a text is masked as a whole: each of them is looked for.
+MOST_SECRETS = 1_000
 
 
 def mask(text: str, secrets: Iterable[str]) -> str:
-    """Return a text without some others, the longest of which come first; their lines may be indented in it."""
-    for secret in secrets:
-        # textwrap.indent() finds lines in the same way.
-        lines = secret.splitlines(keepends=True)
-        text = re.sub(_MARGIN.join(map(re.escape, lines)), MASK, text)
-    return text
+    """Return a text without some others. See `Masker`."""
+    return Masker(secrets).mask(text)
+
+
+class Masker:
+    """Masks secrets in texts, whole ones and those that were cut.
+
+    The lines of a secret may be indented in the text. A secret that was cut is known by its first or last 8 characters,
+    if no word goes on where it was cut. The work is linear in the length of a text, and of all secrets.
+    """
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        found = {_without_margins(secret) for secret in secrets}
+        # The longest first: one may contain another.
+        self._secrets = sorted(
+            (each for each in found if len(each) >= LEAST_SECRET), key=len, reverse=True
+        )
+
+    def mask(self, text: str) -> str:
+        """Return a text with ``***`` in place of each secret."""
+        if not text or not self._secrets:
+            return text
+        if len(self._secrets) > MOST_SECRETS:
+            return MASK
+        lines = _lines(text)
+        plain = "".join(lines)
+        found: list[tuple[int, int]] = []
+        gaps = [(0, len(plain))]
+        for secret in self._secrets:
+            if secret in plain:
+                gaps = list(_gaps(plain, secret, gaps, found))
+        for secret in self._secrets:
+            for low, high in gaps:
+                found += _pieces(plain, secret, low, high)
+        if not found:
+            return text
+        if plain != text:
+            found = _in_original(found, lines, text)
+        return _replaced(text, found)
+
+
+def _without_margins(secret: str) -> str:
+    # Before its first line, spaces are its own.
+    first, *rest = secret.splitlines(keepends=True) or [""]
+    return first + "".join([line.lstrip(_MARGIN) for line in rest])
+
+
+def _lines(text: str) -> list[str]:
+    """Return the lines of a text, without what may stand before them. textwrap.indent() finds lines in the same way."""
+    return [line.lstrip(_MARGIN) for line in text.splitlines(keepends=True)]
+
+
+def _gaps(
+    text: str, secret: str, gaps: list[tuple[int, int]], found: list[tuple[int, int]]
+) -> Iterator[tuple[int, int]]:
+    """Find a secret in parts of a text, and yield what is left of those."""
+    for low, high in gaps:
+        while (at := text.find(secret, low, high)) >= 0:
+            if low < at:
+                yield low, at
+            low = at + len(secret)
+            found.append((at, low))
+        if low < high:
+            yield low, high
+
+
+def _pieces(text: str, secret: str, low: int, high: int) -> Iterator[tuple[int, int]]:
+    """Yield where the beginning or the end of a secret stands in a part of a text."""
+    if len(secret) <= LEAST_PIECE:
+        return
+    head, tail = secret[:LEAST_PIECE], secret[-LEAST_PIECE:]
+    at = text.find(head, low, high)
+    while at >= 0:
+
+        def starts(size: int, at: int = at) -> bool:
+            return text.startswith(secret[:size], at, high)
+
+        end = at + _common(len(secret), starts)
+        if end - at >= LONG_PIECE or end == high or not _is_word(text[end]):
+            yield at, end
+        else:
+            end = at + 1
+        at = text.find(head, end, high)
+    at = text.find(tail, low, high)
+    while at >= 0:
+        end = at + LEAST_PIECE
+
+        def ends(size: int, low: int = low, end: int = end) -> bool:
+            return text.endswith(secret[-size:], low, end)
+
+        start = end - _common(len(secret), ends)
+        if end - start >= LONG_PIECE or start == low or not _is_word(text[start - 1]):
+            yield start, end
+            low = end
+        else:
+            end = at + 1
+        at = text.find(tail, end, high)
+
+
+def _common(most: int, fits: Callable[[int], bool]) -> int:
+    """Return the largest size that fits, in a time that grows with it. ``LEAST_PIECE`` fits."""
+    size = LEAST_PIECE
+    while size < most and fits(min(2 * size, most)):
+        size = min(2 * size, most)
+    low, high = size, min(2 * size, most)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _is_word(character: str) -> bool:
+    return character.isascii() and character.isalnum()
+
+
+def _in_original(
+    spans: list[tuple[int, int]], lines: list[str], text: str
+) -> list[tuple[int, int]]:
+    """Return where the spans of the joined lines are in the text that they come from."""
+    starts, places = [], []
+    start = place = 0
+    for line, whole in zip(lines, text.splitlines(keepends=True), strict=True):
+        starts.append(start)
+        places.append(place + len(whole) - len(line))
+        start += len(line)
+        place += len(whole)
+
+    def original(at: int) -> int:
+        line = bisect_right(starts, at) - 1
+        return places[line] + at - starts[line]
+
+    # The last character, and not the end: that may be the beginning of the next line, behind its margin.
+    return [(original(start), original(end - 1) + 1) for start, end in spans]
+
+
+def _replaced(text: str, spans: list[tuple[int, int]]) -> str:
+    parts: list[str] = []
+    done = 0
+    for start, end in sorted(spans):
+        if start >= done:
+            parts += text[done:start], MASK
+        done = max(done, end)
+    return "".join([*parts, text[done:]])
 
 
 def show(value: object) -> str:

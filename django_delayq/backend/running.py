@@ -42,8 +42,6 @@ from django_delayq.backend.upstream import (
 from django_delayq.conf import get_settings
 from django_delayq.exceptions import InvalidResult, JobCancelled, JobNotFound
 from django_delayq.jobs import envelope as envelopes
-from django_delayq.jobs import registry
-from django_delayq.jobs.arguments import sensitive_texts
 from django_delayq.jobs.context import current_job
 from django_delayq.jobs.decisions import Cancel
 from django_delayq.jobs.job import Job, aget_job, get_job
@@ -116,12 +114,9 @@ def wrapped(task: DelayqTask, sender: type) -> Callable[..., Any]:
     return run
 
 
-def secrets_of(job: Job[Any]) -> list[str]:
+def secrets_of(job: Job[Any]) -> Sequence[str]:
     """Return how the values read that the task of a job has marked as sensitive."""
-    task = registry.find_task(job.task or "")
-    if task is None or not task.base.sensitive:
-        return []
-    return sensitive_texts(task, job.args, job.kwargs)
+    return () if job.here is None else job.here.secrets
 
 
 def send(signal: Signal, sender: type, result: AnyResult) -> None:

@@ -5,13 +5,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from inspect import Parameter
 from typing import Any, NamedTuple
+from urllib.parse import quote, quote_plus
 
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.registry import find_task
-from django_delayq.redaction import HIDDEN
+from django_delayq.redaction import HIDDEN, LEAST_SECRET
 
-#: A sensitive value that is written in fewer characters is not looked for in errors: too much else reads like it.
-LEAST_LOOKED_FOR = 4
 # The name of a task in an envelope's body, which is a JSON string: that of its call, or of a job that follows it.
 _TASK = re.compile(rb'\\"task\\":\\"((?:[^"\\]|\\\\(?:[^"\\]|\\.)){1,2000})\\"')
 
@@ -68,12 +67,15 @@ def task_in(found: re.Match[bytes]) -> str:
 def sensitive_texts(
     task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> list[str]:
-    """Return what the sensitive values of a call look like in a text, the longest first."""
+    """Return what the sensitive values of a call look like in a text, the longest first.
+
+    Call it before the task is called: that may change its arguments.
+    """
     found: set[str] = set()
     for parameter, _, value in _bound(task, args, kwargs):
         if parameter in task.base.sensitive:
             found |= set(_texts_of(value))
-    long = (text for text in found if len(text) >= LEAST_LOOKED_FOR)
+    long = (text for text in found if len(text) >= LEAST_SECRET)
     return sorted(long, key=lambda text: (-len(text), text))
 
 
@@ -108,14 +110,26 @@ def _texts_of(value: Any) -> Iterator[str]:
             case str() as text:
                 yield text
                 yield text.strip()
-                # As an exception's text or a traceback repeats it: alone, and in a text that has both quotes.
-                yield repr(text)[1:-1]
-                yield repr("'\"" + text)[4:-1]
-                yield ascii(text)[1:-1]
-                yield repr(text.encode(errors="surrogatepass"))[2:-1]
-                yield json.dumps(text)[1:-1]
-                yield json.dumps(text, ensure_ascii=False)[1:-1]
+                # Also JSON in a repr, as a debugger shows a request's body.
+                once = set(_written(text))
+                yield from once
+                for written in once - {text}:
+                    yield from _written(written)
             case None | bool():
                 pass
             case number:
                 yield str(number)
+
+
+def _written(text: str) -> Iterator[str]:
+    """Yield how an exception's text or a traceback writes a text."""
+    # Alone, and in a text that has both quotes.
+    yield repr(text)[1:-1]
+    yield repr("'\"" + text)[4:-1]
+    yield ascii(text)[1:-1]
+    yield repr(text.encode(errors="surrogatepass"))[2:-1]
+    yield json.dumps(text)[1:-1]
+    yield json.dumps(text, ensure_ascii=False)[1:-1]
+    # In the query of a URL.
+    yield quote(text, safe="", errors="surrogatepass")
+    yield quote_plus(text, errors="surrogatepass")

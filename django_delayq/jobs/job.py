@@ -139,6 +139,8 @@ class Here(NamedTuple):
     ends_with: Callable[[BaseException], bool] = lambda error: True
     #: Takes how far the job is, as it is stored.
     report: Callable[[bytes], None] = lambda stored: None
+    #: How the values read that the task has marked as sensitive, for `redaction.mask`.
+    secrets: Sequence[str] = ()
 
 
 class Job(Generic[R_co]):

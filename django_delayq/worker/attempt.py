@@ -135,6 +135,8 @@ class Attempt:
     exception: BaseException | None = None
     #: The log's explanation of the outcome.
     message = ""
+    #: How the values read that the task has marked as sensitive. Taken before the call, which may change its arguments.
+    secrets: Sequence[str] = ()
     #: Its traceback without the values that the task has marked as sensitive, if there are any; for the log as well.
     masked = ""
     #: The job ends without having been run: it was too late, or lost its worker too often.
@@ -335,6 +337,8 @@ class Attempt:
         self.task, self.options, self.args, self.kwargs, self.follow, self.headers = (
             read
         )
+        if self.task.base.sensitive:
+            self.secrets = sensitive_texts(self.task, self.args, self.kwargs)
         if self.is_out_of_kills:
             self._bury_unrun()
             return None
@@ -482,7 +486,7 @@ class Attempt:
                 self._check_size()
             except Exception as error:
                 # The task has done its work, so it has succeeded all the same.
-                text = text_of(error, self.secrets())
+                text = text_of(error, self.secrets)
                 logger.error(
                     "job %s (%s) succeeded, but its result cannot be kept: %s",
                     self.id,
@@ -608,7 +612,7 @@ class Attempt:
         if issubclass(type(decision), Retry):
             self._retry(cast("Retry", decision))
             return
-        self.message = _reason_of(decision, self.secrets())
+        self.message = _reason_of(decision, self.secrets)
         if issubclass(type(decision), Cancel):
             why = self.message or "by its task"
             self.result = envelopes.result_text(
@@ -625,7 +629,7 @@ class Attempt:
 
     def _retry(self, decision: Retry) -> None:
         failures, most = self.leased.attempts + 1, self._max_attempts
-        text = _text_of_decision(decision, self.secrets())
+        text = _text_of_decision(decision, self.secrets)
         if decision.when and not _is_when(decision.when):
             self._fail(_says_no_delay(decision))
         elif failures < most:
@@ -649,7 +653,7 @@ class Attempt:
         self._conclude(verdict)
 
     def _note(self, error: BaseException, kind: str, text: str = "") -> None:
-        secrets = self.secrets()
+        secrets = self.secrets
         self.message = text or text_of(error, secrets) + blamed(error)
         traceback = ""
         # Our own errors about a payload need no traceback: our line of code would tell the reader nothing.
@@ -664,12 +668,6 @@ class Attempt:
             self.masked = traceback
         class_path = class_path_of(error) if kind == "failed" else ""
         self.error = self._error_text(self.message, kind, traceback, class_path)
-
-    def secrets(self) -> list[str]:
-        """Return how the values read that the task has marked as sensitive."""
-        if self.task is None or not self.task.base.sensitive:
-            return []
-        return sensitive_texts(self.task, self.args, self.kwargs)
 
     def _error_text(
         self, message: str, kind: str, traceback: str = "", class_path: str = ""
@@ -745,6 +743,7 @@ class Attempt:
             _this_worker(),
             self.ends_with,
             partial(running_report.get(), self),
+            self.secrets,
         )
         job.take_headers(self.headers, self._enqueued_ms())
         return job

@@ -689,7 +689,7 @@ class LoopExecutor:
                 logger.error(
                     "job %s: after its end: %s",
                     attempt.id,
-                    text_of(error, attempt.secrets()),
+                    text_of(error, attempt.secrets),
                 )
         elif not is_cancelled:
             attempt.fail(error)
