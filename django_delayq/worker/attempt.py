@@ -800,19 +800,34 @@ class Attempt:
             fields["retry_in_ms"] = self.wait_ms()
         elif verdict is Verdict.SNOOZE:
             fields["again_in_ms"] = self.wait_ms()
-        text = " ".join([f"{key}={value}" for key, value in fields.items()])
+        # What groups log records by their format, as Sentry does, is to group them by task and outcome.
+        args = [value for name, value in fields.items() if name not in _IN_FORMAT]
+        text = " ".join(
+            [
+                f"{name}={str(value).replace('%', '%%')}"
+                if name in _IN_FORMAT
+                else f"{name}=%s"
+                for name, value in fields.items()
+            ]
+        )
         if self.message:
             name = "reason" if verdict in _DECISIONS else "error"
             fields[name] = self.message
-            text += f" {name}={self.message!r}"
+            text += f" {name}=%r"
+            args.append(self.message)
         if self.is_lost:
             text += " (its lease ended before it did, so this end changes nothing; it may run elsewhere)"
         if self.masked:
-            text += f"\n{self.masked}"
+            text += "\n%s"
+            args.append(self.masked)
         exc_info = None
         if exception is not None:
             exc_info = (type(exception), exception, exception.__traceback__)
-        logger.log(level, "%s", text, exc_info=exc_info, extra={"delayq": fields})
+        logger.log(level, text, *args, exc_info=exc_info, extra={"delayq": fields})
+
+
+#: The fields of a log record that its format repeats.
+_IN_FORMAT = frozenset({"task", "outcome"})
 
 
 #: In one tuple, as every value that a function returns is compared with it.
