@@ -9,12 +9,19 @@ by then.
 
 import logging
 import sys
+import traceback
 from functools import cached_property
 from typing import Any
 
+from django_delayq.redaction import mask
+
 
 class Log(logging.LoggerAdapter[logging.Logger]):
-    """A logger whose errors are printed instead of raised."""
+    """A logger whose errors are printed instead of raised.
+
+    Pass ``secrets`` with an exception that may repeat what a task has marked as sensitive: the log then has its traceback
+    as a masked text.
+    """
 
     def __init__(self, name: str) -> None:
         # The base class would make the logger here.
@@ -26,9 +33,16 @@ class Log(logging.LoggerAdapter[logging.Logger]):
         return logging.getLogger(self._name)
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        secrets = kwargs.pop("secrets", ())
         if not self.isEnabledFor(level):
             return
         try:
+            if secrets:
+                error = kwargs.pop("exc_info", None)
+                text = str(msg) % args
+                if isinstance(error, BaseException):
+                    text += "\n" + "".join(traceback.format_exception(error))
+                msg, args = "%s", (mask(text.rstrip(), secrets),)
             # Skips this frame, which is not the caller's.
             self.logger.log(level, msg, *args, stacklevel=2, **kwargs)
         except BaseException as error:

@@ -98,5 +98,7 @@ def log_failure(signal: JobSignal, job: Any, who: str, error: BaseException) -> 
         who,
         signal.name,
         class_name(error),
-        exc_info=(type(error), error, error.__traceback__),
+        exc_info=error,
+        # A receiver may raise what it was given.
+        secrets=() if job.here is None else job.here.secrets,
     )

@@ -193,6 +193,7 @@ class Carrier(Protocol):
     """What an attempt says of the context that came with its job."""
 
     headers: dict[str, str]
+    secrets: Sequence[str]
 
     @property
     def id(self) -> str: ...
@@ -238,7 +239,7 @@ def restored(
                 if entered is not None:
                     entered.__exit__(type(error), error, error.__traceback__)
                 raise
-            _log_failure(each, "restore()", f"job {of.id}", error)
+            _log_failure(each, "restore()", f"job {of.id}", error, of.secrets)
         else:
             if entered is None:
                 entered = _Entered(of)
@@ -271,8 +272,13 @@ class _Entered:
                 manager.__exit__(kind, error, traceback)
             except (Exception, SystemExit) as failure:
                 if failure is not error:
+                    # Behind it may be what the task raised.
                     _log_failure(
-                        each, "the end of restore()", f"job {self._of.id}", failure
+                        each,
+                        "the end of restore()",
+                        f"job {self._of.id}",
+                        failure,
+                        self._of.secrets,
                     )
 
 
@@ -283,7 +289,13 @@ _NOTHING = nullcontext()
 _logged: dict[tuple[str, str], tuple[float, int]] = {}
 
 
-def _log_failure(each: Traveller, what: str, of: str, error: BaseException) -> None:
+def _log_failure(
+    each: Traveller,
+    what: str,
+    of: str,
+    error: BaseException,
+    secrets: Sequence[str] = (),
+) -> None:
     now_ms = monotonic_ms()
     last_ms, quiet = _logged.get((each.path, what), (-QUIET_MS, 0))
     if now_ms - last_ms < QUIET_MS:
@@ -301,5 +313,6 @@ def _log_failure(each: Traveller, what: str, of: str, error: BaseException) -> N
         class_name(error),
         error,
         more,
-        exc_info=(type(error), error, error.__traceback__),
+        exc_info=error,
+        secrets=secrets,
     )

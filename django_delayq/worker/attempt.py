@@ -378,10 +378,12 @@ class Attempt:
                     self.follow = Follow(dead=follow.dead)
                     self.fail(error)
                     return
-                logger.exception(
+                logger.error(
                     "job %s (%s) is dead, and what follows it then cannot be written",
                     self.id,
                     self.name,
+                    exc_info=error,
+                    secrets=self.secrets,
                 )
         if self.bound is not None:
             self.extra_bytes = self.bound.weight

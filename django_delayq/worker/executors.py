@@ -277,7 +277,10 @@ class ThreadExecutor:
                     if attempt.verdict is None:
                         attempt.fail(error)
                     logger.error(
-                        "job %s: the worker failed", attempt.id, exc_info=error
+                        "job %s: the worker failed",
+                        attempt.id,
+                        exc_info=error,
+                        secrets=attempt.secrets,
                     )
                 if heard.attempts:
                     try:
@@ -288,6 +291,7 @@ class ThreadExecutor:
                             "job %s: its end cannot be told",
                             attempt.id,
                             exc_info=error,
+                            secrets=attempt.secrets,
                         )
                 self._done(attempt)
                 held[index] = None

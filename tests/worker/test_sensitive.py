@@ -2,13 +2,18 @@
 
 import json
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
 from django_delayq import Cancel, InvalidTask, Retry, delayed_task, find_jobs, get_job
 from django_delayq.delivery.states import State
+from django_delayq.jobs import contexts
 from django_delayq.jobs.arguments import sensitive_texts, shown_arguments
 from django_delayq.redaction import HIDDEN
+from django_delayq.signals import job_dead
 from django_delayq.testing import frozen_queue
 
 SECRET = "s3cret \\ 'x' \n ü"
@@ -120,6 +125,62 @@ def test_value_that_a_task_takes_out_of_its_arguments_is_masked() -> None:
     assert job.error is not None
     assert job.error["error"] == "Refused: card ***"
     assert "49927398716" not in job.error["traceback"]
+
+
+@pytest.fixture
+def failing_context(settings: Any) -> Iterator[None]:
+    settings.DELAYQ = {"CONTEXT": ["tests.worker.test_sensitive.failing"]}
+    contexts.load.cache_clear()
+    contexts._logged.clear()
+    yield
+    contexts.load.cache_clear()
+
+
+class Failing:
+    name = "failing"
+
+    def capture(self) -> dict[str, str]:
+        return {}
+
+    @contextmanager
+    def restore(self, headers: object) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            raise RuntimeError("the end fails")
+
+
+failing = Failing()
+
+
+def test_log_of_a_context_whose_end_fails_is_masked(
+    failing_context: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    with frozen_queue() as q:
+        repeat.schedule(0, KEY, "text")
+        q.run_due()
+
+    assert "the end fails" in caplog.text
+    assert "MII+" not in caplog.text
+
+
+def test_log_of_a_receiver_that_raises_what_it_got_is_masked(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def receive(exception: Exception, **named: object) -> None:
+        raise exception
+
+    job_dead.connect(receive)
+    try:
+        with frozen_queue() as q:
+            repeat.schedule(0, KEY, "text")
+            q.run_due()
+    finally:
+        job_dead.disconnect(receive)
+
+    assert "raised Refused; this changes nothing" in caplog.text
+    assert "in receive\n" in caplog.text
+    assert "MII+" not in caplog.text
 
 
 @delayed_task(sensitive=("rest", "more"))
