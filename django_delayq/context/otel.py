@@ -1,13 +1,16 @@
 """OpenTelemetry: a span where a job is scheduled, and one in a trace of its own for each attempt, linked to the first.
 
 Attributes and names are those of the semantic conventions of messaging. ``pip install "django-delayq[otel]"``; the
-project sets up the SDK, and without one this costs little and does nothing.
+project sets up the SDK, and without one this costs little and does nothing. What a task marks as sensitive is masked in the
+span of its attempt.
 """
 
+import traceback
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from contextvars import Token
 from types import TracebackType
+from typing import Any
 
 from opentelemetry import context as contexts
 from opentelemetry import trace
@@ -26,6 +29,8 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from django_delayq.jobs.context import current_job
 from django_delayq.jobs.contexts import being_scheduled
 from django_delayq.jobs.decisions import Decision
+from django_delayq.jobs.job import Job
+from django_delayq.redaction import mask
 
 _propagator = TraceContextTextMapPropagator()
 #: No span is current in it. Nobody changes a context: each call makes another.
@@ -80,7 +85,8 @@ class OpenTelemetry:
                 kind=SpanKind.CONSUMER,
                 attributes=attributes,
                 links=[Link(source)] if source.is_valid else None,
-            )
+            ),
+            job,
         )
 
     def _find_tracer(self) -> Tracer | None:
@@ -97,10 +103,11 @@ class OpenTelemetry:
 class _Attempt:
     """The span of an attempt, current as long as that lasts. A class, because a generator costs more for each job."""
 
-    __slots__ = ("_span", "_token")
+    __slots__ = ("_job", "_span", "_token")
 
-    def __init__(self, span: Span) -> None:
+    def __init__(self, span: Span, job: Job[Any]) -> None:
         self._span = span
+        self._job = job
 
     def __enter__(self) -> None:
         self._token: Token[Context] = contexts.attach(
@@ -116,20 +123,35 @@ class _Attempt:
         span = self._span
         try:
             if error is not None and span.is_recording():
-                _note(span, error)
+                _note(span, self._job, error)
         finally:
             contexts.detach(self._token)
             span.end()
 
 
-def _note(span: Span, error: BaseException) -> None:
+def _note(span: Span, job: Job[Any], error: BaseException) -> None:
     # Not by isinstance: that reads the exception's `__class__`, which may raise.
     if issubclass(type(error), Decision):
         span.set_attribute("delayq.job.decision", type(error).__name__)
         return
-    span.record_exception(error)
+    assert job.here is not None
+    secrets = job.here.secrets
+    text = str(error)
+    if secrets:
+        text = mask(text, secrets)
+        span.record_exception(
+            error,
+            attributes={
+                "exception.message": text,
+                "exception.stacktrace": mask(
+                    "".join(traceback.format_exception(error)), secrets
+                ),
+            },
+        )
+    else:
+        span.record_exception(error)
     span.set_attribute("error.type", type(error).__qualname__)
-    span.set_status(Status(StatusCode.ERROR, str(error)))
+    span.set_status(Status(StatusCode.ERROR, text))
 
 
 def _attributes(

@@ -1,27 +1,59 @@
 """Sentry: its queues page, traces across the queue, and the errors of tasks in a scope of their own.
 
 ``pip install "django-delayq[sentry]"``; the project calls ``sentry_sdk.init``, and without that this does nothing.
+What a task marks as sensitive is masked in all that an attempt sends.
 """
 
+import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from datetime import date
+from functools import partial
 from types import TracebackType
 from typing import Any
 
 import sentry_sdk
-from sentry_sdk.tracing import TransactionSource
+from sentry_sdk.integrations.dedupe import DedupeIntegration
+from sentry_sdk.scope import add_global_event_processor
+from sentry_sdk.utils import (  # type: ignore[attr-defined]  # where 2.15 has it
+    AnnotatedValue,
+    current_stacktrace,
+    safe_repr,
+)
 
 from django_delayq.clock import epoch_ms
 from django_delayq.jobs.context import current_job
 from django_delayq.jobs.contexts import being_scheduled
-from django_delayq.jobs.decisions import Decision
+from django_delayq.jobs.decisions import Decision, Retry
 from django_delayq.jobs.job import Job
+from django_delayq.redaction import MASK, Masker
+
+#: The most values of an event that are looked at. The others are masked.
+MOST_VALUES = 20_000
+#: The deepest value of an event that is looked into. What it contains is shown as Python writes it.
+DEEPEST = 12
+#: How many failures are remembered, for the log records that repeat them.
+MOST_SENT = 10_000
+#: Fields of an event whose values decide how Sentry reads it.
+_STRUCTURE = frozenset({"type", "event_id", "level", "platform"})
+#: Parts of an event below which a project has put names and numbers.
+_FREE = frozenset({"vars", "extra", "data", "tags", "contexts", "request", "user", "params", "attributes"})  # fmt: skip
+#: The loggers in which Django's tasks, and the package of that name, log each failure.
+_DJANGOS = frozenset({"django.tasks", "django_tasks"})
+
+# The failures that were sent: the attempt by the job's id, the oldest first.
+_sent: dict[str, int] = {}
 
 
 class Sentry:
-    """Tells Sentry what is scheduled, what runs, how late it is, and what it raises."""
+    """Tells Sentry what is scheduled, what runs, how late it is, and which failure ended a job."""
 
     name = "sentry"
+
+    def __init__(self, *, every_attempt: bool = False) -> None:
+        """``every_attempt``: send the failures of attempts that are retried as well."""
+        self._sends_every = every_attempt
+        self._client: Any = None
 
     def warm(self) -> None:
         """Make the scopes of this thread: each attempt has a fork of them, and would make them first if there were none."""
@@ -46,12 +78,14 @@ class Sentry:
     ) -> AbstractContextManager[None] | None:
         """Record an attempt, in a scope of its own."""
         client = sentry_sdk.get_client()
-        if not client.is_active():
+        if not client.is_active() or (job := current_job()) is None:
             return None
+        if client is not self._client:
+            _mask_telemetry(client)
+            self._client = client
         if not _traces(client):
-            return _Watched()
-        job = current_job()
-        return None if job is None else _traced(job, headers)
+            return _Watched(job, self._sends_every)
+        return _traced(job, headers, self._sends_every)
 
 
 def _traces(client: Any) -> bool:
@@ -67,12 +101,16 @@ def _traces(client: Any) -> bool:
 class _Watched:
     """Send what the task raises, from a scope of its own. A class, because a generator costs more for each job."""
 
-    __slots__ = ("_scope", "_scoped")
+    __slots__ = ("_job", "_scope", "_scoped", "_sends_every")
+
+    def __init__(self, job: Job[Any], sends_every: bool) -> None:
+        self._job = job
+        self._sends_every = sends_every
 
     def __enter__(self) -> None:
         self._scoped = sentry_sdk.isolation_scope()
         self._scope = self._scoped.__enter__()
-        self._scope.clear_breadcrumbs()
+        _prepare(self._scope, self._job)
 
     def __exit__(
         self,
@@ -81,45 +119,74 @@ class _Watched:
         traceback: TracebackType | None,
     ) -> None:
         try:
-            # Not by isinstance: that reads the exception's `__class__`, which may raise.
-            if error is None or issubclass(type(error), Decision):
-                return
-            if (job := current_job()) is not None:
-                _send(self._scope, job, error)
+            if error is not None:
+                _send(self._scope, self._job, error, self._sends_every)
         finally:
             # It has nothing to do with the error, which would cost it a search for its own frame.
             self._scoped.__exit__(None, None, None)
 
 
 @contextmanager
-def _traced(job: Job[Any], headers: Mapping[str, str]) -> Iterator[None]:
+def _traced(
+    job: Job[Any], headers: Mapping[str, str], sends_every: bool
+) -> Iterator[None]:
     with sentry_sdk.isolation_scope() as scope:
-        scope.clear_breadcrumbs()
+        _prepare(scope, job)
         transaction = sentry_sdk.continue_trace(
             dict(headers),
             op="queue.process",
             name=job.task or "?",
-            source=TransactionSource.TASK,
+            source="task",
             origin="auto.queue.delayq",
         )
         with sentry_sdk.start_transaction(transaction):
             _describe(transaction, job)
             try:
                 yield
-            except Decision:
-                transaction.set_status("ok")
-                raise
             except BaseException as error:
-                _send(scope, job, error)
+                # Not by isinstance: that reads the exception's `__class__`, which may raise.
+                if issubclass(type(error), Decision):
+                    transaction.set_status("ok")
+                _send(scope, job, error, sends_every)
                 raise
             transaction.set_status("ok")
 
 
-def _send(scope: Any, job: Job[Any], error: BaseException) -> None:
+def _prepare(scope: Any, job: Job[Any]) -> None:
+    scope.clear_breadcrumbs()
+    scope.add_event_processor(partial(_process, job))
+
+
+def _send(scope: Any, job: Job[Any], error: BaseException, sends_every: bool) -> None:
+    failure = _failure(job, error, sends_every)
+    if failure is None:
+        return
+    attempt = job.attempts + 1
     scope.set_tag("delayq.queue", job.queue)
     scope.set_tag("delayq.task", job.task or "")
-    scope.set_context("delayq", {"job": job.id, "attempt": job.attempts + 1})
-    sentry_sdk.capture_exception(error)
+    scope.set_context("delayq", {"job": job.id, "attempt": attempt})
+    if len(_sent) >= MOST_SENT:
+        _sent.pop(next(iter(_sent)), None)
+    _sent[job.id] = attempt
+    sentry_sdk.capture_exception(failure)
+
+
+def _failure(
+    job: Job[Any], error: BaseException, sends_every: bool
+) -> BaseException | None:
+    """Return what to send of the end of an attempt; None: it is no failure, or the job is retried."""
+    # Not by isinstance: that reads the exception's `__class__`, which may raise.
+    kind = type(error)
+    if issubclass(kind, asyncio.CancelledError | GeneratorExit):
+        # The worker ends, and the job goes back to its queue.
+        return None
+    assert job.here is not None
+    if not issubclass(kind, Decision):
+        return error if sends_every or job.here.ends_with(error) else None
+    if issubclass(kind, Retry) and job.here.ends_with(error):
+        cause = error.__cause__ if error.__suppress_context__ else error.__context__
+        return error if cause is None else cause
+    return None
 
 
 def _describe(transaction: Any, job: Job[Any]) -> None:
@@ -131,3 +198,153 @@ def _describe(transaction: Any, job: Job[Any]) -> None:
         # By this machine's clock: Sentry shows it in whole ms, among other times of this machine.
         late_ms = max(0, epoch_ms() - job.start_time_ms)
         transaction.set_data("messaging.message.receive.latency", late_ms)
+
+
+def _drop_repeated(event: Any, hint: Any) -> Any:
+    """Drop the event of a log record that repeats a failure which was sent."""
+    record = hint.get("log_record") if hint else None
+    if record is None or not _sent:
+        return event
+    if (job := _job_of_djangos(record)) is not None:
+        return None if job in _sent else event
+    said = getattr(record, "delayq", None)
+    if record.name != "django_delayq.worker" or not isinstance(said, dict):
+        return event
+    return None if _sent.get(said.get("job", "")) == said.get("attempt") else event
+
+
+add_global_event_processor(_drop_repeated)
+
+
+def _job_of_djangos(record: Any) -> str | None:
+    """Return the id of the job whose failure Django's tasks have logged."""
+    if record.name in _DJANGOS and isinstance(record.args, tuple) and record.args:
+        return str(record.args[0])
+    return None
+
+
+def _process(job: Job[Any], event: Any, hint: Any) -> Any:
+    """Mask what is sensitive in an event of an attempt: an error, a message or a transaction."""
+    record = hint.get("log_record") if hint else None
+    if record is not None and _job_of_djangos(record) == job.id:
+        # Django logs the exception within the attempt. The end of that sends it, with the job's id.
+        _forget_last_seen()
+        return None
+    assert job.here is not None
+    if not job.here.secrets:
+        return event
+    try:
+        _add_stack(event)
+        return _Masking(job.here.secrets).mask(event)
+    except Exception:
+        # Without masks, nothing may be sent.
+        return None
+
+
+def _forget_last_seen() -> None:
+    # The SDK notes an exception before it asks us, and would drop its second event.
+    found = sentry_sdk.get_client().get_integration(DedupeIntegration)
+    if found is not None:
+        found._last_seen.set(None)
+
+
+def _add_stack(event: Any) -> None:
+    """Add the stack that ``attach_stacktrace`` asks for. The SDK would add it unmasked, after the last processor."""
+    options = sentry_sdk.get_client().options
+    if (
+        not options.get("attach_stacktrace")
+        or {"exception", "stacktrace", "threads"} & event.keys()
+    ):
+        return
+    if event.get("type") == "transaction":
+        # Older versions of the SDK add one here as well.
+        event["threads"] = {"values": []}
+        return
+    stack = current_stacktrace(
+        include_local_variables=options.get("include_local_variables", True),
+        max_value_length=options.get("max_value_length"),
+    )
+    thread = {"stacktrace": stack, "crashed": False, "current": True}
+    event["threads"] = {"values": [thread]}
+
+
+def _mask_telemetry(client: Any) -> None:
+    """Mask what no scope processes: logs, metrics and streamed spans. The project's own hooks are called afterwards."""
+    options = client.options
+    experiments = options.get("_experiments")
+    for name in ("before_send_log", "before_send_metric", "before_send_span"):
+        before = options.get(name) or (experiments or {}).get(name)
+        if isinstance(before, _BeforeSend):
+            continue
+        hook = _BeforeSend(before)
+        options[name] = hook
+        if isinstance(experiments, dict):
+            # Where older versions of the SDK look.
+            experiments[name] = hook
+
+
+class _BeforeSend:
+    """A hook of Sentry's client."""
+
+    __slots__ = ("_before",)
+
+    def __init__(self, before: Any) -> None:
+        self._before = before
+
+    def __call__(self, item: Any, hint: Any) -> Any:
+        job = current_job()
+        if job is not None and job.here is not None and job.here.secrets:
+            item = _Masking(job.here.secrets).mask(item)
+        return item if self._before is None else self._before(item, hint)
+
+
+class _Masking:
+    """Masks the secrets of one job in one event."""
+
+    def __init__(self, secrets: Any) -> None:
+        self._masker = Masker(secrets)
+        self._left = MOST_VALUES
+        # Frames repeat the same values.
+        self._texts: dict[str, str] = {}
+
+    def mask(self, event: Any) -> Any:
+        """Return an event without the secrets."""
+        return {
+            name: value
+            if name in _STRUCTURE
+            else self._mask(value, 1, is_free=name in _FREE)
+            for name, value in event.items()
+        }
+
+    def _mask(self, value: Any, depth: int, *, is_free: bool) -> Any:
+        self._left -= 1
+        if self._left < 0:
+            return MASK
+        if isinstance(value, str):
+            return self._text(str.__str__(value))
+        if value is None or isinstance(value, bool | date):
+            return value
+        if isinstance(value, int | float):
+            if not is_free:
+                return value
+            written = repr(value)
+            return value if self._text(written) == written else MASK
+        if isinstance(value, AnnotatedValue):
+            inner = self._mask(value.value, depth, is_free=is_free)
+            return AnnotatedValue(inner, value.metadata)
+        if depth < DEEPEST:
+            if isinstance(value, Mapping):
+                return {
+                    self._text(str(name)) if is_free else name: self._mask(
+                        each, depth + 1, is_free=is_free or name in _FREE
+                    )
+                    for name, each in value.items()
+                }
+            if isinstance(value, list | tuple | set | frozenset):
+                return [self._mask(each, depth + 1, is_free=is_free) for each in value]
+        return self._text(safe_repr(value))
+
+    def _text(self, text: str) -> str:
+        if (masked := self._texts.get(text)) is None:
+            masked = self._texts[text] = self._masker.mask(text)
+        return masked

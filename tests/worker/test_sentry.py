@@ -1,0 +1,426 @@
+"""What reaches Sentry: one event for a job that failed for good, and nothing that its task has marked as sensitive."""
+
+import asyncio
+import hashlib
+import json
+import logging
+from contextlib import contextmanager
+
+import pytest
+import sentry_sdk
+from sentry_sdk.integrations.dedupe import DedupeIntegration
+from sentry_sdk.integrations.logging import LoggingIntegration
+from sentry_sdk.transport import Transport
+
+from django_delayq import (
+    Backoff,
+    Cancel,
+    Retry,
+    Snooze,
+    conf,
+    current_job,
+    delayed_task,
+    get_job,
+    schedule,
+)
+from django_delayq.backend import sensitive
+from django_delayq.context import sentry as context
+from django_delayq.context.sentry import Sentry
+from django_delayq.delivery.states import State
+from django_delayq.jobs import contexts
+from django_delayq.testing import frozen_queue
+from tests.backend.samples import task as django_task
+from tests.polling import wait_until
+from tests.worker.sentried.apps import ENVIRONMENT
+from tests.worker.sentried.tasks import charge, decline
+
+#: A token with everything that is written in another way somewhere.
+TOKEN = "t0k/3n+\"'\\\n  ü%" + hashlib.shake_256(b"no period").hexdigest(1_600)
+AT_ONCE = Backoff(base=0, jitter=0)
+every_attempt = Sentry(every_attempt=True)
+
+
+class Memory(Transport):
+    def __init__(self):
+        super().__init__()
+        self.items = []
+
+    def capture_envelope(self, envelope):
+        self.items += [(item.type, item.payload.json) for item in envelope.items]
+
+
+@contextmanager
+def sentry(configure, path="django_delayq.context.sentry.Sentry", **options):
+    """Set Sentry up with its logging, in a way that ends with the test; yield what is sent."""
+    contexts.load.cache_clear()
+    configure()["CONTEXT"] = [path]
+    conf.get_settings.cache_clear()
+    context._sent.clear()
+    transport = Memory()
+    client = sentry_sdk.Client(
+        dsn="https://key@sentry.example/1",
+        transport=transport,
+        default_integrations=False,
+        integrations=[LoggingIntegration(), DedupeIntegration()],
+        **options,
+    )
+    scope = sentry_sdk.get_global_scope()
+    before = scope.client
+    scope.set_client(client)
+    try:
+        with sentry_sdk.isolation_scope():
+            yield transport.items
+    finally:
+        scope.set_client(before)
+        client.close()
+        contexts.load.cache_clear()
+        conf.get_settings.cache_clear()
+
+
+def errors(sent):
+    return [item for kind, item in sent if kind == "event"]
+
+
+def forms(token):
+    """Return how a token may be written."""
+    return [
+        token,
+        repr(token)[1:-1],
+        json.dumps(token)[1:-1],
+        json.dumps(token, ensure_ascii=False)[1:-1],
+        repr(json.dumps(token))[2:-2],
+        token[:40],
+        repr(token)[1:40],
+        token[-40:],
+        "3n+",
+        token[1000:1012],
+    ]
+
+
+def _texts(value, path):
+    if isinstance(value, dict):
+        for key, each in value.items():
+            yield path, str(key)
+            yield from _texts(each, f"{path}.{key}")
+    elif isinstance(value, list | tuple):
+        for number, each in enumerate(value):
+            yield from _texts(each, f"{path}.{number}")
+    else:
+        yield path, str(value)
+
+
+def assert_hidden(sent, token=TOKEN):
+    written = json.dumps(sent, default=repr)
+    texts = list(_texts(sent, ""))
+    for form in forms(token):
+        found = [(path, text[:300]) for path, text in texts if form in text]
+        assert not found, (form, found[0])
+    assert "***" in written
+
+
+def _chain(token, body):
+    try:
+        try:
+            raise KeyError(token)
+        except KeyError:
+            raise ValueError(f"context {body}")  # noqa: B904
+    except ValueError as error:
+        raise RuntimeError(f"cause {token[:200]}") from error
+
+
+def _group(token, body):
+    inner = ValueError(body)
+    inner.add_note(f"a note: {body!r}")
+    raise ExceptionGroup(token, [inner, ExceptionGroup("more", [KeyError(token)])])
+
+
+def _truncated(token, body):
+    raise ValueError(f"first {token[:200]}, last {token[-40:]}, and {token[:60]!r}...")
+
+
+class Holder:
+    def __init__(self, token):
+        self.token = token
+
+    def __repr__(self):
+        return f"<Holder of {self.token}>"
+
+
+def _locals(token, body):
+    holder, encoded, deep = Holder(token), token.encode(), {token: [(token, {1: body})]}
+    raise ValueError(len(f"{holder}{encoded!r}{deep}"))
+
+
+WAYS = {"chain": _chain, "group": _group, "truncated": _truncated, "locals": _locals}
+
+
+def spread(token):
+    """Put a token into each part of an event."""
+    body = json.dumps({"token": token})
+    logging.getLogger("shop").warning("a breadcrumb with %s", token, extra={"x": body})
+    sentry_sdk.set_tag("token", token[:100])
+    sentry_sdk.set_extra("token", Holder(token))
+    sentry_sdk.set_context("mine", {"token": [token], token: 1})
+    sentry_sdk.set_user({"id": token})
+    sentry_sdk.add_breadcrumb(message=token, data={"body": body})
+    with sentry_sdk.start_span(op="db", name=f"SELECT '{token}'") as span:
+        span.set_data("body", body)
+    sentry_sdk.capture_message(f"a message with {body!r}")
+    logging.getLogger("shop").error("an error with %s", token)
+    return body
+
+
+@delayed_task(sensitive=("token",), max_attempts=1)
+def leak(token, way):
+    WAYS[way](token, spread(token))
+
+
+@delayed_task(sensitive=("token",), max_attempts=1)
+async def aleak(token, way):
+    await asyncio.sleep(0)
+    WAYS[way](token, spread(token))
+
+
+@pytest.mark.parametrize("task", [leak, aleak], ids=["sync", "async"])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("traces", [None, 1.0], ids=["untraced", "traced"])
+def test_nothing_that_an_attempt_sends_has_a_sensitive_value(
+    configure, task, way, traces
+):
+    with (
+        sentry(configure, traces_sample_rate=traces, attach_stacktrace=True) as sent,
+        frozen_queue() as q,
+    ):
+        job = task.schedule(0, TOKEN, way)
+        q.run_due()
+        assert job.refresh() is State.DEAD
+
+    # Two messages of the task, and its failure.
+    assert len(errors(sent)) == 3
+    assert len([kind for kind, _ in sent if kind == "transaction"]) == bool(traces)
+    assert_hidden(sent)
+    failure = errors(sent)[-1]
+    # What surrounds the value stays.
+    frames = failure["exception"]["values"][-1]["stacktrace"]["frames"]
+    assert frames[-1]["function"] == f"_{way}"
+    assert failure["contexts"]["delayq"]["job"] == job.id
+    assert errors(sent)[0]["threads"]["values"][0]["stacktrace"]["frames"]
+
+
+def test_logs_that_an_attempt_sends_have_no_sensitive_value(configure):
+    logs = pytest.importorskip("sentry_sdk.logger", reason="an SDK without logs")
+    kept = []
+
+    def keep(log, hint):
+        kept.append(log)
+        return log
+
+    @delayed_task(name="shop.tasks.logs", sensitive=("token",))
+    def say(token):
+        logs.warning("a log with {token}", token=token)
+        logs.info(f"another with {token[:50]}", attributes={"body": repr(token)})
+
+    with sentry(configure, enable_logs=True, before_send_log=keep), frozen_queue() as q:
+        logs.info("outside {token}", token=TOKEN)
+        say.schedule(0, TOKEN)
+        q.run_due()
+
+    bodies = [log["body"] for log in kept]
+    assert TOKEN in bodies[0]
+    assert "a log with ***" in bodies
+    assert "another with ***" in bodies
+    assert_hidden(kept[1:])
+
+
+def test_an_event_that_cannot_be_masked_is_not_sent(configure, monkeypatch):
+    def fail(self, event):
+        raise RuntimeError("no masks")
+
+    monkeypatch.setattr(context._Masking, "mask", fail)
+    with sentry(configure, traces_sample_rate=1.0) as sent, frozen_queue() as q:
+        job = leak.schedule(0, TOKEN, "chain")
+        q.run_due()
+        assert job.refresh() is State.DEAD
+
+    # The log of the worker is there, which has its own masks.
+    assert [kind for kind, _ in sent if kind != "event"] == []
+    assert [each for each in errors(sent) if "exception" in each] == []
+
+
+def test_an_event_of_very_many_values_is_masked_where_nobody_looks(configure):
+    masking = context._Masking(["secret"])
+
+    masked = masking.mask({"extra": {"long": ["a secret"] * context.MOST_VALUES}})
+
+    assert set(masked["extra"]["long"]) == {"a ***", "***"}
+
+
+@delayed_task(max_attempts=3, backoff=AT_ONCE)
+def fail(order):
+    raise ValueError(f"order {order}, attempt {current_job().attempts + 1}")
+
+
+def run_to_the_end(job):
+    with frozen_queue() as q:
+        job = job.schedule(0, 4711)
+        for _ in range(3):
+            q.run_due()
+            q.advance(60)
+        job.refresh()
+    return job
+
+
+@pytest.mark.parametrize("traces", [None, 1.0], ids=["untraced", "traced"])
+def test_only_the_failure_that_ends_a_job_is_an_error_event(configure, traces):
+    with sentry(configure, traces_sample_rate=traces) as sent:
+        job = run_to_the_end(fail)
+
+    assert job.state is State.DEAD
+    (event,) = errors(sent)
+    (value,) = event["exception"]["values"]
+    assert value["value"] == "order 4711, attempt 3"
+    assert event["contexts"]["delayq"] == {"job": job.id, "attempt": 3}
+    assert "logentry" not in event
+
+
+def test_every_attempt_is_an_error_event_where_a_project_asks_for_it(configure):
+    with sentry(configure, "tests.worker.test_sentry.every_attempt") as sent:
+        run_to_the_end(fail)
+
+    assert [each["contexts"]["delayq"]["attempt"] for each in errors(sent)] == [1, 2, 3]
+
+
+@delayed_task(max_attempts=2)
+def decide(what):
+    if what == "retry":
+        raise Retry(0, "no answer") from OSError("refused")
+    if what == "retry alone":
+        raise Retry(0, "no answer")
+    raise {"cancel": Cancel("enough"), "snooze": Snooze(3_600)}[what]
+
+
+@pytest.mark.parametrize(
+    ("what", "sent_as"),
+    [
+        ("cancel", []),
+        ("snooze", []),
+        ("retry", ["refused"]),
+        ("retry alone", ["no answer"]),
+    ],
+)
+def test_a_decision_is_sent_only_as_the_failure_that_ends_a_job(
+    configure, what, sent_as
+):
+    with sentry(configure) as sent, frozen_queue() as q:
+        decide.schedule(0, what)
+        q.run_due()
+        q.advance(10)
+
+    assert [each["exception"]["values"][-1]["value"] for each in errors(sent)] == (
+        sent_as
+    )
+
+
+@django_task
+def refuse(order, token):
+    raise LookupError(f"order {order}: {token}")
+
+
+@django_task
+@sensitive("token")
+async def arefuse_in_secret(order, token):
+    raise LookupError(f"order {order}: {token}")
+
+
+@pytest.mark.parametrize(
+    "task", [refuse, arefuse_in_secret], ids=["plain", "sensitive"]
+)
+def test_djangos_tasks_are_one_event_as_well(configure, task):
+    with sentry(configure) as sent, frozen_queue() as q:
+        result = task.using(max_attempts=1).enqueue(4711, TOKEN)
+        q.run_due()
+        assert get_job(result.id).state is State.DEAD
+
+    (event,) = errors(sent)
+    assert event["contexts"]["delayq"] == {"job": result.id, "attempt": 1}
+    assert event["exception"]["values"][-1]["type"] == "LookupError"
+    if task is not refuse:
+        assert_hidden(event)
+
+
+@delayed_task(max_attempts=1)
+def forget_to_loop():
+    return (each for each in "lazy")
+
+
+def test_a_failure_that_only_the_worker_sees_is_an_event_of_its_log(configure):
+    with sentry(configure) as sent, frozen_queue() as q:
+        forget_to_loop.schedule(0)
+        q.run_due()
+
+    (event,) = errors(sent)
+    assert event["logger"] == "django_delayq.worker"
+    assert "returned a generator" in event["exception"]["values"][-1]["value"]
+    # Sentry groups events by the format of their message, and shows that as their title.
+    assert event["logentry"]["message"].startswith(
+        f"job=%s task={forget_to_loop.name} outcome=dead attempt=%s"
+    )
+
+
+def test_a_job_that_the_worker_gives_back_is_no_failure(configure):
+    job = None
+
+    @delayed_task(name="shop.tasks.stopped", max_attempts=1)
+    def stopped():
+        nonlocal job
+        job = current_job()
+
+    with sentry(configure), frozen_queue() as q:
+        stopped.schedule(0)
+        q.run_due()
+
+    assert context._failure(job, asyncio.CancelledError(), True) is None
+    assert context._failure(job, SystemExit(1), False) is not None
+
+
+def test_a_worker_program_sends_one_event_for_a_job_and_hides_its_token(
+    configure, program, tmp_path, queue_name, server
+):
+    configure()["CONTEXT"] = ["django_delayq.context.sentry.Sentry"]
+    path = tmp_path / "sentry"
+    token = "tok_" + "0123456789abcdef" * 100
+    masked = schedule(charge.using(queue=queue_name), 0, 4711, token)
+    plain = schedule(decline.using(queue=queue_name), 0, 4712)
+    program(
+        "--queue",
+        queue_name,
+        environment={
+            "WORKER_TEST_APPS": "tests.worker.sentried",
+            ENVIRONMENT: str(path),
+        },
+    )
+    for job in (masked, plain):
+        wait_until(
+            lambda job=job: job.refresh() is State.DEAD, description=f"{job} is dead"
+        )
+
+    def lines():
+        text = path.read_text() if path.exists() else ""
+        return [
+            json.loads(line) for line in text.splitlines(keepends=True) if "\n" in line
+        ]
+
+    wait_until(
+        lambda: [each["type"] for each in lines()].count("transaction") == 4,
+        description="all attempts are sent",
+    )
+    events = [each["item"] for each in lines() if each["type"] == "event"]
+    told = {each["contexts"]["delayq"]["job"]: each for each in events}
+    assert len(events) == len(told) == 2
+    assert told[masked.id]["contexts"]["delayq"]["attempt"] == 3
+    assert (
+        "order 4711, attempt 3" in told[masked.id]["exception"]["values"][-1]["value"]
+    )
+    text = path.read_text()
+    assert "tok_" not in text
+    assert "89abcdef01" not in text
