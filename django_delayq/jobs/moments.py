@@ -3,6 +3,7 @@
 A moment is epoch ms. Both answer one question, which moment comes after a given one, and remember nothing.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
@@ -26,11 +27,19 @@ LONGEST = timedelta(days=36_500)
 MAX_EXPRESSION = 500
 #: Later moments are none: a start time of the year 9,000 is no plan.
 _LAST_MS = 221_845_219_200_000
-#: No clock is set by more than this, and no two changes are so near each other.
-_NEAR = timedelta(hours=4)
+#: No clock is set by more than this, and no two changes are so near each other. Samoa left out a day.
+_NEAR = timedelta(hours=25)
 _MINUTE = timedelta(minutes=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ANY_MOMENT = datetime(2024, 1, 1, tzinfo=UTC)
+_DAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
+_MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")  # fmt: skip
+#: The numbers behind names, by the index of the field.
+_NUMBERS = {3: {name: n for n, name in enumerate(_MONTHS, 1)}, 4: {name: n for n, name in enumerate(_DAYS)}}  # fmt: skip
+_ALL_DAYS = frozenset(range(1, 32))
+#: What each field ranges over.
+_WHOLE = ("0-59", "0-23", "1-31", "1-12", "0-6")
+_RANGE = re.compile(r"(\w+)-(\w+)", re.ASCII)
 _MACROS = {
     "@hourly": "0 * * * *",
     "@daily": "0 0 * * *",
@@ -172,9 +181,19 @@ class Cron(When):
     @property
     def words(self) -> str:
         try:
-            text = CronSim(self.expression, _ANY_MOMENT).explain()
+            sim = CronSim(self.expression, _ANY_MOMENT)
         except CronSimError:
             return "never"
+        minute, hour, day, month, weekday = self.expression.split(" ")
+        is_any_weekday = _is_any_weekday(sim)
+        if not sim.day_and and (sim.days >= _ALL_DAYS or is_any_weekday):
+            # One of the two is enough, and one is any day.
+            day = weekday = "*"
+        elif is_any_weekday:
+            weekday = "*"
+        text = CronSim(
+            f"{minute} {hour} {day} {month} {weekday}", _ANY_MOMENT
+        ).explain()
         # Of a day of the month and one of the week, one is enough, where cronsim's words ask for both.
         text = text.replace(" and on ", " or on ")
         return f"{text} ({self.zone_name})"
@@ -199,6 +218,10 @@ class Every(When):
     @property
     def words(self) -> str:
         return _every(self.interval_ms)
+
+
+def _is_any_weekday(sim: CronSim) -> bool:
+    return {day % 7 for day in sim.weekdays if isinstance(day, int)} == set(range(7))
 
 
 def _is_moment(sim: CronSim, wall: datetime) -> bool:
@@ -234,11 +257,17 @@ def cron(expression: str, *, tz: str | tzinfo | None = None) -> Cron:
         raise InvalidSchedule(
             f"a cron expression of {len(text):,} characters is too long; {MAX_EXPRESSION} are the most"
         )
-    _check_fields(text, expression)
-    return Cron(text, _zone_name(tz))
+    return Cron(_read(text, expression), _zone_name(tz))
 
 
-def _check_fields(text: str, expression: str) -> None:
+def _read(text: str, expression: str) -> str:
+    """Return an expression whose moments and words are read alike.
+
+    cronsim has two parsers. They differ about the step of a single value.
+
+    Raises:
+        InvalidSchedule: it is no such expression.
+    """
     fields = text.split(" ")
     if len(fields) == 6:
         raise InvalidSchedule(
@@ -252,6 +281,11 @@ def _check_fields(text: str, expression: str) -> None:
         )
     if not text.isascii():
         raise InvalidSchedule(f"cron({show(expression)}) has characters beyond ASCII")
+    fields = [
+        ",".join([_read_term(number, term, expression) for term in field.split(",")])
+        for number, field in enumerate(fields)
+    ]
+    text = " ".join(fields)
     try:
         CronSim(text, _ANY_MOMENT)
     except CronSimError as error:
@@ -261,6 +295,35 @@ def _check_fields(text: str, expression: str) -> None:
                 f"cron({show(expression)}) cannot be read: {error}; the fields are minute, hour, day of the month, month,"
                 " day of the week"
             ) from None
+    return text
+
+
+def _read_term(number: int, term: str, expression: str) -> str:
+    values, slash, step = term.partition("/")
+    if (ends := _RANGE.fullmatch(values.upper())) is not None:
+        first, last = (_number(number, end) for end in ends.groups())
+        if first == last and step.isdigit() and int(step):
+            # As cron reads it: the range has one value, whatever the step.
+            return ends[1]
+        if number == 4 and 0 <= last < first <= 7:
+            days = [_DAYS[day % 7] for day in range(first, last + 8)]
+            instead = "*" if len(days) == 7 else ",".join(days)
+            raise InvalidSchedule(
+                f"cron({show(expression)}): {values} ends before it begins, as the week begins with Sunday; write {instead}"
+            )
+    elif slash and values != "*":
+        raise InvalidSchedule(
+            f"cron({show(expression)}): {term} has a step and no range; write */{step}, or a range such as"
+            f" {_WHOLE[number]}/{step}"
+        )
+    return term
+
+
+def _number(number: int, text: str) -> int:
+    """Return the number that a text stands for in a field; -1: none."""
+    if text.isdigit():
+        return int(text)
+    return _NUMBERS.get(number, {}).get(text, -1)
 
 
 def _can_be_read(fields: list[str]) -> bool:

@@ -1,11 +1,14 @@
 """`cron` and `every`: what they accept, and which moments they have, on the days on which clocks change above all."""
 
 import itertools
+import re
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, available_timezones
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from django_delayq import InvalidSchedule, cron, every
 from django_delayq.jobs.moments import Every, datetime_of, ms_of, when_of
@@ -254,3 +257,334 @@ def test_no_moment_comes_twice_and_none_is_before_what_it_follows(zone, expressi
         first, last = around(zone, which)
         for start in range(ms_of(first), ms_of(last), 53 * 60_000 + 777):
             assert start < when.after(start) <= start + 48 * 3_600_000
+
+
+# One reading for moments and words.
+
+
+@pytest.mark.parametrize(
+    ("expression", "same", "words"),
+    [
+        ("0 3-3/4 * * *", "0 3 * * *", "At 03:00 every day"),
+        ("5-5/10 * * * *", "5 * * * *", "At minute 5 of every hour"),
+        ("0 0 7-07/2 * *", "0 0 7 * *", "At 00:00 on the seventh day of every month"),
+        ("0 0 1 feb-feb/3 *", "0 0 1 FEB *", "At 00:00 on February 1"),
+        ("0 0 * * sun-0/2", "0 0 * * SUN", "At 00:00 on Sunday"),
+        ("0 1-2,3-3/4 * * *", "0 1-2,3 * * *", "At 01:00, 02:00, and 03:00 every day"),
+    ],
+)
+def test_step_of_a_range_of_one_value_changes_nothing(expression, same, words):
+    assert cron(expression, tz="UTC") == cron(same, tz="UTC")
+    assert cron(expression, tz="UTC").words == f"{words} (UTC)"
+
+
+@pytest.mark.parametrize(
+    ("expression", "instead"),
+    [
+        ("5/10 * * * *", r"5/10 has a step and no range; write \*/10, or .* 0-59/10"),
+        ("0 3/4 * * *", r"3/4 has a step .* 0-23/4"),
+        ("0 0 L/2 * *", r"L/2 has a step .* 1-31/2"),
+        ("0 0 LW/2 * *", r"LW/2 has a step"),
+        ("0 0 1 JAN/2 *", r"JAN/2 has a step .* 1-12/2"),
+        ("0 0 * * 1/2", r"1/2 has a step .* 0-6/2"),
+        ("0 0 * * MON,TUE/2", r"TUE/2 has a step"),
+        ("0 0 * * 5L/2", r"5L/2 has a step"),
+        ("0 0 * * MON#1/2", r"MON#1/2 has a step"),
+    ],
+)
+def test_step_of_a_single_value_is_refused_with_what_to_write(expression, instead):
+    with pytest.raises(InvalidSchedule, match=instead):
+        cron(expression)
+
+
+@pytest.mark.parametrize(
+    ("weekdays", "instead"),
+    [
+        ("MON-SUN", r"\*"),
+        ("mon-sun", r"\*"),
+        ("1-0", r"\*"),
+        ("TUE-MON/2", r"\*"),
+        ("FRI-MON", "FRI,SAT,SUN,MON"),
+        ("SAT-SUN", "SAT,SUN"),
+        ("7-1", "SUN,MON"),
+    ],
+)
+def test_week_that_ends_before_it_begins_is_refused_with_what_to_write(
+    weekdays, instead
+):
+    with pytest.raises(
+        InvalidSchedule, match=f"as the week begins .*; write {instead}$"
+    ):
+        cron(f"0 0 * * {weekdays}")
+
+
+@pytest.mark.parametrize(
+    ("expression", "words"),
+    [
+        # Either of two days is enough, and one of them is any day.
+        ("0 9 1-31 * 1", "At 09:00 every day"),
+        ("0 9 15 * 0-6", "At 09:00 every day"),
+        ("0 9 15 5 1-7", "At 09:00 every day in May"),
+        # Both have to fit, and one of them is any day.
+        ("0 9 1-31 * *", "At 09:00 every day"),
+        ("0 9 */2 * 0-6", "At 09:00 on every second day of month"),
+    ],
+)
+def test_words_of_days_that_are_all_days(expression, words):
+    assert cron(expression, tz="UTC").words == f"{words} (UTC)"
+
+
+DAYS = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"]
+MONTHS = ["January", "February", "March", "April", "May", "June", "July", "August"]
+MONTHS += ["September", "October", "November", "December"]
+ORDINALS = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh"]
+ORDINALS += ["eighth", "ninth"]
+#: The least and the greatest value of each field, and its names.
+FIELDS = [
+    (0, 59, {}),
+    (0, 23, {}),
+    (1, 31, {}),
+    (1, 12, {name[:3].upper(): n for n, name in enumerate(MONTHS, 1)}),
+    (0, 7, {name[:3].upper(): n for n, name in enumerate(DAYS)}),
+]
+
+
+@st.composite
+def fields(draw, number):
+    """Draw a field of an expression, and the values that it means as cron reads it."""
+    least, greatest, names = FIELDS[number]
+    values = st.integers(least, greatest)
+    texts, meant = [], set()
+    for _ in range(draw(st.integers(1, 3))):
+        kind = draw(st.sampled_from(["*", "value", "range", "step"]))
+        step = draw(st.integers(1, 9)) if kind in ("*", "step") else 1
+        first, last = sorted([draw(values), draw(values)])
+        if kind == "*":
+            text, first, last = "*", least, greatest
+        elif kind == "value":
+            last = first
+            text = draw(st.sampled_from([str(first), *_named(names, first)]))
+        else:
+            text = f"{first}-{last}"
+        if kind in ("*", "step") and draw(st.booleans()):
+            text += f"/{step}"
+        else:
+            step = 1
+        texts.append(text)
+        meant |= set(range(first, last + 1, step))
+    return ",".join(texts), meant
+
+
+def _named(names, value):
+    return [name for name, each in names.items() if each == value]
+
+
+@st.composite
+def expressions(draw):
+    """Draw an expression, its times of the day, and a function that says whether a date fits."""
+    drawn = [draw(fields(number)) for number in range(5)]
+    texts = [text for text, _ in drawn]
+    minutes, hours, days, months, weekdays = (meant for _, meant in drawn)
+    both = all if texts[2].startswith("*") or texts[4].startswith("*") else any
+
+    def fits(at):
+        weekday = {at.isoweekday(), at.isoweekday() % 7}
+        return at.month in months and both((at.day in days, bool(weekday & weekdays)))
+
+    return " ".join(texts), set(itertools.product(hours, minutes)), fits
+
+
+def _parts(text):
+    return re.split(r", and |, | and ", text)
+
+
+def _ordinal(text):
+    return ORDINALS.index(text) + 1 if text in ORDINALS else int(text[:-2])
+
+
+def _value(text, names):
+    return names.index(text) if text in names else int(text)
+
+
+def read_values(text, least, greatest, names=()):
+    """Read what words say of one field."""
+    found = set()
+    for part in _parts(text):
+        if match := re.fullmatch(
+            r"(?:every (?:(\w+) )?(?:minute|hour|day of month|month|day of week))?"
+            r"(?: ?(?:from )?(\w+) through (\w+))?",
+            part,
+        ):
+            nth, first, last = match.groups()
+            step = _ordinal(nth) if nth else 1
+            low = least if first is None else _value(first, names)
+            high = greatest if last is None else _value(last, names)
+            if low > high:
+                high += 7
+            found |= set(range(low, high + 1, step))
+        elif match := re.fullmatch(r"the (\w+)(?: day of month)?", part):
+            found.add(_ordinal(match[1]))
+        else:
+            found.add(_value(re.sub(r"^(minute|hour)s? ", "", part), names))
+    return found
+
+
+def read_times(text):
+    """Read what words say of minutes and hours."""
+    hours = range(24)
+    if text == "at the start of every hour":
+        return {(hour, 0) for hour in hours}
+    if re.fullmatch(r"at \d\d:.*", text):
+        return {tuple(map(int, each.split(":"))) for each in _parts(text[3:])}
+    if match := re.fullmatch(
+        r"(every.*) from (\d\d):(\d\d) through (\d\d):(\d\d)", text
+    ):
+        first, low, last, high = map(int, match.groups()[1:])
+        minutes = read_values(match[1], low, high)
+        return {(hour, each) for hour in range(first, last + 1) for each in minutes}
+    minute, past, hour = text.removeprefix("at ").partition(" past ")
+    minute = minute.removesuffix(" of every hour")
+    hours = read_values(hour, 0, 23) if past else hours
+    return {(each, m) for each in hours for m in read_values(minute, 0, 59)}
+
+
+def read_days(text):
+    """Read what words say of days; return whether a date fits."""
+    months = set(range(1, 13))
+    if match := re.fullmatch(r"on (\w+) (\d+)", text):
+        return lambda at: (
+            (at.month, at.day) == (MONTHS.index(match[1]) + 1, int(match[2]))
+        )
+    if match := re.fullmatch(r"on the (\w+) day of (?!month)(.*)", text):
+        months = read_values(match[2], 1, 12, ["", *MONTHS])
+        return lambda at: at.day == _ordinal(match[1]) and at.month in months
+    text, _, month = re.sub(r"^in ", " in ", text).partition(" in ")
+    if month:
+        months = read_values(month, 1, 12, ["", *MONTHS])
+    day, way, weekday = re.fullmatch(
+        r"(?:on (.*?(?:of month|of month from \d+ through \d+)))?(?: ?(if it's|or))?(?: ?on (.*))?|every day",
+        text,
+    ).groups()
+    days = set(range(1, 32)) if day is None else read_values(day, 1, 31)
+    weekdays = (
+        {d % 7 for d in read_values(weekday, 0, 7, DAYS)} if weekday else range(7)
+    )
+    both = any if way == "or" else all
+    return lambda at: (
+        at.month in months and both((at.day in days, at.isoweekday() % 7 in weekdays))
+    )
+
+
+def read_words(words):
+    """Read the times of the day that words say, and a function that says whether a date fits."""
+    text = words.removesuffix(" (UTC)")
+    text = text[0].lower() + text[1:]
+    time, _, day = re.sub(r" (?=on |in |every day)", "|", text, count=1).partition("|")
+    return read_times(time), read_days(day)
+
+
+YEARS = [datetime(2023, 1, 1, tzinfo=UTC) + timedelta(days=n) for n in range(3 * 365)]
+
+
+@given(drawn=expressions(), start=st.integers(0, 365))
+def test_moments_and_words_say_what_an_expression_means(drawn, start):
+    expression, times, fits = drawn
+    when = cron(expression, tz="UTC")
+    days = [day for day in YEARS if fits(day)]
+
+    if when.words != "never":
+        said_times, says = read_words(when.words)
+        assert said_times == times
+        assert [day for day in YEARS if says(day)] == days
+    found = list(itertools.islice(when.moments(ms_of(YEARS[start]) - 1), 30))
+    meant = (
+        ms_of(day + timedelta(hours=hour, minutes=minute))
+        for day in days
+        if day >= YEARS[start]
+        for hour, minute in sorted(times)
+    )
+    assert all(ours == theirs for ours, theirs in zip(found, meant, strict=False))
+    assert len(found) == 30 or not days
+
+
+# Zones that left out a day, and all others, against a look at each minute.
+
+
+def reference(expression, zone, first, last):
+    """Return the moments between two, in epoch ms, by a look at each minute."""
+    wanted, seen = set(), set()
+    parts = [
+        set(range(60)) if each == "*" else {int(n) for n in each.split(",")}
+        for each in expression.split()[:2]
+    ]
+    days = expression.split()[2]
+    goes_on = expression.startswith("*") or expression.split()[1].startswith("*")
+
+    def fits(wall):
+        return (
+            wall.minute in parts[0]
+            and (wall.hour in parts[1])
+            and (days == "*" or wall.day in {int(n) for n in days.split(",")})
+        )
+
+    if goes_on:
+        at = first
+        while at <= last:
+            if fits(at.astimezone(zone)):
+                wanted.add(ms_of(at))
+            at += MINUTE
+        return sorted(wanted)
+    wall = first.astimezone(zone).replace(tzinfo=None) - timedelta(days=2)
+    end = last.astimezone(zone).replace(tzinfo=None) + timedelta(days=2)
+    while wall < end:
+        if fits(wall):
+            at, probe = None, wall
+            while at is None:
+                real = probe.replace(tzinfo=zone)
+                back = real.astimezone(UTC).astimezone(zone).replace(tzinfo=None)
+                at = real.astimezone(UTC) if back == probe else None
+                probe += MINUTE
+            seen.add(ms_of(at))
+        wall += MINUTE
+    return sorted(each for each in seen if ms_of(first) <= each <= ms_of(last))
+
+
+def compare(expression, name, first, days):
+    last = first + timedelta(days=days)
+    when = cron(f"{expression} * *", tz=name)
+    moments = when.moments(ms_of(first) - 1)
+    found = list(itertools.takewhile(lambda each: each <= ms_of(last), moments))
+    wanted = reference(expression, ZoneInfo(name), first, last)
+    shown = [str(datetime_of(each, ZoneInfo(name))) for each in found]
+    assert shown == [str(datetime_of(each, ZoneInfo(name))) for each in wanted]
+
+
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        ("Pacific/Apia", datetime(2011, 12, 28, tzinfo=UTC)),
+        ("Pacific/Kwajalein", datetime(1993, 8, 19, tzinfo=UTC)),
+        ("Pacific/Kiritimati", datetime(1994, 12, 29, tzinfo=UTC)),
+        # By seven hours, and by three, both ways.
+        ("Antarctica/Vostok", datetime(1994, 1, 30, tzinfo=UTC)),
+        ("Antarctica/Vostok", datetime(1994, 10, 30, tzinfo=UTC)),
+        ("Antarctica/Casey", datetime(2010, 3, 3, tzinfo=UTC)),
+    ],
+)
+@pytest.mark.parametrize(
+    "expression",
+    ["0 * *", "* 3 *", "30 * 21,30,31", "0 9 *", "0,30 0,12 *", "15 * 1,22"],
+)
+def test_no_moment_is_lost_where_a_clock_is_set_by_many_hours(name, first, expression):
+    compare(expression, name, first, 6)
+
+
+@given(
+    name=st.sampled_from(sorted(available_timezones())),
+    first=st.datetimes(datetime(1973, 1, 1), datetime(2035, 1, 1)),
+    expression=st.sampled_from(["0 * *", "* 2 *", "30 2 *", "0 0 *", "45 * 1,30"]),
+)
+def test_moments_of_any_zone_are_those_of_a_look_at_each_minute(
+    name, first, expression
+):
+    compare(expression, name, first.replace(second=0, microsecond=0, tzinfo=UTC), 2)
