@@ -19,6 +19,17 @@ T = TypeVar("T")
 Argument = bytes | str | int
 
 
+_NUMBERS = (int, float)
+
+
+def texts(args: Sequence[Any]) -> list[Any]:
+    """Return arguments with their numbers as text.
+
+    hiredis ends the process if a signal handler raises an exception while it writes a number.
+    """
+    return [str(arg) if type(arg) in _NUMBERS else arg for arg in args]
+
+
 def identity(reply: Any) -> Any:
     return reply
 
@@ -41,12 +52,15 @@ class Call(msgspec.Struct, Generic[T], frozen=True):
     #: Makes the call of the script that handles every case. It replaces this call if the reply is nil, and in a repeat.
     full: "Callable[[], Call[T]] | None" = None
 
-    def command(self) -> tuple[Argument, ...]:
-        return ("EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.args)
+    def command(self) -> tuple[bytes | str, ...]:
+        """Return what is sent: bytes and text only, see `texts`."""
+        count = str(len(self.keys))
+        return ("EVALSHA", self.script.sha, count, *self.keys, *texts(self.args))
 
-    def full_command(self) -> tuple[Argument, ...]:
+    def full_command(self) -> tuple[bytes | str, ...]:
         """Return the command with the script's text, for a server that does not know the script yet."""
-        return ("EVAL", self.script.source, len(self.keys), *self.keys, *self.args)
+        count = str(len(self.keys))
+        return ("EVAL", self.script.source, count, *self.keys, *texts(self.args))
 
     def again(self) -> "Call[T]":
         """Return the call to send to a server that may have run it already."""
@@ -61,7 +75,10 @@ class Call(msgspec.Struct, Generic[T], frozen=True):
 
 
 class CallPacker(HiredisRespSerializer):
-    """Writes script calls as redis-py does, but does not look at each argument first: that cost more than a small task."""
+    """Writes commands as redis-py does, but hands no number to hiredis.
+
+    It does not look at each argument of a script call, because that cost more than a small task: `Call.command` does.
+    """
 
     def pack(self, *args: Any) -> list[bytes]:
         if args[0] == "EVALSHA":
@@ -70,5 +87,5 @@ class CallPacker(HiredisRespSerializer):
             except TypeError:
                 # Not an Argument: redis-py knows more types, or names the wrong one.
                 pass
-        packed: list[bytes] = super().pack(*args)
+        packed: list[bytes] = super().pack(*texts(args))
         return packed
