@@ -8,7 +8,8 @@ from redis import asyncio as aio
 from redis.client import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from django_delayq.calls.call import Argument, identity
+from django_delayq.calls.call import Argument, identity, texts
+from django_delayq.calls.running import aexecute, execute
 
 T = TypeVar("T")
 
@@ -24,22 +25,20 @@ class Command(msgspec.Struct, Generic[T], frozen=True):
         """Its key, which comes second in every command that has one."""
         return (str(self.args[1]),)
 
-    def command(self) -> tuple[Argument, ...]:
-        return self.args
+    def command(self) -> tuple[bytes | str, ...]:
+        return tuple(texts(self.args))
 
     def do(self, client: Redis) -> T:
-        execute: Any = client.execute_command
         try:
-            reply = execute(*self.args)
+            reply = execute(client, self.command())
         except RedisConnectionError:
             # The pool lent a connection that had died unnoticed.
-            reply = execute(*self.args)
+            reply = execute(client, self.command())
         return self.read(reply)
 
     async def ado(self, client: aio.Redis) -> T:
-        execute: Any = client.execute_command
         try:
-            reply = await execute(*self.args)
+            reply = await aexecute(client, self.command())
         except RedisConnectionError:
-            reply = await execute(*self.args)
+            reply = await aexecute(client, self.command())
         return self.read(reply)

@@ -1,7 +1,16 @@
-"""The connection that a client uses for one call."""
+"""The connection that a client uses for one call.
 
-from collections.abc import Mapping
+Each way to make a call sends and reads inside `ask` or `lent`. Anything but a complete reply closes the connection: after
+an interrupt, such as Ctrl-C or a cancellation, a later call would read the replies that are still to come as its own.
+"""
+
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
+
+from redis.exceptions import RedisError, ResponseError
+
+from django_delayq.calls.errors import LOST, TURNED_AWAY, mark_unsent
 
 
 def node_of(client: Any, key: str | None) -> Any:
@@ -32,9 +41,104 @@ def arguments_of(client: Any) -> Mapping[str, Any]:
     return arguments
 
 
+def disconnect(client: Any) -> None:
+    """Close the connections that a client of one thread keeps: its own, or one to each node of a cluster."""
+    for node in client.kept() if has_nodes(client) else [client]:
+        if node.connection is not None:
+            node.connection.disconnect()
+
+
+def ask(connection: Any, command: tuple[Any, ...]) -> Any:
+    """Send one command and return its reply. Anything but a complete reply closes the connection."""
+    try:
+        if getattr(connection, "_sock", None) is None:
+            connect(connection)
+        connection.send_command(*command)
+        return connection.read_response()
+    except ResponseError:
+        raise
+    except BaseException:
+        try:
+            connection.disconnect()
+        finally:
+            # A second interrupt may have ended disconnect().
+            connection._sock = None
+        raise
+
+
+def connect(connection: Any) -> None:
+    """Open a connection, and mark an error as raised before anything was sent."""
+    try:
+        connection.connect()
+    except LOST as error:
+        mark_unsent(error)
+        raise
+
+
+@contextmanager
+def lent(pool: Any) -> Iterator[Any]:
+    """Lend a connection of a pool for calls whose replies are all read inside the block.
+
+    An error reply of the server is a complete reply. After any other exception, the pool gets a closed connection back.
+    """
+    connection = borrow(pool)
+    try:
+        yield connection
+    except ResponseError:
+        raise
+    except BaseException:
+        connection.disconnect()
+        raise
+    finally:
+        pool.release(connection)
+
+
+@asynccontextmanager
+async def alent(pool: Any) -> AsyncIterator[Any]:
+    """`lent` for an asyncio pool."""
+    connection = await aborrow(pool)
+    try:
+        yield connection
+    except ResponseError:
+        raise
+    except BaseException:
+        await connection.disconnect(nowait=True)
+        raise
+    finally:
+        await pool.release(connection)
+
+
+def borrow(pool: Any) -> Any:
+    """Take a connection from a pool. An error is marked as raised before anything was sent."""
+    try:
+        return _get(pool)
+    except LOST as error:
+        mark_unsent(error)
+        raise
+    except RedisError:
+        raise
+    except BaseException:
+        # A pool of redis-py takes back a connection that has not read the replies to its handshake.
+        pool.disconnect(inuse_connections=False)
+        raise
+
+
 async def aborrow(pool: Any) -> Any:
-    """Take a connection from an asyncio pool, one that is open."""
-    connection = await borrow(pool)
+    """Take a connection from an asyncio pool, one that is open. Its errors are those of `borrow`."""
+    try:
+        connection = await _get(pool)
+    except LOST as error:
+        mark_unsent(error)
+        if isinstance(error.__cause__, TURNED_AWAY):
+            # redis.asyncio wraps this error, where redis raises it bare.
+            mark_unsent(error.__cause__)
+            raise error.__cause__ from None
+        raise
+    except RedisError:
+        raise
+    except BaseException:
+        await pool.disconnect(inuse_connections=False)
+        raise
     reader = connection._reader
     if reader is not None and reader.at_eof():
         # The pool of redis-py 8 lends what the server has closed, where servers may tell of their maintenance: by default
@@ -42,14 +146,16 @@ async def aborrow(pool: Any) -> Any:
         try:
             await connection.disconnect()
             await connection.connect()
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, LOST):
+                mark_unsent(error)
+            await connection.disconnect(nowait=True)
             await pool.release(connection)
             raise
     return connection
 
 
-def borrow(pool: Any) -> Any:
-    """Take a connection from a pool. An asyncio pool returns an awaitable."""
+def _get(pool: Any) -> Any:
     try:
         return pool.get_connection()
     except TypeError:

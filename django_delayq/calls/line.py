@@ -97,41 +97,45 @@ class Line:
             if not self._unread:
                 self._make_ready()
             self._packed += self._connection.pack_command(*call.command())
+            self._unread.append(under_way)
         except Exception as error:
             self._fail(error)
-            under_way.tell(error)
-        else:
-            self._unread.append(under_way)
+            if not under_way.is_told:
+                under_way.tell(error)
+        except BaseException:
+            # An interrupt, say: replies that are still to come must not be taken for others.
+            self.close()
+            raise
         return under_way
 
     def flush(self) -> None:
         """Send the calls that were not sent yet."""
-        if self._packed:
+        if not self._packed:
+            return
+        try:
             packed, self._packed = b"".join(self._packed), []
-            try:
-                self._connection.send_packed_command([packed], check_health=False)
-            except Exception as error:
-                self._fail(error)
-            except BaseException:
-                self.close()
-                raise
+            self._connection.send_packed_command([packed], check_health=False)
+        except Exception as error:
+            self._fail(error)
+        except BaseException:
+            self.close()
+            raise
 
     def read_until(self, last: UnderWay[Any]) -> None:
         """Read the replies up to that of one call."""
         self.flush()
-        while not last.is_told:
-            try:
-                reply = self._connection.read_response()
-            except ResponseError as error:
-                reply = error
-            except Exception as error:
-                self._fail(error)
-                return
-            except BaseException:
-                # An interrupt, say: replies that are still to come must not be taken for others.
-                self.close()
-                raise
-            self._unread.popleft().tell(reply)
+        try:
+            while not last.is_told:
+                try:
+                    reply = self._connection.read_response()
+                except ResponseError as error:
+                    reply = error
+                self._unread.popleft().tell(reply)
+        except Exception as error:
+            self._fail(error)
+        except BaseException:
+            self.close()
+            raise
 
     def rest(self) -> None:
         """Give the connection back unless a call is under way, so that other users of the client need no second one."""

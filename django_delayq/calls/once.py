@@ -12,7 +12,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from django_delayq.calls.call import Call
 from django_delayq.calls.command import Command
-from django_delayq.calls.connections import aborrow, borrow, has_nodes
+from django_delayq.calls.connections import alent, has_nodes, lent
 from django_delayq.calls.errors import LOST, Demoted, may_have_run
 from django_delayq.calls.running import aexecute, execute
 from django_delayq.exceptions import MaybeScheduled
@@ -47,16 +47,13 @@ def send_once(client: Redis, call: Call[Any] | Command[Any]) -> Any:
 
 
 def _send_once(client: Redis, call: Call[Any] | Command[Any]) -> Any:
-    pool = client.connection_pool
-    connection = borrow(pool)
-    try:
+    with lent(client.connection_pool) as connection:
         try:
-            return call.read(_ask(connection, call.command()))
+            reply = _ask(connection, call.command())
         except NoScriptError:
             assert isinstance(call, Call)
-            return call.read(_ask(connection, call.full_command()))
-    finally:
-        pool.release(connection)
+            reply = _ask(connection, call.full_command())
+    return call.read(reply)
 
 
 def _send_to_cluster(client: Redis, call: Call[Any] | Command[Any]) -> Any:
@@ -100,16 +97,13 @@ async def asend_once(client: aio.Redis, call: Call[Any] | Command[Any]) -> Any:
 
 
 async def _asend_once(client: aio.Redis, call: Call[Any] | Command[Any]) -> Any:
-    pool = client.connection_pool
-    connection = await aborrow(pool)
-    try:
+    async with alent(client.connection_pool) as connection:
         try:
-            return call.read(await _aask(connection, call.command()))
+            reply = await _aask(connection, call.command())
         except NoScriptError:
             assert isinstance(call, Call)
-            return call.read(await _aask(connection, call.full_command()))
-    finally:
-        await pool.release(connection)
+            reply = await _aask(connection, call.full_command())
+    return call.read(reply)
 
 
 async def _asend_to_cluster(client: aio.Redis, call: Call[Any] | Command[Any]) -> Any:

@@ -18,12 +18,10 @@ from redis.exceptions import (
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from django_delayq.calls.call import Argument, Call
-from django_delayq.calls.connections import aborrow, borrow
+from django_delayq.calls.connections import alent, ask, lent
 from django_delayq.calls.errors import (
     LOST,
     MAY_HAVE_RUN,
-    TURNED_AWAY,
-    mark_unsent,
     may_have_run,
     raise_hidden,
 )
@@ -75,47 +73,14 @@ def _run(client: Redis, call: Call[T]) -> T:
 
 def execute(client: Redis, command: tuple[Argument, ...]) -> Any:
     """Send a command once, and return its reply. `may_have_run` tells what an error means."""
-    connection = client.connection
-    if connection is None:
-        return _execute_pooled(client, command)
     # A client of `Clients.of_thread` has a connection of its own: a pool's bookkeeping would cost as much as the call.
-    if getattr(connection, "_sock", None) is None:
-        try:
-            connection.connect()
-        except LOST as error:
-            mark_unsent(error)
-            raise
-    try:
-        connection.send_command(*command)
-        return connection.read_response()
-    except ResponseError:
-        raise
-    except BaseException:
-        # An interrupt, say: the reply that is still to come must not be taken for the next call's.
-        connection.disconnect()
-        raise
-
-
-def _execute_pooled(client: Redis, command: tuple[Argument, ...]) -> Any:
-    # Not execute_command(): its error does not say whether the connection failed before anything was sent.
-    pool = getattr(client, "connection_pool", None)
-    if pool is None:
+    if (connection := client.connection) is not None:
+        return ask(connection, command)
+    if (pool := client.connection_pool) is None:
         return client.execute_command(*command)
-    try:
-        connection = borrow(pool)
-    except LOST as error:
-        mark_unsent(error)
-        raise
-    try:
-        connection.send_command(*command)
-        return connection.read_response()
-    except ResponseError:
-        raise
-    except BaseException:
-        connection.disconnect()
-        raise
-    finally:
-        pool.release(connection)
+    # Not execute_command(): its error does not say whether the connection failed before anything was sent.
+    with lent(pool) as connection:
+        return ask(connection, command)
 
 
 async def arun(client: AsyncRedis, call: Call[T]) -> T:
@@ -153,23 +118,11 @@ async def _arun(client: AsyncRedis, call: Call[T]) -> T:
 
 async def aexecute(client: AsyncRedis, command: tuple[Argument, ...]) -> Any:
     """`execute` on an asyncio client."""
-    pool = getattr(client, "connection_pool", None)
-    if pool is None or client.connection is not None:
+    if (pool := client.connection_pool) is None or client.connection is not None:
         return await client.execute_command(*command)
-    try:
-        connection = await aborrow(pool)
-    except LOST as error:
-        mark_unsent(error)
-        if isinstance(error.__cause__, TURNED_AWAY):
-            # redis.asyncio wraps this error, where redis raises it bare.
-            mark_unsent(error.__cause__)
-            raise error.__cause__ from None
-        raise
-    try:
+    async with alent(pool) as connection:
         await connection.send_command(*command)
         return await connection.read_response()
-    finally:
-        await pool.release(connection)
 
 
 class Repeats(Generic[T]):

@@ -22,6 +22,7 @@ from django_delayq.calls.errors import (
     unhidden,
 )
 from django_delayq.calls.running import run
+from django_delayq.calls.together import Exchange
 
 T = TypeVar("T")
 
@@ -32,26 +33,28 @@ UNDER_WAY = 2
 
 def run_all(client: Redis, calls: Sequence[Call[T]]) -> list[T | Exception]:
     """Make several calls in one pipeline, once. They are not atomic together. An error takes the place of its reply."""
-    replies = _pipeline(client, [call.command() for call in calls])
+    replies = _exchange(client, [call.command() for call in calls])
     unknown = _unknown(replies)
     if unknown:
         # NOSCRIPT means that the call did not run: those calls, and only those, are sent again.
         for i, reply in zip(
             unknown,
-            _pipeline(client, [calls[i].full_command() for i in unknown]),
+            _exchange(client, [calls[i].full_command() for i in unknown]),
             strict=True,
         ):
             replies[i] = reply
     return _read_all(calls, replies)
 
 
-def _pipeline(client: Redis, commands: list[tuple[Argument, ...]]) -> list[Any]:
+def _exchange(client: Redis, commands: list[tuple[Argument, ...]]) -> list[Any]:
+    """Return the replies. Raise the error of the connection if no server has answered, or the only one has not."""
     if not commands:
         return []
-    pipeline = client.pipeline(transaction=False)
-    for command in commands:
-        pipeline.execute_command(*command)
-    return list(pipeline.execute(raise_on_error=False))
+    replies = Exchange(commands).do(client)
+    lost = [reply for reply in replies if isinstance(reply, LOST)]
+    if lost and (len(lost) == len(replies) or not has_nodes(client)):
+        raise lost[0]
+    return replies
 
 
 def _unknown(replies: Sequence[Any]) -> list[int]:
@@ -133,6 +136,8 @@ class _Stream:
         self._elsewhere = elsewhere or self._run_pooled
         self._pid = os.getpid()
         self.under_way: deque[_Sent] = deque()
+        #: Connections that were opened, or that an interrupt has left half open.
+        self._opened: list[Any] = []
         #: The last call on each connection.
         self._last: dict[Any, Call[Any]] = {}
         #: Connections that are lost, with the errors of all calls that are under way on them.
@@ -147,6 +152,7 @@ class _Stream:
             _check_owner(self._pid)
             node = node_of(self._client, next(iter(call.keys), None))
             if node.connection not in self._last:
+                self._opened.append(node.connection)
                 _open(node.connection)
         except (ClusterDownError, *LOST) as error:
             # Nothing was sent.
@@ -249,7 +255,7 @@ class _Stream:
 
     def disconnect(self) -> None:
         """Drop all connections, with the replies that are still to come."""
-        for connection in self._last:
+        for connection in self._opened:
             connection.disconnect()
 
 

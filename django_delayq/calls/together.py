@@ -12,8 +12,8 @@ from redis.client import Redis
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from django_delayq.calls.call import Argument, Call
-from django_delayq.calls.connections import aborrow, borrow
-from django_delayq.calls.errors import LOST, mark_unsent, of_those_behind, unhidden
+from django_delayq.calls.connections import alent, lent
+from django_delayq.calls.errors import LOST, of_those_behind, unhidden
 from django_delayq.calls.running import Repeats
 from django_delayq.calls.steps import Pause, Steps
 from django_delayq.clock import boottime_ms
@@ -29,62 +29,44 @@ class Exchange(msgspec.Struct, frozen=True):
     def do(self, client: Redis) -> list[Any]:
         if (pool := client.connection_pool) is None:
             return client.exchange(self.commands)
-        try:
-            connection = borrow(pool)
-        except LOST as error:
-            return self._unsent(error)
         replies: list[Any] = []
+        is_lent = False
         try:
-            connection.send_packed_command(connection.pack_commands(self.commands))
-            while len(replies) < len(self.commands):
-                try:
-                    replies.append(connection.read_response())
-                except ResponseError as error:
-                    replies.append(unhidden(error))
+            with lent(pool) as connection:
+                is_lent = True
+                connection.send_packed_command(connection.pack_commands(self.commands))
+                while len(replies) < len(self.commands):
+                    try:
+                        replies.append(connection.read_response())
+                    except ResponseError as error:
+                        replies.append(unhidden(error))
         except LOST as error:
-            connection.disconnect()
-            self._lose(replies, error)
-        except BaseException:
-            # An interrupt, say: replies are still to come, and must not be taken for those of other calls.
-            connection.disconnect()
-            raise
-        finally:
-            pool.release(connection)
+            self._lose(replies, error, is_lent)
         return replies
 
     async def ado(self, client: aio.Redis) -> list[Any]:
         if (pool := client.connection_pool) is None:
             return await client.exchange(self.commands)
-        try:
-            connection = await aborrow(pool)
-        except LOST as error:
-            return self._unsent(error)
         replies: list[Any] = []
+        is_lent = False
         try:
-            packed = connection.pack_commands(self.commands)
-            await connection.send_packed_command(packed)
-            while len(replies) < len(self.commands):
-                try:
-                    replies.append(await connection.read_response())
-                except ResponseError as error:
-                    replies.append(unhidden(error))
+            async with alent(pool) as connection:
+                is_lent = True
+                packed = connection.pack_commands(self.commands)
+                await connection.send_packed_command(packed)
+                while len(replies) < len(self.commands):
+                    try:
+                        replies.append(await connection.read_response())
+                    except ResponseError as error:
+                        replies.append(unhidden(error))
         except LOST as error:
-            await connection.disconnect(nowait=True)
-            self._lose(replies, error)
-        except BaseException:
-            await connection.disconnect(nowait=True)
-            raise
-        finally:
-            await pool.release(connection)
+            self._lose(replies, error, is_lent)
         return replies
 
-    def _unsent(self, error: Exception) -> list[Any]:
-        mark_unsent(error)
-        return [error] * len(self.commands)
-
-    def _lose(self, replies: list[Any], error: Exception) -> None:
+    def _lose(self, replies: list[Any], error: Exception, is_lent: bool) -> None:
         replies.append(error)
-        replies += [of_those_behind(error)] * (len(self.commands) - len(replies))
+        behind = of_those_behind(error) if is_lent else error
+        replies += [behind] * (len(self.commands) - len(replies))
 
 
 def together(operations: Sequence[Steps[T]]) -> Steps[list[T | Exception]]:

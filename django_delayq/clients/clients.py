@@ -18,6 +18,7 @@ from redis.cluster import RedisCluster
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from django_delayq.calls.connections import disconnect
 from django_delayq.clients.cluster import Cluster, server_at
 from django_delayq.clients.server import Server
 from django_delayq.clients.url import read_url
@@ -155,6 +156,10 @@ class Clients:
         vars(of_threads).pop("client", None)
         try:
             yield client
+        except BaseException:
+            # The stream may live on in the traceback, with replies that nobody has read.
+            disconnect(client)
+            raise
         finally:
             of_threads.client = client
 

@@ -51,6 +51,7 @@ from django_delayq.calls.errors import (
 )
 from django_delayq.calls.running import aexecute, execute
 from django_delayq.calls.together import Exchange
+from django_delayq.clients.client import Client, Pipeline, called_back
 from django_delayq.clients.primary import AttentiveSocket
 from django_delayq.clients.server import Server
 from django_delayq.clients.url import nodes_of
@@ -214,9 +215,10 @@ class Slots:
             redis.exceptions.ConnectionError: the table was never read, and no node can be reached.
         """
         came_ms = monotonic_ms()
-        if not self._lock.acquire(blocking=self._engine is None):
+        if self._engine is not None and self._lock.locked():
             return
-        try:
+        # Not acquire(): an interrupt right behind it would leave the lock held for ever.
+        with self._lock:
             if self._engine is None:
                 self._begin(came_ms)
             elif monotonic_ms() >= self._read_ms + REFRESH_EVERY_MS:
@@ -236,8 +238,6 @@ class Slots:
             else:
                 return
             self._read_ms = monotonic_ms()
-        finally:
-            self._lock.release()
 
     def _begin(self, came_ms: float) -> None:
         """Make the engine. Who waited while another thread asked all nodes in vain does not ask them once more."""
@@ -592,9 +592,13 @@ class ClusterClient(Redis):
     def of_nodes(self) -> list[Redis]:
         """Return the clients of all nodes that hold slots. Nothing connects yet."""
         return [
-            Redis(connection_pool=self._pools.at(address))
+            Client(connection_pool=self._pools.at(address))
             for address in self._pools.slots.primaries()
         ]
+
+    def kept(self) -> list[Redis]:
+        """Return the clients of the nodes that were asked so far."""
+        return list(self._nodes.values())
 
     def pooled(self) -> "ClusterClient":
         """Return another client of the same nodes, for calls while the connections of this one are occupied."""
@@ -625,7 +629,7 @@ class ClusterClient(Redis):
         self, args: Sequence[Any], options: Mapping[str, Any], reply: Any
     ) -> Any:
         """Read a reply as redis-py's clients do."""
-        return _called_back(self._nodes, args, options, reply)
+        return called_back(next(iter(self._nodes.values())), args, options, reply)
 
     def exchange(self, commands: Sequence[tuple[Argument, ...]]) -> list[Any]:
         """Send commands, in one write a node, and return the replies in their order.
@@ -658,7 +662,7 @@ class ClusterClient(Redis):
 
     def pipeline(self, transaction: Any = True, shard_hint: Any = None) -> Any:
         """Collect commands for `exchange`. They are not atomic together."""
-        return _Pipeline(self)
+        return Pipeline(self.exchange, self.called_back)
 
     def pubsub_numsub(self, *args: Any, **kwargs: Any) -> Any:
         """Add up the subscribers of channels at all nodes that answer.
@@ -668,7 +672,7 @@ class ClusterClient(Redis):
         """
         told, failure = [], None
         for address in self._pools.slots.primaries():
-            node = Redis(connection_pool=self._pools.at(address))
+            node = Client(connection_pool=self._pools.at(address))
             try:
                 told.append(dict(node.pubsub_numsub(*args)))
             except LOST as error:
@@ -713,7 +717,7 @@ class ClusterClient(Redis):
         if node is None:
             pool = self._pools.at(address)
             try:
-                node = Redis(
+                node = Client(
                     connection_pool=pool, single_connection_client=self._is_single
                 )
             except LOST as error:
@@ -765,38 +769,6 @@ class ClusterClient(Redis):
             time.sleep(pause_s)
 
 
-class _Pipeline(Redis):
-    """Commands for one `ClusterClient.exchange`."""
-
-    def __init__(self, client: ClusterClient) -> None:
-        # Not that of `Redis`, which would make a pool.
-        self.connection = None
-        self.auto_close_connection_pool = False
-        self._client = client
-        self._commands: list[tuple[tuple[Any, ...], Mapping[str, Any]]] = []
-
-    def execute_command(self, *args: Any, **options: Any) -> Any:
-        self._commands.append((args, options))
-        return self
-
-    def execute(self, raise_on_error: bool = True) -> list[Any]:
-        """Return the replies. An error takes the place of its reply, unless no node answers, or it is to be raised."""
-        commands, self._commands = self._commands, []
-        replies = self._client.exchange([args for args, _ in commands])
-        errors = [reply for reply in replies if isinstance(reply, Exception)]
-        are_all_lost = len(errors) == len(replies) and all(
-            isinstance(error, LOST) for error in errors
-        )
-        if errors and (raise_on_error or are_all_lost):
-            raise errors[0]
-        return [
-            reply
-            if isinstance(reply, Exception)
-            else self._client.called_back(args, options, reply)
-            for (args, options), reply in zip(commands, replies, strict=True)
-        ]
-
-
 class AsyncClusterClient(aio.Redis):
     """`ClusterClient` on an event loop. The cluster is asked about its slots in a thread."""
 
@@ -815,7 +787,7 @@ class AsyncClusterClient(aio.Redis):
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Run a command on the node that holds its key; see `ClusterClient.execute_command`."""
         reply = await self._run(args, self._way())
-        return _called_back(self._nodes, args, options, reply)
+        return called_back(next(iter(self._nodes.values())), args, options, reply)
 
     async def exchange(self, commands: Sequence[tuple[Argument, ...]]) -> list[Any]:
         """Send commands, in one write a node, to all nodes at once; see `ClusterClient.exchange`."""
@@ -937,21 +909,3 @@ def _void_waits(
     for i in places:
         if commands[i][0] in _WAITS:
             replies[i] = error
-
-
-#: Options that redis-py's clients keep from the functions that read replies.
-_OF_CLIENTS = frozenset({"NEVER_DECODE", "EMPTY_RESPONSE", "keys"})
-
-
-def _called_back(
-    nodes: Mapping[Address, Any],
-    args: Sequence[Any],
-    options: Mapping[str, Any],
-    reply: Any,
-) -> Any:
-    """Read a reply as redis-py's clients of these nodes do."""
-    read = next(iter(nodes.values())).response_callbacks.get(args[0])
-    if read is None:
-        return reply
-    told = {name: value for name, value in options.items() if name not in _OF_CLIENTS}
-    return read(reply, **told)

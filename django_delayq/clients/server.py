@@ -25,6 +25,8 @@ from redis.connection import (
 from redis.retry import Retry
 
 from django_delayq.calls.call import CallPacker
+from django_delayq.clients.client import Client
+from django_delayq.clients.pool import Pool, whole
 from django_delayq.clients.primary import (
     AsyncPrimaryConnection,
     AsyncPrimarySSLConnection,
@@ -40,6 +42,8 @@ from django_delayq.redaction import conceal
 SOCKET_TIMEOUT_S = 5.0
 #: Seconds to wait for a connection.
 CONNECT_TIMEOUT_S = 3.0
+#: Connections of a pool that has no limit. redis-py 8 takes no number for 100.
+UNLIMITED = 2**31
 _TIME_OUTS_S = {
     "socket_timeout": SOCKET_TIMEOUT_S,
     "socket_connect_timeout": CONNECT_TIMEOUT_S,
@@ -82,7 +86,7 @@ class Server:
     #: A class of redis-py, sync or async.
     connection_class: type
     arguments: Mapping[str, Any] = field(repr=False)
-    #: Limit of one pool; None: redis-py's default.
+    #: Limit of one pool; None: there is none.
     max_connections: int | None = None
 
     @classmethod
@@ -159,14 +163,14 @@ class Server:
         """Whether replies come as text and not as bytes."""
         return bool(self.arguments.get("decode_responses"))
 
-    def pool(self, **overrides: Any) -> ConnectionPool:
+    def pool(self, **overrides: Any) -> Pool:
         """Make a pool. Nothing connects yet."""
         arguments = self._arguments(is_async=False)
         arguments.setdefault("command_packer", CallPacker())
         arguments["retry"] = Retry(NoBackoff(), 0)
-        return ConnectionPool(
-            connection_class=self._class(is_async=False),
-            max_connections=self.max_connections,
+        return Pool(
+            connection_class=whole(self._class(is_async=False), is_async=False),
+            max_connections=self.max_connections or UNLIMITED,
             **arguments | overrides,
         )
 
@@ -175,8 +179,8 @@ class Server:
         arguments = self._arguments(is_async=True)
         arguments["retry"] = AsyncRetry(NoBackoff(), 0)
         return AsyncConnectionPool(
-            connection_class=self._class(is_async=True),
-            max_connections=self.max_connections,
+            connection_class=whole(self._class(is_async=True), is_async=True),
+            max_connections=self.max_connections or UNLIMITED,
             **arguments,
         )
 
@@ -186,7 +190,7 @@ class Server:
         Raises:
             redis.exceptions.ConnectionError: ``is_single``, and the server cannot be reached.
         """
-        return Redis(connection_pool=pool, single_connection_client=is_single)
+        return Client(connection_pool=pool, single_connection_client=is_single)
 
     def async_client(self, pool: Any) -> AsyncRedis:
         """Make an asyncio client on a pool."""

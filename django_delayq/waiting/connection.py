@@ -82,8 +82,11 @@ class DedicatedConnection:
             self._connection = self._new()  # another node may hold the key now
         try:
             self._connection.connect()
-        except LOST:
-            self._doubt()
+        except BaseException as error:
+            # An interrupt may leave it half open.
+            self.close()
+            if isinstance(error, LOST):
+                self._doubt()
             raise
         return True
 
@@ -106,8 +109,8 @@ class DedicatedConnection:
 
     def command(self, *command: bytes | str | int | float) -> Any:
         """Send one command and return its reply. Never repeat it."""
-        self.connect()
         try:
+            self.connect()
             self.send(*command)
             return self.read()
         except ResponseError:

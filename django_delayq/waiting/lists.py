@@ -93,6 +93,11 @@ def wait_for_any(
             peek.close()
         most_ms = pause_ms(client, BACKOFF_MS)
         time.sleep(max(0, min(end_ms - monotonic_ms(), most_ms)) / 1000)
+    except BaseException:
+        # An interrupt may have come between what a peek sent and its note of that.
+        for peek in borrowed:
+            peek.close()
+        raise
     finally:
         for peek in borrowed:
             peeks.give_back(peek)

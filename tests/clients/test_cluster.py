@@ -199,11 +199,11 @@ def test_threads_that_wait_for_a_cluster_that_is_away_share_the_answer(
     entered = threading.Semaphore(0)
 
     class Lock:
-        def acquire(self, **options: Any) -> bool:
+        def __enter__(self) -> None:
             entered.release()
-            return waiting.acquire(**options)
+            waiting.acquire()
 
-        def release(self) -> None:
+        def __exit__(self, *error: object) -> None:
             waiting.release()
 
     monkeypatch.setattr(slots, "_lock", Lock())
