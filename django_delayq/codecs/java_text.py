@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from uuid import UUID
 
-from django_delayq.codecs.values import EPOCH, Float, JavaEnum
+from django_delayq.codecs.values import EPOCH, Float, JavaEnum, shortest
 from django_delayq.exceptions import EncodeError
 from django_delayq.redaction import show
 
@@ -22,7 +22,7 @@ def double_text(value: float) -> str:
     Shape: as many digits as tell the number from its neighbours, at least one after the point;
     below 10⁻³ and from 10⁷ on, an exponent.
     """
-    text = float.__repr__(value)
+    text = float.__repr__(shortest(value) if isinstance(value, Float) else value)
     if value != value:
         return "NaN"
     if text in ("inf", "-inf"):

@@ -107,12 +107,16 @@ class Float(float):
 
     Holds the shortest decimal that names the 32-bit number, as Java prints it, so that
     ``Float(0.1) == 0.1``, though the double nearest to the float is 0.10000000149011612.
+    From 2**24 on every float is a whole number, and is held exactly: ``Float(2**31) == 2**31``.
     """
 
     __slots__ = ()
 
     def __new__(cls, value: float = 0.0) -> Self:
-        return super().__new__(cls, _shortest(float(value)))
+        short = shortest(float(value))
+        if abs(short) >= WHOLE_FROM:
+            (short,) = struct.unpack("<f", struct.pack("<f", short))
+        return super().__new__(cls, short)
 
     def __repr__(self) -> str:
         return f"Float({float(self)})"
@@ -120,7 +124,12 @@ class Float(float):
     __str__ = float.__repr__
 
 
-def _shortest(value: float) -> float:
+#: From here on a 32-bit number has no places behind the point, and may have more digits than name it.
+WHOLE_FROM = 2.0**24
+
+
+def shortest(value: float) -> float:
+    """Return the number with the fewest digits that is the same as a 32-bit number."""
     try:
         bits = struct.pack("<f", value)
     except OverflowError:

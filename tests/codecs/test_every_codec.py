@@ -13,6 +13,7 @@ from django_delayq.codecs.values import (
     INT_MIN,
     LONG_MAX,
     LONG_MIN,
+    Float,
     Instant,
     JavaEnum,
     JavaObject,
@@ -181,3 +182,15 @@ def test_what_cannot_be_written_is_not_repeated(name, value):
     assert refusal or isinstance(value, bytearray)
     assert len(refusal or "") < 500
     assert "hunter2" not in (refusal or "")
+
+
+@pytest.mark.parametrize("name", TYPED)
+@pytest.mark.parametrize("number", [2**24 + 2, 2**31, -(2**31), 2**100])
+def test_float_of_a_whole_number_is_that_number(name, number):
+    codec = get_codec(name)
+
+    # Alone, JSON has only the digits that Java prints, without a type.
+    (value,) = codec.decode(codec.encode([Float(number)]))
+
+    assert value == number
+    assert int(value) == number

@@ -34,6 +34,7 @@ from django_delayq.exceptions import EncodeError
         (Float(3.4028235e38), "3.4028235E38"),
         (Float(1e-45), "1.4E-45"),
         (Float(33554432), "3.3554432E7"),
+        (Float(2147483648), "2.1474836E9"),
     ],
 )
 def test_double_is_printed_as_java_does(value, text):
