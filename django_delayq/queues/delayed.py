@@ -7,6 +7,7 @@ import asyncio
 import os
 import threading
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, TypeVar
@@ -24,7 +25,7 @@ from django_delayq.clock import boottime_ms
 from django_delayq.codecs import Codec
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import REPEAT_MS
-from django_delayq.exceptions import DecodeError
+from django_delayq.exceptions import DecodeError, DelayqError
 from django_delayq.logs import get_log
 from django_delayq.queues import calls
 from django_delayq.queues.options import check_limit, options_of, signed_for
@@ -33,6 +34,7 @@ from django_delayq.queues.transfer.push import QueuePush, service
 from django_delayq.queues.transfer.task import QueueTransferTask
 from django_delayq.redaction import hide_url
 from django_delayq.waiting.channel import ChannelListener
+from django_delayq.waiting.connection import address_of
 from django_delayq.wire import calls as wire_calls
 from django_delayq.wire.calls import PAGE, START, Cursor, FramePage
 from django_delayq.wire.delay import Delay, parse_delay
@@ -63,9 +65,8 @@ class DelayedQueue:
     """Elements that go to the queue ``name`` once their delay is over.
 
     Like a Redisson object, it transfers due elements, whoever offered them, from its creation until `destroy`. Elements
-    arrive only while such an object, a worker or a Java client lives. (An object made without a connection begins with
-    its first use.) One object serves any number of threads; every method has an async twin whose name begins with
-    ``a``.
+    arrive only while such an object, a worker or a Java client lives. After a fork, the child begins with its first
+    call. One object serves any number of threads; every method has an async twin whose name begins with ``a``.
 
     Waiting elements are seen in the order in which they were offered; without an insertion list, by start time. Values
     are compared as payloads, after encoding.
@@ -112,7 +113,9 @@ class DelayedQueue:
         self._left_over: list[Any] = []
         self._pid = 0
         self._is_destroyed = False
-        if not self._clients.is_own:
+        # If the settings name no server yet, or none that can be found, the first call begins, or raises the error.
+        later = (DelayqError, RedisError, OSError) if self._clients.is_own else ()
+        with suppress(*later):
             self._hold()
 
     def __repr__(self) -> str:
@@ -315,14 +318,22 @@ class DelayedQueue:
         return await aperform(await self._clients.of_loop(), steps)
 
     def _hold(self) -> None:
-        """Keep the transfer of this queue running. A fork ends its thread, so a child starts it again."""
-        if self._is_destroyed or self._pid == os.getpid():
+        """Keep the transfer of this queue running.
+
+        A fork ends its thread, so a child starts it again. If the settings name another server, it moves there.
+        """
+        if self._is_destroyed:
             return
-        self._pid = os.getpid()
+        client, pid = self._clients.shared(), os.getpid()
+        if client is self._held and pid == self._pid:
+            return
         if self._held is not None:
-            service.resume(self._held, self.name)
-            return
-        client = self._held = self._clients.shared()
+            if address_of(self._held) == address_of(client):
+                self._held, self._pid = client, pid
+                service.resume(client, self.name)
+                return
+            self._release()
+        self._held, self._pid = client, pid
 
         def make_task(listener: ChannelListener) -> QueueTransferTask:
             return QueueTransferTask(

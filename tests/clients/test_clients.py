@@ -53,12 +53,49 @@ class TestOwnClients:
             queue.offer("x", 0)
         queue.destroy()
 
-    @pytest.mark.usefixtures("default")
-    def test_first_use_begins_to_transfer_and_destroy_ends_it(
+    def test_object_that_was_made_before_there_is_one_transfers_with_its_first_call(
         self, client: redis.Redis, queue_name: str
     ) -> None:
         queue = DelayedQueue(queue_name)
+        with pytest.raises(InvalidSettings):
+            len(queue)
+        own_clients.find = lambda: servers.Server.of(client)
+
+        assert len(queue) == 0
+        assert service.usage(client, queue_name) == 1
+        queue.destroy()
+
+    @pytest.mark.usefixtures("default")
+    def test_object_delivers_from_its_creation_on(self, queue_name: str) -> None:
+        with DelayedQueue(queue_name, connection=None) as first:
+            first.offer("x", 0.05)
+        # Nobody transfers now.
+
+        with DelayedQueue(queue_name):
+            assert BlockingQueue(queue_name).poll(20) == "x"
+
+    def test_transfer_moves_with_the_settings(
+        self, client: redis.Redis, server: Server, queue_name: str
+    ) -> None:
+        own_clients.find = lambda: servers.Server.of(client)
+        queue = DelayedQueue(queue_name)
+        other = redis.Redis.from_url(server.url, db=1)
+        own_clients.forget()
+        own_clients.find = lambda: servers.Server.of(other)
+
+        assert len(queue) == 0
+
         assert service.usage(client, queue_name) == 0
+        assert service.usage(other, queue_name) == 1
+        queue.destroy()
+        other.close()
+
+    @pytest.mark.usefixtures("default")
+    def test_creation_begins_to_transfer_and_destroy_ends_it(
+        self, client: redis.Redis, queue_name: str
+    ) -> None:
+        queue = DelayedQueue(queue_name)
+        assert service.usage(client, queue_name) == 1
 
         queue.offer("x", LATER)
         assert service.usage(client, queue_name) == 1
