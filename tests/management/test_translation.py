@@ -14,6 +14,7 @@ from django.utils.translation import to_language
 from django_delayq import State, pause, schedule
 from django_delayq.delivery.workers import RunningJob
 from django_delayq.management import commands
+from django_delayq.management.commands.delayq_jobs import ENDED
 from tests.catalog import LANGUAGES, english_beside
 from tests.jobs import samples
 from tests.jobs.conftest import LATER
@@ -45,7 +46,8 @@ def test_help_of_each_verb_is_translated(pseudo: None) -> None:
     parser = load_command_class("django_delayq", "delayq_jobs").create_parser("", "")
     (verbs,) = (a for a in parser._actions if a.dest == "verb")
     django = BaseCommand().create_parser("", "")._option_string_actions
-    states = "|".join(State)
+    # `list` takes one word more.
+    states = "|".join([*State, ENDED])
 
     for name, verb in verbs.choices.items():
         helps = [
