@@ -1,7 +1,10 @@
-"""Jobs that are held for a worker that knows their tasks or keys."""
+"""Jobs that are held for a worker that knows their tasks or keys, or whose code takes their arguments."""
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
+
+import msgspec
 
 from django_delayq.calls.call import Argument, Call
 from django_delayq.calls.script import bind
@@ -12,6 +15,10 @@ from django_delayq.delivery.settling import slot_keys
 
 #: The longest name of a task whose jobs can be held, bytes.
 MAX_HELD_NAME = 255
+#: How the names begin under which jobs are held whose arguments a worker's code does not take.
+ARGUMENTS = "arguments "
+#: The longest such name, bytes: it has the names of all keyword arguments.
+MAX_HELD_CALL = 1_024
 #: How many names of tasks one `release` looks at.
 HELD_NAMES = 100
 
@@ -21,7 +28,7 @@ class Held(NamedTuple):
 
     token: str
     fence: bytes
-    #: The name of the task, as `can_be_held` accepts it, or of the key.
+    #: The name of the task, as `can_be_held` accepts it, or of the key; or `Shape.held_name`.
     name: str
     #: Why it is held, as users read it.
     why: str
@@ -29,14 +36,46 @@ class Held(NamedTuple):
     hold_ms: int | None
 
 
-def can_be_held(name: str) -> bool:
-    """Return whether jobs of a task can be held: its name can be sent, and fits into the set of all that is held."""
+class Shape(NamedTuple):
+    """What decides whether a function takes the arguments of a call. A worker reads it from the name of held jobs."""
+
+    task: str
+    #: How many positional arguments there are.
+    positional: int
+    #: The names of the others.
+    names: tuple[str, ...]
+
+    @property
+    def held_name(self) -> str:
+        """The name under which jobs of such a call are held."""
+        parts = [self.task, self.positional, *sorted(self.names)]
+        return ARGUMENTS + json.dumps(parts, separators=(",", ":"), ensure_ascii=False)
+
+    @classmethod
+    def of_held(cls, name: str) -> "Shape | None":
+        """Read what `held_name` wrote; None: it is another name."""
+        if not name.startswith(ARGUMENTS):
+            return None
+        try:
+            task, count, *names = msgspec.json.decode(
+                name[len(ARGUMENTS) :], type=list[str | int]
+            )
+        except (msgspec.MsgspecError, ValueError):
+            # Anybody may have put a member there.
+            return None
+        if not isinstance(task, str) or not isinstance(count, int):
+            return None
+        return cls(task, count, tuple(map(str, names)))
+
+
+def can_be_held(name: str, most: int = MAX_HELD_NAME) -> bool:
+    """Return whether jobs can be held under a name: it can be sent, and fits into the set of all that is held."""
     try:
         # One of Java's codecs may bring half a surrogate pair, which cannot be sent.
         encoded = name.encode()
     except UnicodeEncodeError:
         return False
-    return len(encoded) <= MAX_HELD_NAME and b"\0" not in encoded
+    return len(encoded) <= most and b"\0" not in encoded
 
 
 def hold(
@@ -103,18 +142,20 @@ def release(
 class HeldNames(NamedTuple):
     """The reply to a `held_names` call."""
 
-    #: How many are held for each name: that of a task, ``key `` and the id of a key, ``format `` and its number, or ``batch ``
-    #: for all batches together.
+    #: How many are held for each name: that of a task, ``key `` and the id of a key, ``format `` and its number,
+    #: `Shape.held_name`, or ``batch `` for all batches together.
     counts: dict[str, int]
     #: How many are held for further names.
     rest: int
 
 
-def held_names(keys: DeliveryKeys, *, limit: int = 20) -> Call[HeldNames]:
-    """Count held jobs by what they are held for, up to ``limit`` names."""
+def held_names(
+    keys: DeliveryKeys, *, limit: int = 20, prefix: str = ""
+) -> Call[HeldNames]:
+    """Count held jobs by what they are held for, up to ``limit`` names that begin with ``prefix``."""
     return Call(
         *bind(PACKAGES, "held_names", keys),
-        (limit,),
+        (limit, prefix),
         _read_held_names,
     )
 

@@ -40,7 +40,7 @@ STATE_NOTES = {
     ),
     "retrying": gettext_lazy("Waits for its next attempt."),
     "held": gettext_lazy(
-        "Its last error says why: its task is paused, and it runs when that is resumed; or its limit is full, and it runs when another has ended; or it is the callback of a batch, and runs when all jobs of that have ended; or the worker that had it knows neither its task nor its key, and it runs once one that does starts."
+        "Its last error says why: its task is paused, and it runs when that is resumed; or its limit is full, and it runs when another has ended; or it is the callback of a batch, and runs when all jobs of that have ended; or the worker that had it does not know its task or its key, or its code does not take the arguments, and the job runs once a worker starts that can run it."
     ),
     "succeeded": gettext_lazy(
         "Ended well. The server forgets it half a minute after the end."

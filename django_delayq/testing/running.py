@@ -84,7 +84,7 @@ def _begin(attempt: Attempt) -> tuple[TaskDefinition | None, BaseException | Non
     """Read an attempt; return its task, None if it does not start, and what reading it has raised."""
     read = attempt.read_if_quick() or attempt.read()
     task = attempt.take(read)
-    error = read if isinstance(read, BaseException) else None
+    error = read if isinstance(read, BaseException) else attempt.misfit
     return (task if task is not None and attempt.may_start() else None), error
 
 

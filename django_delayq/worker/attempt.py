@@ -21,13 +21,20 @@ from django_delayq import logs
 from django_delayq.clock import boottime_ms
 from django_delayq.conf import QueueSettings, get_keyring, get_settings
 from django_delayq.delivery.claiming import Leased
-from django_delayq.delivery.holding import Held, can_be_held
+from django_delayq.delivery.holding import (
+    MAX_HELD_CALL,
+    MAX_HELD_NAME,
+    Held,
+    Shape,
+    can_be_held,
+)
 from django_delayq.delivery.settling import Done, Failed, Rejected
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import (
     DecodeError,
     DelayqError,
     EncodeError,
+    InvalidArguments,
     InvalidResult,
     InvalidTask,
     LeaseLost,
@@ -143,10 +150,13 @@ class Attempt:
     is_unrun = False
     #: The server refused this end; it is told again later.
     is_refused = False
-    #: What the job is held for: the name of the task, or of the signing key, that this process does not know.
+    #: What the job is held for: the name of the task, or of the signing key, that this process does not know; or the call
+    #: that its code does not take.
     unknown_task = ""
     #: How long the job is held; None: without a limit.
     hold_ms: int | None = None
+    #: Why the function cannot be called with the arguments; None: it can.
+    misfit: InvalidArguments | None = None
     #: The lease ended before the attempt began.
     is_late = False
     #: The task does not react to its time limit.
@@ -342,9 +352,25 @@ class Attempt:
         if self.is_out_of_kills:
             self._bury_unrun()
             return None
+        if not self.task.fits(self.args, self.kwargs):
+            self._take_misfit(self.task)
+            return None
         if self.options.limit is not None:
             return self._take_limited()
         return self.task
+
+    def _take_misfit(self, task: TaskDefinition) -> None:
+        """Hold a job whose arguments the function does not take: other code may have sent it, and may run it."""
+        wrong = task.misfit(self.args, self.kwargs)
+        error = InvalidArguments(
+            f"{task.name}() does not take the arguments of the job here: {wrong}"
+        )
+        self.misfit = error
+        if heard.attempts:
+            self.raised = error
+        shape = Shape(task.name, len(self.args), tuple(self.kwargs))
+        if not self._hold_for_code(shape.held_name, error, MAX_HELD_CALL):
+            self._reject(Verdict.QUARANTINE, error, kind="task")
 
     def _take_limited(self) -> TaskDefinition | None:
         """Do as `take` for a task with a limit."""
@@ -394,8 +420,12 @@ class Attempt:
     def _hold(self, error: TaskNotFound) -> bool:
         """Hold the job for a worker that knows its task, if the settings allow it and the name can be held."""
         name = error.task
+        return name is not None and self._hold_for_code(name, error, MAX_HELD_NAME)
+
+    def _hold_for_code(self, name: str, error: DelayqError, most: int) -> bool:
+        """Hold the job under a name for a worker with other code, if the settings allow it and the name can be held."""
         hold_s = get_settings().worker.hold_unknown_s
-        if name is None or not can_be_held(name) or not hold_s:
+        if not can_be_held(name, most) or not hold_s:
             return False
         self.hold_ms = round(hold_s * 1000)
         self.unknown_task, self.message = name, text_of(error)

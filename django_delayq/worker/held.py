@@ -1,11 +1,11 @@
-"""Releases held jobs whose tasks this process knows, or are no longer paused, as many as it can soon start."""
+"""Releases held jobs that this process can run by now, as many as it can soon start."""
 
 from redis.client import Redis
 
 from django_delayq.calls.running import run
 from django_delayq.conf import QueueSettings, get_keyring
 from django_delayq.delivery import holding, limiting, pausing
-from django_delayq.jobs.registry import all_tasks, get_handler
+from django_delayq.jobs.registry import all_tasks, find_task, get_handler
 from django_delayq.logs import get_log
 from django_delayq.worker import telling
 from django_delayq.worker.pausing import Pauses
@@ -14,6 +14,8 @@ logger = get_log("django_delayq.worker")
 
 #: How often a process looks among held jobs for tasks that it knows.
 LOOK_AT_HELD_MS = 5_000.0
+#: How many different calls it looks at among those that other code did not take.
+MOST_SHAPES = 1_000
 
 
 class HeldJobs:
@@ -48,6 +50,7 @@ class HeldJobs:
         names += [f"key {key}" for key in keyring.ids]
         # An older version may have held jobs because of a format that this one reads.
         names += [f"format {format}" for format in keyring.formats]
+        names += self._fitting_names()
         if get_handler(settings.name) is not None:
             names.append("")
         call = holding.release(
@@ -69,8 +72,27 @@ class HeldJobs:
             telling.tell_ends(settings.name, reply.ends)
         if reply.quarantined:
             logger.error(
-                "queue %s: %d jobs went to quarantine: they were held, and no worker that knows their tasks came in time",
+                "queue %s: %d jobs went to quarantine: they were held, and no worker that can run them came in time",
                 settings.name,
                 reply.quarantined,
             )
         return reply.released + loosened.released > 0
+
+    def _fitting_names(self) -> list[str]:
+        """Return the names of what is held because other code did not take the arguments, and ours does."""
+        call = holding.held_names(
+            self._settings.keys, limit=MOST_SHAPES, prefix=holding.ARGUMENTS
+        )
+        return [
+            name for name in run(self._client, call).counts if _takes_call_held_as(name)
+        ]
+
+
+def _takes_call_held_as(name: str) -> bool:
+    shape = holding.Shape.of_held(name)
+    task = None if shape is None else find_task(shape.task)
+    return (
+        shape is not None
+        and task is not None
+        and task.fits(range(shape.positional), dict.fromkeys(shape.names))
+    )

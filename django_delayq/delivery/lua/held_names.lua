@@ -3,10 +3,11 @@
 -- Prelude  clock, window, frame, job, held
 -- Keys     held_tasks
 -- ARGV[1]  most names to return
+-- ARGV[2]  how the names begin; empty: all names
 -- Returns  how many are held for further names; then the name of a task or a key, or 'batch ', and how many are held for it,
 --          in turn
 
-local names_left = tonumber(ARGV[1])
+local names_left, prefix = tonumber(ARGV[1]), ARGV[2]
 
 local reply = { 0 }
 local function first_from(start)
@@ -14,8 +15,8 @@ local function first_from(start)
   return member, member and redis.call('ZRANK', keys.held_tasks, member) or redis.call('ZCARD', keys.held_tasks)
 end
 
-local member, rank = first_from('')
-while member and names_left > 0 do
+local member, rank = first_from(prefix)
+while member and names_left > 0 and member:sub(1, #prefix) == prefix do
   local name = split_member(member)
   -- Each batch has a name of its own, and may hold only one job.
   if name and name:sub(1, 6) == 'batch ' then name = 'batch ' end
@@ -28,5 +29,5 @@ while member and names_left > 0 do
   end
   member, rank = behind, next_rank
 end
-if member then reply[1] = redis.call('ZCARD', keys.held_tasks) - rank end
+if member and prefix == '' then reply[1] = redis.call('ZCARD', keys.held_tasks) - rank end
 return reply
