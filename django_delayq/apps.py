@@ -1,10 +1,13 @@
-"""The app of the package. Once all apps are loaded, it imports the ``tasks`` module of each."""
+"""The app of the package. Once all apps are loaded, it imports the ``tasks`` module of each, and ``MODULES``."""
+
+from importlib import import_module
 
 from django.apps import AppConfig
 from django.utils.module_loading import autodiscover_modules
 from django.utils.translation import gettext_lazy
 
 from django_delayq import checks, conf
+from django_delayq.exceptions import InvalidSettings
 from django_delayq.jobs.envelope import signed_for
 from django_delayq.queues.options import set_default_options, set_signer
 from django_delayq.testing import mode
@@ -22,3 +25,25 @@ class DelayqConfig(AppConfig):
         set_default_options(conf.queue_options)
         set_signer(signed_for)
         autodiscover_modules("tasks")
+        import_modules()
+
+
+def import_modules() -> None:
+    """Import what ``DELAYQ["MODULES"]`` names.
+
+    Raises:
+        InvalidSettings: a module cannot be imported.
+    """
+    try:
+        names = conf.get_settings().modules
+    except InvalidSettings:
+        # `manage.py check` says what is wrong.
+        return
+    for name in names:
+        try:
+            import_module(name)
+        except Exception as error:
+            raise InvalidSettings(
+                f"DELAYQ['MODULES'] names {name!r}, which cannot be imported: {type(error).__name__}: {error}. Correct the"
+                " name, or the module: without it a worker can only hold the jobs of its tasks"
+            ) from error

@@ -338,6 +338,8 @@ class Settings:
     statistics: int = 1_000
     #: What a machine has to send to read the metrics, as ``Authorization: Bearer …``; None: only staff reads them.
     metrics_token: str | None = field(default=None, repr=False)
+    #: Modules that are imported beside the ``tasks`` of each app, because they define tasks.
+    modules: tuple[str, ...] = ()
     #: Dotted paths of what is called around each task, the outermost first, in the style of Django's MIDDLEWARE.
     middleware: tuple[str, ...] = ()
     #: Dotted paths of contexts that travel with each job, such as "django_delayq.context.Locale".
@@ -559,6 +561,13 @@ def _are_paths(value: Any) -> bool:
     )
 
 
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(
+        isinstance(item, str) and all(part.isidentifier() for part in item.split("."))
+        for item in value
+    )
+
+
 #: What jobs may do in tests; see `Settings.test`.
 TEST_MODES = ("captured", "immediate", "server", "connection")
 
@@ -623,6 +632,11 @@ _TOP: dict[str, tuple[str, _Check, str]] = {
         _optional(_is_token),
         f"a string of at least {SHORTEST_SECRET} printable ASCII characters without spaces, such as"
         " secrets.token_urlsafe() returns, or None",
+    ),
+    "MODULES": (
+        "modules",
+        _are_names,
+        "a list of modules, such as 'shop.jobs'",
     ),
     "MIDDLEWARE": (
         "middleware",
@@ -1011,6 +1025,7 @@ def read_settings(value: Any) -> Settings:
         keep_ended=keep,
         statistics=value.get("STATISTICS", Settings.statistics),
         metrics_token=hide(value.get("METRICS_TOKEN")),
+        modules=tuple(value.get("MODULES", ())),
         middleware=tuple(value.get("MIDDLEWARE", ())),
         context=tuple(value.get("CONTEXT", ())),
         test=value.get("TEST", Settings.test),

@@ -1,4 +1,4 @@
-"""What ``manage.py check`` says about a backend of ours in ``TASKS``, and the modules that a worker has to import."""
+"""What ``manage.py check`` says about a backend of ours in ``TASKS``."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
@@ -30,13 +30,6 @@ _OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
             or (isinstance(value, int) and not isinstance(value, bool) and value >= 1)
         ),
         "a whole number, 1 or more",
-    ),
-    "MODULES": (
-        lambda value: (
-            isinstance(value, list | tuple)
-            and all(isinstance(name, str) and name for name in value)
-        ),
-        "a list of the names of modules",
     ),
 }
 

@@ -1,7 +1,7 @@
 """Maps names to the tasks of this process, and queues to the handlers of their foreign payloads.
 
 A payload never names a module to import. It names a task that was registered when the ``tasks.py`` of an installed
-app was imported.
+app, or one of ``DELAYQ["MODULES"]``, was imported.
 """
 
 from functools import lru_cache
@@ -58,7 +58,7 @@ def get_task(name: str) -> TaskDefinition:
         raise TaskNotFound(
             f"no task is registered as {show(name)}."
             + _suggestion(name)
-            + f" Put it in tasks.py of an app in INSTALLED_APPS, or give name={show(name)} to the function that replaced it;"
+            + f" Put it in tasks.py of an app in INSTALLED_APPS, name its module in DELAYQ['MODULES'], or give name={show(name)} to the function that replaced it;"
             " a worker that has it runs its jobs.",
             name,
         ) from None

@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from importlib import import_module
 from typing import Any
 
 from django.conf import settings
@@ -14,23 +13,12 @@ from django_delayq.redaction import show
 
 
 def prepare_tasks() -> None:
-    """Import the modules that ``MODULES`` of our backends name, and hear of the ends of tasks if somebody listens.
+    """Hear of the ends of tasks if somebody listens.
 
     Raises:
-        InvalidSettings: a module, or our backend, cannot be imported.
+        InvalidSettings: our backend cannot be imported.
     """
-    ours = _ours()
-    for alias, params in ours.items():
-        for name in params.get("OPTIONS", {}).get("MODULES", ()):
-            try:
-                import_module(name)
-            except Exception as error:
-                raise InvalidSettings(
-                    f"TASKS[{alias!r}]['OPTIONS']['MODULES'] names {show(name)}, which cannot be imported:"
-                    f" {type(error).__name__}: {error}. Correct the name, or the module: without it a worker can only hold"
-                    " the jobs of its tasks"
-                ) from error
-    if ours:
+    if _ours():
         # Only here it is known that the package for Django 5.2 is there.
         from django_delayq.backend import ends
 

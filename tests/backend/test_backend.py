@@ -433,7 +433,7 @@ def problems(alias: str = "default") -> list[tuple[str, str]]:
 
 
 def test_check_finds_nothing_wrong(configure, tasks) -> None:
-    tasks({"ON_COMMIT": "other", "RESULT_TTL": 60, "MAX_ATTEMPTS": 1, "MODULES": []})
+    tasks({"ON_COMMIT": "other", "RESULT_TTL": 60, "MAX_ATTEMPTS": 1})
 
     assert problems() == []
 
@@ -443,7 +443,7 @@ def test_check_finds_nothing_wrong(configure, tasks) -> None:
     [
         ({"RESULT_TTL": 0}, "['RESULT_TTL'] is 0."),
         ({"MAX_ATTEMPTS": True}, "['MAX_ATTEMPTS'] is True."),
-        ({"MODULES": "shop.jobs"}, "['MODULES'] is 'shop.jobs'."),
+        ({"MODULES": ["shop.jobs"]}, "has the unknown key 'MODULES'."),
         ({"ON_COMMIT": 5}, "['ON_COMMIT'] is 5."),
         ({"ON_COMMIT": "nowhere"}, "'nowhere', which is not in DATABASES."),
         ({"RESULT_TLL": 5}, "has the unknown key 'RESULT_TLL'."),
@@ -476,7 +476,7 @@ def test_check_finds_unknown_and_long_names_of_queues(configure, settings) -> No
         ("QUEUES", None, "is None: give a list of names"),
         ("QUEUES", [5, "default"], "is [5, 'default']: give a list of names"),
         ("OPTIONS", None, "is None: give a dict"),
-        ("OPTIONS", ["MODULES"], "is ['MODULES']: give a dict"),
+        ("OPTIONS", ["RESULT_TTL"], "is ['RESULT_TTL']: give a dict"),
     ],
 )
 def test_backend_says_which_setting_it_cannot_be_made_with(

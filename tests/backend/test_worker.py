@@ -4,9 +4,9 @@ import json
 import sys
 
 import pytest
-from django.core.management import call_command
-from django.core.management.base import CommandError
 
+from django_delayq import conf
+from django_delayq.apps import import_modules
 from django_delayq.exceptions import InvalidSettings
 from django_delayq.jobs import registry
 from django_delayq.management import backends
@@ -25,13 +25,7 @@ def modules(settings, tmp_path, monkeypatch):
     def write(**sources: str) -> None:
         for name, source in sources.items():
             (tmp_path / f"{name}.py").write_text(source)
-        settings.TASKS = {
-            "default": {
-                "BACKEND": BACKEND,
-                "QUEUES": [],
-                "OPTIONS": {"MODULES": list(sources)},
-            }
-        }
+        settings.DELAYQ = {**settings.DELAYQ, "MODULES": list(sources)}
 
     yield write
     for name in ("delayq_jobs_a", "delayq_jobs_b"):
@@ -40,45 +34,52 @@ def modules(settings, tmp_path, monkeypatch):
 
 DEFINES = f"""
 from {samples.task.__module__.partition(".base")[0]} import task
+from django_delayq import delayed_task
 
 @task
 def greet():
     return "hello"
+
+@delayed_task
+def wave():
+    return "hello"
 """
 
 
-def test_modules_are_imported_and_their_tasks_registered(modules) -> None:
+def test_modules_are_imported_and_tasks_of_both_kinds_registered(modules) -> None:
     modules(delayq_jobs_a=DEFINES)
 
-    backends.prepare_tasks()
+    import_modules()
 
     assert registry.find_task("delayq_jobs_a.greet") is not None
+    assert registry.find_task("delayq_jobs_a.wave") is not None
 
 
 @pytest.mark.parametrize(
     ("source", "why"),
     [("import nothing_here", "ModuleNotFoundError: No module"), ("1 / 0", "ZeroDiv")],
 )
-def test_module_that_cannot_be_imported_is_named(
-    modules, configure, source, why
-) -> None:
+def test_module_that_cannot_be_imported_is_named(modules, source, why) -> None:
     modules(delayq_jobs_b=source)
 
-    with pytest.raises(CommandError) as told:
-        call_command("delayq_worker", burst=True, skip_checks=True)
+    with pytest.raises(InvalidSettings, match=why) as told:
+        import_modules()
 
-    assert "['MODULES'] names 'delayq_jobs_b', which cannot be imported: " in str(
+    assert "DELAYQ['MODULES'] names 'delayq_jobs_b', which cannot be imported: " in str(
         told.value
     )
-    assert why in str(told.value)
 
 
-def test_modules_of_other_backends_are_left_alone(modules, settings) -> None:
-    modules(delayq_jobs_a="1 / 0")
-    other = "tests.backend.test_backend.OtherBackend"
-    settings.TASKS = {"default": {**settings.TASKS["default"], "BACKEND": other}}
+@pytest.mark.parametrize("wrong", ["shop.jobs", [5], [""]])
+def test_modules_that_are_no_list_of_names_are_left_to_the_check(
+    settings, wrong
+) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "MODULES": wrong}
 
-    backends.prepare_tasks()
+    import_modules()
+
+    (problem,) = conf.find_problems(settings.DELAYQ)
+    assert (problem.id, problem.hint[:14]) == ("E003", "Give a list of")
 
 
 def test_backend_of_others_that_cannot_be_imported_is_left_alone(settings) -> None:
@@ -95,21 +96,20 @@ def test_backend_of_ours_that_cannot_be_imported_is_named(settings) -> None:
 
 
 def test_killed_task_runs_again_and_counts_both_attempts(
-    configure, queue_name, client, program, burst
+    configure, settings, queue_name, client, program, burst
 ) -> None:
     configure(worker={"PROCESSES": 1, "THREADS": 1})
     upgrade(client, queue_name, burst)
     task = samples.die_once.using(queue_name=queue_name)
     result = task.enqueue()
+    ours = {"BACKEND": BACKEND, "QUEUES": []}
     # No app of the program's project has these tasks.
-    ours = {
-        "BACKEND": BACKEND,
-        "QUEUES": [],
-        "OPTIONS": {"MODULES": [samples.__name__]},
-    }
+    settings.DELAYQ = {**settings.DELAYQ, "MODULES": [samples.__name__]}
 
     program(
         *("--queue", queue_name),
+        # The system checks import a project's URLs, and with them most of its modules.
+        "--skip-checks",
         environment={"WORKER_TEST_TASKS": json.dumps({"default": ours})},
     )
     wait_until(

@@ -49,14 +49,12 @@ if APP == "django_delayq":
         "WORKER": {"LEASE": 3.0 if IS_TUNED else 30.0},
     }
     if os.environ.get("BENCH_DELAYQ") == "tasks":
+        DELAYQ["MODULES"] = ["benchmarks.peers.adapters.delayq_tasks"]
         TASKS = {
             "default": {
                 "BACKEND": "django_delayq.backend.DelayqBackend",
                 "QUEUES": QUEUE_NAMES,
-                "OPTIONS": {
-                    "RESULT_TTL": 60,
-                    "MODULES": ["benchmarks.peers.adapters.delayq_tasks"],
-                },
+                "OPTIONS": {"RESULT_TTL": 60},
             }
         }
 elif APP == "django_tasks_redis":
