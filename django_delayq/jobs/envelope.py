@@ -7,7 +7,17 @@ decode and encode the envelope without changing the signed text. The scripts rea
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from array import array
+from collections import deque
+from collections.abc import (
+    Callable,
+    Iterator,
+    Mapping,
+    Sequence,
+    Set,
+    ValuesView,
+)
+from dataclasses import is_dataclass
 from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -405,14 +415,19 @@ def _plain(value: Any, path: str, depth: int) -> Any:
     if issubclass(cls, str):
         return str.__str__(value)
     if issubclass(cls, int):
-        return int(value)
+        return int.__int__(value)
     if issubclass(cls, float):
         if not math.isfinite(value):
             raise InvalidArguments(
                 f"{path} is {float(value)!r}, which JSON does not have; pass None or a string instead"
             )
-        return float(value)
+        return float.__float__(value)
     if issubclass(cls, dict):
+        if hasattr(cls, "getlist"):
+            raise InvalidArguments(
+                f"{path} is a {cls.__qualname__}, which may have many values for a key, and JSON has one; pass value.dict()"
+                " for the last value of each key, or dict(value.lists()) for all of them"
+            )
         for key in value:
             if not issubclass(type(key), str):
                 raise InvalidArguments(
@@ -451,7 +466,8 @@ _INSTEAD: tuple[tuple[type | tuple[type, ...], str], ...] = (
     (timedelta, "value.total_seconds()"),
     ((UUID, Decimal, PurePath), "str(value)"),
     ((bytes, bytearray, memoryview), "text, such as base64.b64encode(value).decode(),"),
-    ((set, frozenset), "list(value)"),
+    (Mapping, "dict(value)"),
+    ((Set, ValuesView, Iterator, range, deque, array), "list(value)"),
     (Enum, "value.value"),
 )
 
@@ -460,6 +476,8 @@ def _instead_of(cls: type) -> str:
     for types, advice in _INSTEAD:
         if issubclass(cls, types):
             return advice
+    if is_dataclass(cls):
+        return "dataclasses.asdict(value)"
     return "something that JSON has, such as an id,"
 
 

@@ -1,7 +1,9 @@
 import json
 import math
 import re
+from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum, IntEnum, StrEnum
@@ -12,6 +14,9 @@ from uuid import UUID
 import pytest
 from django.contrib.auth.models import User
 from django.db import models
+from django.http import QueryDict
+from django.http.request import HttpHeaders
+from django.utils.datastructures import MultiValueDict
 from django.utils.functional import SimpleLazyObject
 from django.utils.safestring import mark_safe
 from django.utils.translation import gettext_lazy
@@ -32,6 +37,7 @@ from django_delayq.jobs.envelope import (
     open_payload,
     peek_task,
     plain,
+    plain_value,
     task_text,
 )
 from django_delayq.wire import signing
@@ -389,6 +395,13 @@ def test_refused_argument_is_told_by_its_type_and_not_by_its_value(value: Any) -
     assert "hunter2" not in str(refused.value)
 
 
+@dataclass
+class Data:
+    """An argument that is no JSON."""
+
+    a: int
+
+
 @pytest.mark.parametrize(
     ("value", "said"),
     [
@@ -397,6 +410,20 @@ def test_refused_argument_is_told_by_its_type_and_not_by_its_value(value: Any) -
         ({"a": [1, -math.inf]}, "args[0]['a'][1] is -inf"),
         (b"x", "args[0] is of type bytes, which is not JSON; pass text, such as base6"),
         ({1, 2}, "args[0] is of type set, which is not JSON; pass list(value) instead"),
+        (deque([1]), "of type deque, which is not JSON; pass list(value) instead"),
+        ({}.keys(), "of type dict_keys, which is not JSON; pass list(value) instead"),
+        ({}.values(), "type dict_values, which is not JSON; pass list(value) instead"),
+        (range(2), "of type range, which is not JSON; pass list(value) instead"),
+        (iter([1]), "of type list_iterator, which is not JSON; pass list(value) ins"),
+        (HttpHeaders({}), "type HttpHeaders, which is not JSON; pass dict(value) ins"),
+        (Data(1), "of type Data, which is not JSON; pass dataclasses.asdict(value) i"),
+        (
+            QueryDict("a=1&a=2"),
+            "args[0] is a QueryDict, which may have many values for a key, and JSON has"
+            " one; pass value.dict() for the last value of each key, or"
+            " dict(value.lists()) for all of them",
+        ),
+        ({"x": [MultiValueDict({"a": [1, 2]})]}, "args[0]['x'][0] is a MultiValueDict"),
         (Decimal("1.5"), "of type Decimal, which is not JSON; pass str(value) instead"),
         (datetime(2030, 1, 1, tzinfo=UTC), "of type datetime, which is not JSON; pass"),
         (date(2030, 1, 1), "pass value.isoformat() instead"),
@@ -604,3 +631,56 @@ def test_error_of_a_codec_of_ones_own_becomes_one_of_ours() -> None:
 )
 def test_task_is_peeked_without_decoding(payload: bytes, found: bytes | None) -> None:
     assert peek_task(payload) == found
+
+
+class Level(IntEnum):
+    HIGH = 3
+
+
+class Color(StrEnum):
+    RED = "r"
+
+
+class Size(models.TextChoices):
+    SMALL = "s"
+
+
+class Loud(int):
+    def __int__(self) -> int:
+        return 0
+
+
+Point = namedtuple("Point", "x y")
+
+
+@pytest.mark.parametrize(
+    ("given", "stored"),
+    [
+        (Level.HIGH, 3),
+        (Color.RED, "r"),
+        (Size.SMALL, "s"),
+        (mark_safe("<b>"), "<b>"),
+        (Loud(5), 5),
+        (Point(1, 2), [1, 2]),
+        ((1, (2,)), [1, [2]]),
+        (OrderedDict(b=1, a=2), {"b": 1, "a": 2}),
+        (defaultdict(list, a=[1]), {"a": [1]}),
+        (Counter("aab"), {"a": 2, "b": 1}),
+        ({Color.RED: True}, {"r": True}),
+        (2**70, 2**70),
+    ],
+)
+def test_what_json_narrows_without_a_loss_is_taken(given: Any, stored: Any) -> None:
+    """The table of docs/howto/inside-a-task.md."""
+    (args, kwargs), result = plain([given], {"a": [given]}), plain_value(given, "x")
+
+    assert (args, kwargs, result) == ([stored], {"a": [stored]}, stored)
+    for each in (args[0], result):
+        assert type(each) is type(stored)
+    assert json.loads(json.dumps(args)) == args
+
+
+@pytest.mark.parametrize("key", [1, True, None, 1.5, (1,)])
+def test_key_that_is_no_text_is_refused(key: Any) -> None:
+    with pytest.raises(InvalidArguments, match="the keys of JSON are strings"):
+        plain([{key: 1}], {})
