@@ -1,12 +1,18 @@
 """What is known of a job, as a TaskResult of Django's tasks."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django_delayq import conf
-from django_delayq.backend.definition import BackendTask, DelayqTask, unchecked
+from django_delayq.backend.definition import (
+    OPTIONS,
+    BackendTask,
+    DelayqTask,
+    unchecked,
+)
 from django_delayq.backend.upstream import (
     AnyResult,
     AnyTask,
@@ -17,7 +23,12 @@ from django_delayq.backend.upstream import (
     normalize_json,
 )
 from django_delayq.delivery.states import State
-from django_delayq.exceptions import JobCancelled, JobExpired, JobFailed
+from django_delayq.exceptions import (
+    DelayqError,
+    JobCancelled,
+    JobExpired,
+    JobFailed,
+)
 from django_delayq.jobs import registry
 from django_delayq.jobs.envelope import ATOMS
 from django_delayq.jobs.job import Job
@@ -203,20 +214,31 @@ def _task_of(job: Job[Any], alias: str) -> DelayqTask:
     known = registry.find_task(job.task)
     if not isinstance(known, BackendTask):
         why = (
-            "is not registered here: import its module, or name that in MODULES of the backend's OPTIONS"
+            "is not registered here: import its module, or name that in DELAYQ['MODULES']"
             if known is None
             else "is no task of Django's: django_delayq.get_job(id) finds it"
         )
         raise TaskResultDoesNotExist(
             f"job {job.id} is of {show(job.task)}, which {why}"
         )
+    return task_of(known, job, alias)
+
+
+def task_of(definition: BackendTask, job: Job[Any], alias: str) -> DelayqTask:
+    """Return the task of a call with what the server knows of its options, and when it is due."""
+    carried = job.options or {}
+    options = definition.base
+    with suppress(DelayqError):
+        # Another version may have written options that this one does not know.
+        options = options.with_carried(carried)
     # Not by `using`, which refuses what TASKS refuses now: the job is there all the same.
     return unchecked(
-        known.task,
+        definition.task,
         priority=job.priority,
         queue_name=conf.get_settings().whole(job.queue),
         backend=alias,
         run_after=_run_after(job),
+        **{name: getattr(options, name) for name in carried if name in OPTIONS},
     )
 
 

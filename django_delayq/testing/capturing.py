@@ -328,6 +328,9 @@ _turn: ContextVar[_Turn | None] = ContextVar("turn", default=None)
 class Immediate(Recorder):
     """Runs each job as soon as it was noted, in the thread that sent it; what a job sends runs after that job."""
 
+    #: Said to whoever sends a job, see `mode.runs_at_once`.
+    runs_at_once = True
+
     def __init__(self, *, raises: bool = True) -> None:
         super().__init__("immediate()")
         self._raises = raises

@@ -64,6 +64,16 @@ def mode_in_force() -> str:
     return settings.test
 
 
+def runs_at_once() -> bool:
+    """Whether a job runs within the call that sends it."""
+    if not _servers and not is_testing():
+        return False
+    if not _servers:
+        return mode_in_force() == "immediate"
+    in_process = _servers[-1].arguments.get("in_process")
+    return getattr(in_process, "runs_at_once", False)
+
+
 def is_of_run() -> bool:
     """Whether jobs go to the server of this run of tests, as ``DELAYQ["TEST"]`` says."""
     return not _servers and mode_in_force() == "server"

@@ -18,7 +18,7 @@ VERSION = django.get_version()
 @pytest.mark.redis
 def test_django_s_own_tests_pass_with_the_backend(private_server, tmp_path) -> None:
     if django.VERSION < (6,):
-        pytest.skip("Django 5.2 has no tasks, and django-tasks publishes no tests")
+        pytest.skip("Django 5.2 has no tasks, and its source no tests of them")
     if not source_of(VERSION).exists():
         if os.environ.get("DELAYQ_TEST_REQUIRE_SOURCES") == "1":
             pytest.fail(f"{source_of(VERSION)} is missing; tests.versions brings it")

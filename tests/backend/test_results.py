@@ -1,11 +1,11 @@
 """What `get_result` says of a task, from its call to the end of its record, on a real server with a real worker."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
-from django.utils import timezone
+from django.utils import timezone as django_timezone
 
 from django_delayq import find_jobs, get_job
 from django_delayq.backend.upstream import (
@@ -22,6 +22,7 @@ from django_delayq.exceptions import (
     JobFailed,
 )
 from django_delayq.jobs import registry
+from django_delayq.testing import captured, immediate
 from tests.admin.conftest import url
 from tests.backend import samples
 from tests.polling import wait_until
@@ -40,16 +41,67 @@ def classes(result: Any) -> list[type]:
 
 
 def test_result_of_a_call_is_ready_and_is_the_call(configure, queue_name) -> None:
-    before = timezone.now() - timedelta(milliseconds=1)
+    before = django_timezone.now() - timedelta(milliseconds=1)
 
     result = samples.add.using(queue_name=queue_name).enqueue(1, b=2)
 
     assert (result.status, result.args, result.kwargs) == (READY, [1], {"b": 2})
     assert (result.attempts, result.errors, result.is_finished) == (0, [], False)
-    assert before <= result.enqueued_at <= timezone.now()
+    assert before <= result.enqueued_at <= django_timezone.now()
     assert len(result.id) <= 64
     assert task_backends["default"].get_result(result.id) == result
     assert get_job(result.id).state in (State.SCHEDULED, State.DUE)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"run_after": datetime(2050, 1, 1, 12, 0, 0, 123_456, UTC)},
+        {"run_after": datetime(2050, 1, 1, 12, tzinfo=timezone(timedelta(hours=2)))},
+        {"run_after": timedelta(hours=1, microseconds=5)},
+        {"run_after": timedelta(milliseconds=1)},
+        {"max_attempts": 3, "backoff": Backoff(base=1), "time_limit": timedelta(1)},
+        {"expires": 5, "on_expiry": "dead", "priority": 7},
+        {"unique": True, "spread": 60, "run_after": timedelta(hours=1)},
+    ],
+)
+async def test_result_of_a_call_is_what_get_result_finds(
+    configure, queue_name, options
+) -> None:
+    """With its moment as the server has it, and the options that travel with the job."""
+    task = samples.add.using(queue_name=queue_name, **options)
+
+    result = await sync_to_async(task.enqueue)(1)
+    aresult = await task.aenqueue(2)
+
+    backend = task_backends["default"]
+    assert await sync_to_async(backend.get_result)(result.id) == result
+    assert await backend.aget_result(aresult.id) == aresult
+    for name in ("max_attempts", "backoff", "expires", "on_expiry"):
+        if name in options:
+            assert getattr(result.task, name) == options[name]
+    if isinstance(options.get("run_after"), datetime):
+        off = abs(result.task.run_after - options["run_after"])
+        assert off < timedelta(milliseconds=1)
+
+
+async def test_task_that_runs_within_its_call_has_its_value_at_once(
+    configure, records
+) -> None:
+    with immediate(raises=False):
+        results = [
+            await sync_to_async(samples.add.enqueue)(1, b=2),
+            await samples.add.aenqueue(1, b=2),
+            await samples.add_async.aenqueue(1, b=2),
+        ]
+        failed = await samples.fail.aenqueue("x")
+    for result in results:
+        assert (result.status, result.return_value) == (SUCCESSFUL, 3)
+        assert result.attempts == 1
+    assert failed.status in (FAILED, READY)
+    assert classes(failed) == [LookupError]
+    with captured():
+        assert samples.add.enqueue(1).status is READY
 
 
 @pytest.mark.parametrize("name", ["add", "add_async"])
@@ -237,12 +289,12 @@ def test_expired_job_has_failed(burst, configure, queue_name, client, policy) ->
         queue_name=queue_name,
         expires=0.001,
         on_expiry=policy,
-        run_after=timezone.now() - timedelta(minutes=1),
+        run_after=django_timezone.now() - timedelta(minutes=1),
     ).enqueue(1)
     # A moment in the past means now: the job is too late once a worker comes later than that.
     job = get_job(result.id)
     wait_until(
-        lambda: (timezone.now() - job.start_time).total_seconds() > 0.05,
+        lambda: (django_timezone.now() - job.start_time).total_seconds() > 0.05,
         description="the job is too late",
     )
     burst()
@@ -323,7 +375,8 @@ def test_task_that_snoozes_is_ready_again_and_counts_one_attempt(
 
 
 def test_deferred_task_waits_for_its_moment(burst, configure, queue_name) -> None:
-    later = timezone.now() + timedelta(hours=1)
+    # To the millisecond, as the server has it.
+    later = (django_timezone.now() + timedelta(hours=1)).replace(microsecond=5_000)
     task = samples.add.using(queue_name=queue_name)
     moment, wait = (
         task.using(run_after=later).enqueue(1),
@@ -399,7 +452,9 @@ def test_task_that_is_not_registered_here_is_no_result(configure, queue_name) ->
     result = samples.add.using(queue_name=queue_name).enqueue(1)
     del registry._tasks[samples.add.module_path]
 
-    with pytest.raises(TaskResultDoesNotExist, match="name that in MODULES"):
+    with pytest.raises(
+        TaskResultDoesNotExist, match=r"name that in DELAYQ\['MODULES'\]"
+    ):
         samples.echo.get_result(result.id)
 
 
@@ -453,7 +508,7 @@ def test_wait_says_by_its_class_how_a_job_ended(configure, queue_name, burst) ->
     cancelled, late = task.schedule(60, 1), task.schedule(0, 1)
     cancelled.cancel()
     wait_until(
-        lambda: (timezone.now() - late.start_time).total_seconds() > 0.05,
+        lambda: (django_timezone.now() - late.start_time).total_seconds() > 0.05,
         description="the job is too late",
     )
     burst()

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.utils import timezone
 
 from django_delayq import get_job, pause, resume
@@ -33,7 +34,7 @@ from django_delayq.signals import (
     job_expired,
     job_quarantined,
 )
-from django_delayq.testing import FrozenQueue, frozen_queue
+from django_delayq.testing import FrozenQueue, frozen_queue, immediate
 from django_delayq.testing.servers import running_worker, serving_run
 from django_delayq.worker import telling
 from tests.backend import samples
@@ -356,3 +357,19 @@ class TestInFrozenQueue:
 
 def samples_definition() -> Any:
     return get_task(samples.add.module_path)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_task_that_runs_within_its_call_is_told_in_order(
+    configure, records, told, is_async
+) -> None:
+    with immediate(raises=False):
+        for task in (samples.add, samples.fail.using(max_attempts=1)):
+            arguments = (1,) if task is samples.add else ("x",)
+            if is_async:
+                result = await task.aenqueue(*arguments)
+            else:
+                result = await sync_to_async(task.enqueue)(*arguments)
+            assert result.is_finished
+
+    assert [each[0] for each in told] == ["enqueued", "started", "finished"] * 2
