@@ -569,7 +569,7 @@ def _are_names(value: Any) -> bool:
 
 
 #: What jobs may do in tests; see `Settings.test`.
-TEST_MODES = ("captured", "immediate", "server", "connection")
+TEST_MODES = ("captured", "immediate", "frozen", "server", "connection")
 
 _is_keep_ended = _is_count(0, MOST_ENDED)
 _KEEP_ENDED = f"a number of jobs, 0 to {MOST_ENDED:,}"

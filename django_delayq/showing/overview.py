@@ -22,7 +22,7 @@ from django_delayq.delivery.looking import Counts, sum_of
 from django_delayq.delivery.pausing import Pause
 from django_delayq.delivery.statistics import Figures, Unit, total
 from django_delayq.delivery.upgrading import QueueFormat
-from django_delayq.exceptions import DelayqError
+from django_delayq.exceptions import DelayqError, InvalidSettings
 from django_delayq.faults import describe_fault, is_forbidden
 from django_delayq.health import problems
 from django_delayq.health.facts import Facts, ask_each, whole
@@ -185,7 +185,7 @@ def look(
         *of_server,
     ]
     order = list(Level)
-    url = conf.connection_url()
+    url = _url()
     return Overview(
         redact_url(url) if url else None,
         whole(each_facts),
@@ -196,6 +196,14 @@ def look(
         # Some are found in two ways.
         sorted(dict.fromkeys(told), key=lambda problem: order.index(problem.level)),
     )
+
+
+def _url() -> str | None:
+    try:
+        return conf.connection_url()
+    except InvalidSettings:
+        # A server has answered: that of a test, which needs no CONNECTION.
+        return None
 
 
 def _key_ids() -> list[str] | None:

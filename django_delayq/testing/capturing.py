@@ -1,6 +1,7 @@
 """`captured` and `immediate`: what was scheduled is a list; and it runs at once, if a test wants that."""
 
 import math
+import sys
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -473,7 +474,8 @@ def _passed_on(error: BaseException) -> BaseException:
 def captured() -> Iterator[Captured]:
     """Run no job, and need no server: what is scheduled is noted, and is a list.
 
-    ``on_commit`` waits for the commit, unique keys hold, and a job can be cancelled, moved and looked at.
+    A job of the code's own transaction is noted at its end, unique keys hold, and a job can be cancelled, moved and
+    looked at.
     """
     recorder = Recorder()
     with mode.serving(InProcessServer.to(recorder)):
@@ -482,7 +484,7 @@ def captured() -> Iterator[Captured]:
 
 @contextmanager
 def immediate(*, raises: bool = True) -> Iterator[Captured]:
-    """Run each job when it is scheduled, or at the commit, in this thread, whatever its delay.
+    """Run each job when it is scheduled, or where its transaction ends, in this thread, whatever its delay.
 
     What a job schedules runs after that job, in order, before the call returns that has sent the first. What a task
     raises, that call raises, unless ``raises`` is False; of several errors it raises the first, once all jobs have run.
@@ -496,12 +498,12 @@ def immediate(*, raises: bool = True) -> Iterator[Captured]:
 @cache
 def _of_test(is_immediate: bool) -> Recorder:
     """Return the recorder of a mode that no test has asked for. It is emptied for each test."""
-    _watch_tests()
+    watch_tests()
     return Immediate() if is_immediate else Recorder()
 
 
 @cache
-def _watch_tests() -> None:
+def watch_tests() -> None:
     """Have each test of Django's classes begin without the jobs of earlier tests, whatever runs the tests.
 
     Django sends no signal when a test begins. What it renews for each test, such as ``mail.outbox``, a test may renew as
@@ -531,3 +533,7 @@ def clear_captured() -> None:
     """Forget what was scheduled before this test."""
     for is_immediate in (False, True):
         _of_test(is_immediate).clear()
+    # Nobody who does not use it imports it.
+    frozen = sys.modules.get("django_delayq.testing.frozen")
+    if frozen is not None:
+        frozen.clear_frozen()

@@ -6,6 +6,7 @@ one job after the other, in this thread.
 
 import math
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from datetime import MAXYEAR, UTC, datetime, timedelta
 from typing import Any, TypedDict, Unpack
 
 from asgiref.sync import sync_to_async
+from redis.client import Redis
 
 from django_delayq import conf
 from django_delayq.calls.call import Call
@@ -20,6 +22,7 @@ from django_delayq.calls.command import Command
 from django_delayq.calls.line import Line, UnderWay
 from django_delayq.calls.running import run
 from django_delayq.clients.clients import own_clients
+from django_delayq.clients.server import Server
 from django_delayq.clock import boottime_ms, monotonic_ms
 from django_delayq.delivery import claiming, upgrading
 from django_delayq.delivery.claiming import Claimed
@@ -27,11 +30,13 @@ from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import MAX_BATCH
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import InvalidDelay
+from django_delayq.jobs import formats
 from django_delayq.jobs.finding import find_jobs
 from django_delayq.jobs.pausing import paused
 from django_delayq.management.backends import listening
 from django_delayq.redaction import show
 from django_delayq.testing import mode
+from django_delayq.testing.capturing import watch_tests
 from django_delayq.testing.connection import InProcessServer
 from django_delayq.testing.memory.server import MemoryServer
 from django_delayq.testing.running import is_on_loop, run_attempt
@@ -234,8 +239,7 @@ class FrozenQueue:
 
     def _enroll(self) -> None:
         """Give each queue the format of this version, as its first worker does."""
-        for settings in conf.get_settings().queues_of():
-            run(self._client, upgrading.enroll(settings.keys, owner=OWNER))
+        _enroll(self._client)
 
     def _states(self) -> list[QueueState]:
         """Return what is known of each queue that has something, as a worker's loop knows it."""
@@ -405,6 +409,38 @@ class FrozenQueue:
         if self._traveller is not None:
             self._traveller = None
             self._travel.stop()
+
+
+def _enroll(client: Redis) -> None:
+    for settings in conf.get_settings().queues_of():
+        run(client, upgrading.enroll(settings.keys, owner=OWNER))
+
+
+#: The queues of tests whose settings say ``frozen``, once one of them has used them.
+_of_tests: list[MemoryServer] = []
+
+
+def frozen_server() -> Server:
+    """Return the server of tests whose settings say ``frozen``. Its clock is that of the process; nothing runs.
+
+    Raises:
+        InvalidSettings: lupa is not installed.
+    """
+    if not _of_tests:
+        watch_tests()
+        _of_tests.append(MemoryServer(lambda: time.time_ns() // 1_000))
+    server = InProcessServer.to(_of_tests[0])
+    _enroll(server.client(server.pool()))
+    return server
+
+
+def clear_frozen() -> None:
+    """Empty those queues."""
+    for made in _of_tests:
+        made.keyspace.keys.clear()
+        formats.forget()
+        server = InProcessServer.to(made)
+        _enroll(server.client(server.pool()))
 
 
 def _passing(delta: timedelta | float | None, units: Units) -> timedelta:

@@ -26,6 +26,7 @@ _later: Callable[[str], Callable[[], Any]] = import_later(
     {
         "captured_server": "django_delayq.testing.capturing",
         "immediate_server": "django_delayq.testing.capturing",
+        "frozen_server": "django_delayq.testing.frozen",
         "run_server": "django_delayq.testing.servers",
         "watch_transactions": "django_delayq.testing.transactions",
     },
@@ -45,6 +46,8 @@ def find_server() -> Server | Cluster:
         return cast(Server, _later("captured_server")())
     if mode == "immediate":
         return cast(Server, _later("immediate_server")())
+    if mode == "frozen":
+        return cast(Server, _later("frozen_server")())
     if mode == "server":
         return cast(Server, _later("run_server")())
     return conf.find_server()

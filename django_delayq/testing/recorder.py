@@ -1,6 +1,7 @@
 """A server that only notes what is sent to it: for tests that look at what was scheduled, and need no Lua.
 
-It answers the calls that a job's handle makes before the job runs, and says so of any other. Nothing falls due here.
+It answers the calls that a job's handle makes before the job runs. To those who read queues, limits or schedules it is an
+empty server; to any other call it says that it cannot. Nothing falls due here.
 """
 
 import threading
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from hashlib import sha1
 from typing import Any
 
-from redis.exceptions import NoScriptError
+from redis.exceptions import NoScriptError, ResponseError
 
 from django_delayq.calls.script import NAMES
 from django_delayq.delivery.states import Change, State
@@ -108,6 +109,8 @@ class Recorder:
                 sha = sha1(source, usedforsecurity=False).hexdigest()
                 return self._call((name, sha, *command[2:]))
             answer = _COMMANDS.get(name)
+            if name.split()[0] in _REFUSED:
+                raise ResponseError(f"unknown command '{name}': this is a test")
             if answer is None:
                 raise self._cannot(name)
             return answer(self, *map(_text, command[1:]))
@@ -333,6 +336,42 @@ class Recorder:
         change = Change.REPLACED if is_changed else Change.KEPT
         return [change.value.encode(), *self._seen(note)]
 
+    # Scripts that read: what an empty server replies.
+
+    def _counts(self, queue: str, args: list[Any]) -> Any:
+        return [*[0] * 8, -1, epoch_now_ms(), 0, 0, 0]
+
+    def _ahead(self, queue: str, args: list[Any]) -> Any:
+        return [0] * len(args)
+
+    def _search(self, queue: str, args: list[Any]) -> Any:
+        return [epoch_now_ms(), (len(args) - 7) // 3, b"", b""]
+
+    def _schedules(self, queue: str, args: list[Any]) -> Any:
+        return [epoch_now_ms() * 1_000, b"0", b"0"]
+
+    def _workers(self, queue: str, args: list[Any]) -> Any:
+        return [epoch_now_ms(), 0]
+
+    def _pauses(self, queue: str, args: list[Any]) -> Any:
+        return [epoch_now_ms(), None, None]
+
+    def _zero_of(self, queue: str, args: list[Any]) -> Any:
+        return [0]
+
+    def _empty(self, queue: str, args: list[Any]) -> Any:
+        return []
+
+    def _figures(self, queue: str, args: list[Any]) -> Any:
+        length_ms = 60_000 if _text(args[1]) == "minute" else 3_600_000
+        return [epoch_now_ms() // length_ms, 0, [], [b""] * int(args[3])]
+
+    def _hours(self, queue: str, args: list[Any]) -> Any:
+        return [b""] * len(args)
+
+    def _days(self, queue: str, args: list[Any]) -> Any:
+        return [epoch_now_ms() // 3_600_000, 0, [], [b""] * int(args[1])]
+
     def _none(self, queue: str, args: list[Any]) -> Any:
         return 0
 
@@ -340,6 +379,16 @@ class Recorder:
         return None
 
     # Commands.
+
+    def _time(self) -> list[bytes]:
+        seconds, ms = divmod(epoch_now_ms(), 1_000)
+        return [b"%d" % seconds, b"%d" % (ms * 1_000)]
+
+    def _zero(self, *keys: str) -> int:
+        return 0
+
+    def _pong(self) -> bytes:
+        return b"PONG"
 
     def _hmget(self, key: str, *fields: str) -> Any:
         # Only the counts of batches are asked for like this.
@@ -390,7 +439,23 @@ _SCRIPTS: dict[str, _Answer] = {
     "delivery/discard": Recorder._none,
     "delivery/fence": Recorder._none,
     "delivery/read_progress": Recorder._nothing,
+    "delivery/counts": Recorder._counts,
+    "delivery/ahead": Recorder._ahead,
+    "delivery/search": Recorder._search,
+    "delivery/page": Recorder._zero_of,
+    "delivery/held_names": Recorder._zero_of,
+    "delivery/limits": Recorder._empty,
+    "delivery/pauses": Recorder._pauses,
+    "delivery/schedules": Recorder._schedules,
+    "delivery/read_workers": Recorder._workers,
+    "delivery/read_ended": Recorder._zero_of,
+    "delivery/read_figures": Recorder._figures,
+    "delivery/read_hours": Recorder._hours,
+    "delivery/read_days": Recorder._days,
+    "delivery/read_totals": Recorder._empty,
 }
+#: Commands about the server itself, which many a server refuses.
+_REFUSED = frozenset({"ACL", "CLIENT", "CONFIG", "HELLO", "INFO", "SUBSCRIBE"})
 _COMMANDS: dict[str, Callable[..., Any]] = {
     "HMGET": Recorder._hmget,
     "LRANGE": Recorder._lrange,
@@ -398,6 +463,12 @@ _COMMANDS: dict[str, Callable[..., Any]] = {
     "BLMOVE": Recorder._blmove,
     "WAIT": Recorder._wait,
     "WAITAOF": Recorder._waitaof,
+    "TIME": Recorder._time,
+    "PING": Recorder._pong,
+    "LLEN": Recorder._zero,
+    "ZCARD": Recorder._zero,
+    "HLEN": Recorder._zero,
+    "EXISTS": Recorder._zero,
 }
 
 

@@ -64,7 +64,9 @@ def test_unknown_mode_is_reported(settings: Any) -> None:
 
     (message,) = check_settings()
     assert message.id == "django_delayq.E003"
-    assert "'captured', 'immediate', 'server', 'connection'" in (message.hint or "")
+    assert "'captured', 'immediate', 'frozen', 'server', 'connection'" in (
+        message.hint or ""
+    )
 
 
 def test_outside_of_tests_the_connection_counts(

@@ -1,0 +1,128 @@
+"""What `captured` and `immediate` answer to those who read: the replies of an empty server."""
+
+import re
+from hashlib import sha1
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+
+from django_delayq import State, find_jobs, get_schedules, limits, pause, paused
+from django_delayq.calls.script import NAMES
+from django_delayq.clients.clients import own_clients
+from django_delayq.testing import captured, immediate, mode
+from django_delayq.testing.connection import InProcessServer
+from django_delayq.testing.memory.server import MemoryServer
+from django_delayq.testing.recorder import _SCRIPTS, Recorder, epoch_now_ms
+from tests.testing.samples import double
+
+
+@pytest.mark.parametrize("reads", [captured, immediate])
+def test_queues_limits_and_schedules_read_as_empty(reads: Any) -> None:
+    with reads():
+        double.schedule(900, 1)
+
+        assert list(find_jobs()) == []
+        assert limits("default") == []
+        assert paused("default") == []
+        assert get_schedules() == []
+        with pytest.raises(NotImplementedError, match="use frozen_queue"):
+            pause("default")
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("reads", [captured, immediate])
+def test_pages_of_the_admin_are_shown(reads: Any) -> None:
+    browser = Client()
+    browser.force_login(User.objects.create_superuser("root"))
+    to_see, seen = {"/admin/django_delayq/job/"}, set()
+
+    with reads():
+        while to_see:
+            url = to_see.pop()
+            seen.add(url)
+            page = browser.get(url)
+            assert page.status_code == 200, url
+            links = re.findall(r'href="(/admin/django_delayq/[^"?#]*)"', page.text)
+            to_see |= set(links) - seen
+
+    assert len(seen) > 3
+
+
+def test_empty_replies_are_those_of_the_scripts() -> None:
+    """Each script that reads, with the arguments that its readers give."""
+    recorder, asked = Recorder(), []
+    memory = MemoryServer(lambda: epoch_now_ms() * 1_000)
+
+    class Both:
+        def execute(self, command: tuple[Any, ...]) -> Any:
+            name = _script_of(command)
+            real = memory.execute(command)
+            if name in _READS:
+                asked.append(name)
+                answer = _SCRIPTS[name](
+                    recorder, "default", list(command[3 + int(command[2]) :])
+                )
+                assert _shape(answer) == _shape(real), name
+            return real
+
+        def conclude(self, reply: Any) -> None: ...
+
+        async def aconclude(self, reply: Any) -> None: ...
+
+    with mode.serving(InProcessServer.to(Both())):
+        list(find_jobs())
+        list(find_jobs(state=State.DEAD))
+        limits("default")
+        paused("default")
+        get_schedules()
+
+    assert {"delivery/search", "delivery/limits", "delivery/pauses"} <= set(asked)
+
+
+_READS = (
+    "delivery/counts",
+    "delivery/ahead",
+    "delivery/search",
+    "delivery/page",
+    "delivery/held_names",
+    "delivery/limits",
+    "delivery/pauses",
+    "delivery/schedules",
+    "delivery/read_workers",
+    "delivery/read_figures",
+)
+
+
+def _script_of(command: tuple[Any, ...]) -> str | None:
+    if _text(command[0]) == "EVALSHA":
+        return NAMES.get(_text(command[1]))
+    if _text(command[0]) == "EVAL":
+        return NAMES.get(sha1(_text(command[1]).encode()).hexdigest())
+    return None
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _shape(reply: Any) -> Any:
+    """A reply without the present time."""
+    if isinstance(reply, list):
+        return [_shape(each) for each in reply]
+    return "now" if isinstance(reply, int) and reply > 1_000 else reply
+
+
+@pytest.mark.parametrize("test", [1, 2])
+def test_project_whose_tests_are_frozen(settings: Any, test: int) -> None:
+    settings.DELAYQ = settings.DELAYQ | {"TEST": "frozen"}
+    own_clients.forget()
+    try:
+        assert list(find_jobs()) == []
+        job = double.using(priority=test).schedule(0, test)
+        assert job.refresh() in (State.SCHEDULED, State.DUE)
+        assert [found.id for found in find_jobs()] == [job.id]
+        pause("default", until=60)
+    finally:
+        own_clients.forget()
