@@ -49,7 +49,7 @@ pages = {
     "/admin/": ["Queues and jobs"],
     reverse("admin:django_delayq_job_changelist"): ["default"],
     reverse("admin:django_delayq_job_queue", args=["default"]): [job.task, job.token],
-    reverse("admin:django_delayq_job_job", args=["default", job.token]): ["Run now", "Cancel this job"],
+    reverse("admin:django_delayq_job_job", args=[job.id]): ["Run now", "Cancel this job"],
 }
 for address, shown in pages.items():
     # On a busy machine the server may not answer in time. The page says so then, and is loaded again.
