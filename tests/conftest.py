@@ -8,6 +8,7 @@ and runs on one kind of server:
 DELAYQ_TEST_SERVERS       the same, as ``valkey,redis7``
 DELAYQ_TEST_REQUIRE_SERVERS=1   a kind that was asked for and is missing fails its tests
 DELAYQ_TEST_URL           one server that runs already, and no other
+DELAYQ_TEST_TIME_ZONE=NAME   the time zone of all tests, and of all projects that they start; UTC by default
 DELAYQ_TEST_IDLE=1           the machine has nothing else to do: also what loses its sense on a busy one
 DELAYQ_TEST_REQUIRE_POSTGRES=1  tests with PostgreSQL fail where it is not installed
 

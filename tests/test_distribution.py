@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.pages import DOCUMENTS, ROOT
+from tests.settings import TIME_ZONE
 
 SMOKE = """
 import sys
@@ -27,6 +28,7 @@ settings.configure(
     SECRET_KEY="of this test alone",
     BASE_DIR=here,
     USE_TZ=True,
+    TIME_ZONE=sys.argv[2],
     INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "django_delayq"],
     DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
 )
@@ -143,7 +145,7 @@ def test_installed_into_an_empty_environment_it_runs_a_job(
     subprocess.run([*pip, "check"], check=True)
 
     done = subprocess.run(
-        [python, "-c", SMOKE, tmp_path],
+        [python, "-c", SMOKE, tmp_path, TIME_ZONE],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": "", "DJANGO_SETTINGS_MODULE": ""},
         capture_output=True,

@@ -32,6 +32,7 @@ from tests.pages import (
     session,
 )
 from tests.polling import wait_until
+from tests.settings import TIME_ZONE
 
 MODELS = """
 from django.db import models
@@ -50,7 +51,11 @@ from .models import Order
 def cancel_unpaid(order_id):
     Order.objects.filter(pk=order_id, status="unpaid").update(status="cancelled")
 """
-SETTINGS = """
+SETTINGS = (
+    f"""
+TIME_ZONE = {TIME_ZONE!r}
+"""
+    + """
 from pathlib import Path
 
 BASE_DIR = Path(__file__).parent
@@ -74,6 +79,7 @@ INSTALLED_APPS = [
 ]
 DELAYQ = {}
 """
+)
 #: After the settings of a page: the servers that pages name are not there.
 NO_SERVER = """
 DELAYQ.pop("CONNECTION", None)

@@ -27,6 +27,8 @@ class Row(NamedTuple):
     django_redis: str
     #: Whether it runs all of `TESTS`, or only `CLIENT_TESTS`.
     is_whole: bool = False
+    #: The time zone of its tests.
+    zone: str = "America/St_Johns"
 
     def __str__(self) -> str:
         return (
@@ -46,7 +48,7 @@ ROWS = (
     Row("6.1", "3.12", "7", "5.4"),
     Row("6.0", "3.12", "6", "5.4"),
     Row("6.0", "3.12", "5.0", "7.0"),
-    Row("6.1", "3.13", "8", "7.0", is_whole=True),
+    Row("6.1", "3.13", "8", "7.0", is_whole=True, zone="UTC"),
     Row("5.2", "3.13", "8", "7.0"),
     Row("6.0", "3.13", "7", "7.0"),
     Row("6.1", "3.13", "6", "7.0"),
@@ -196,6 +198,7 @@ def run(row: Row, arguments: list[str]) -> str:
     environment = {
         "DELAYQ_TEST_SERVERS": "valkey",
         "DELAYQ_TEST_REQUIRE_SOURCES": "1",
+        "DELAYQ_TEST_TIME_ZONE": row.zone,
         **os.environ,
     }
     quiet = [f"-Wignore::{name}" for name in QUIET.get(row.redis, ())]

@@ -1,10 +1,11 @@
 """Forms to announce a contest and to move it."""
 
 from django import forms
+from django.conf import settings
 
 from .models import Contest
 
-LABEL = "Publish at (UTC)"
+LABEL = f"Publish at ({settings.TIME_ZONE})"
 
 
 class MomentInput(forms.DateTimeInput):

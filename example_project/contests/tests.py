@@ -11,9 +11,8 @@ from .tasks import publish_contest
 
 class ContestTests(TestCase):
     def announce(self, *, seconds=3600):
-        publish_at = (timezone.now() + timedelta(seconds=seconds)).replace(
-            microsecond=0
-        )
+        publish_at = timezone.localtime() + timedelta(seconds=seconds)
+        publish_at = publish_at.replace(microsecond=0)
         self.client.post(
             "/contests/",
             {"title": "Autumn cup", "publish_at": publish_at.isoformat()[:19]},

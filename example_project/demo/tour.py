@@ -1,6 +1,7 @@
 """What a visitor does, and what follows."""
 
 import json
+import os
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 from urllib.parse import urlencode
+from zoneinfo import ZoneInfo
 
 from browser import Browser
 from failure import Failure
@@ -17,6 +19,8 @@ from report import Report
 
 Shown = dict[str, Any]
 
+#: That of the site's forms.
+SITE_ZONE = ZoneInfo(os.environ.get("EXAMPLE_TIME_ZONE", "UTC"))
 #: How long after its time a thing may happen: a slow machine is no failure of ours.
 SLACK_S = 15.0
 #: Between two looks at a page.
@@ -70,7 +74,7 @@ class Tour:
 
     def announce(self, title: str, seconds: int) -> Shown:
         # The browser's widget has no fractions of a second.
-        publish_at = now() + timedelta(seconds=seconds + 1)
+        publish_at = now().astimezone(SITE_ZONE) + timedelta(seconds=seconds + 1)
         contest = self.browser.submit(
             "/contests/", title=title, publish_at=f"{publish_at:%Y-%m-%dT%H:%M:%S}"
         )

@@ -1,9 +1,11 @@
 """Settings of the example project: SQLite, the embedded server, nothing to install but pip.
 
-Three things can be said in the environment:
+The environment can change these:
 
 EXAMPLE_DATA_DIR         where db.sqlite3 and the embedded server's data are; here by default
 EXAMPLE_MINUTE_SECONDS   how long a minute is: the demo's lasts one second
+EXAMPLE_TIME_ZONE        the site's TIME_ZONE, UTC by default
+EXAMPLE_LANGUAGE_CODE    the language of the admin and the commands, English by default
 DELAYQ_URL               a Redis or Valkey of your own instead of the embedded one
 """
 
@@ -18,7 +20,8 @@ DATA_DIR = Path(os.environ.get("EXAMPLE_DATA_DIR", BASE_DIR))
 SECRET_KEY = "an example, served on loopback only"
 DEBUG = True
 USE_TZ = True
-TIME_ZONE = "UTC"
+TIME_ZONE = os.environ.get("EXAMPLE_TIME_ZONE", "UTC")
+LANGUAGE_CODE = os.environ.get("EXAMPLE_LANGUAGE_CODE", "en-us")
 ROOT_URLCONF = "example.urls"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 STATIC_URL = "/static/"

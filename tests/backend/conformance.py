@@ -17,6 +17,7 @@ import django
 from django.conf import settings
 
 from tests.backend.sources import source_of
+from tests.settings import TIME_ZONE
 
 ROOT = Path(__file__).resolve().parents[2]
 OWN_RESULTS = "it is about the list of results that Django's DummyBackend keeps in the process: ours are on the server"
@@ -52,6 +53,7 @@ def configure(url: str) -> None:
     settings.configure(
         SECRET_KEY="only for tests",
         USE_TZ=True,
+        TIME_ZONE=TIME_ZONE,
         DATABASES={
             "default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
         },

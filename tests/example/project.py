@@ -10,6 +10,7 @@ import pytest
 
 from django_delayq.embedded.server import find_binary
 from django_delayq.exceptions import EmbeddedServerError
+from tests.settings import TIME_ZONE
 
 ROOT = Path(__file__).resolve().parent.parent.parent / "example_project"
 
@@ -20,7 +21,11 @@ def environment(data: Path, **more: str) -> dict[str, str]:
         find_binary()
     except EmbeddedServerError as error:
         pytest.skip(str(error))
-    mine = {"EXAMPLE_DATA_DIR": str(data), "DJANGO_SETTINGS_MODULE": "example.settings"}
+    mine = {
+        "EXAMPLE_DATA_DIR": str(data),
+        "EXAMPLE_TIME_ZONE": TIME_ZONE,
+        "DJANGO_SETTINGS_MODULE": "example.settings",
+    }
     inherited = {
         name: value
         for name, value in os.environ.items()

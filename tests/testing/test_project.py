@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.settings import TIME_ZONE
+
 TESTS = """
 from datetime import timedelta
 
@@ -89,7 +91,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings = folder / "site_" / "settings.py"
     settings.write_text(
         settings.read_text()
-        + "\nINSTALLED_APPS += ['django_delayq', 'shop']\n"
+        + f"\nTIME_ZONE = {TIME_ZONE!r}\n"
+        + "INSTALLED_APPS += ['django_delayq', 'shop']\n"
         + "import os\n"
         + "DELAYQ = {'TEST': os.environ['TEST_MODE']} if 'TEST_MODE' in os.environ else {}\n"
     )

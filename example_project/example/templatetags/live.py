@@ -37,9 +37,9 @@ def duration(ms: float) -> str:
 def countdown(moment: datetime) -> str:
     """Show how long it is until a moment; site.js makes it tick."""
     return format_html(
-        '<time data-countdown datetime="{}" title="{} UTC">{}</time>',
+        '<time data-countdown datetime="{}" title="{}">{}</time>',
         moment.isoformat(),
-        f"{moment:%Y-%m-%d %H:%M:%S}",
+        f"{timezone.localtime(moment):%Y-%m-%d %H:%M:%S %Z}",
         in_words(moment - timezone.now()),
     )
 
@@ -47,11 +47,11 @@ def countdown(moment: datetime) -> str:
 @register.simple_tag
 def clock() -> str:
     """Show the server's time, from which site.js counts down."""
-    now = timezone.now()
+    now = timezone.localtime()
     return format_html(
-        '<time data-clock datetime="{}">{} UTC</time>',
+        '<time data-clock datetime="{}">{}</time>',
         now.isoformat(),
-        f"{now:%H:%M:%S}",
+        f"{now:%H:%M:%S %Z}",
     )
 
 

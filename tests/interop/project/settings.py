@@ -4,6 +4,7 @@ import json
 import os
 
 from tests.interop.codecs import delayq
+from tests.settings import TIME_ZONE as TIME_ZONE
 
 SECRET_KEY = "only for tests"
 USE_TZ = True

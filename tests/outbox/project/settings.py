@@ -3,6 +3,8 @@
 import json
 import os
 
+from tests.settings import TIME_ZONE as TIME_ZONE
+
 SECRET_KEY = "only for tests"
 DEBUG = False
 USE_TZ = True

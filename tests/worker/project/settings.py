@@ -3,6 +3,8 @@
 import json
 import os
 
+from tests.settings import TIME_ZONE as TIME_ZONE
+
 SECRET_KEY = "only for tests"
 DEBUG = os.environ.get("WORKER_TEST_DEBUG") == "1"
 USE_TZ = True
