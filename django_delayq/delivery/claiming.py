@@ -56,6 +56,9 @@ class Leased(msgspec.Struct):
     is_known: bool = False
     #: Its limit has admitted it.
     has_limit: bool = False
+    #: How long after its start time this attempt could begin at the soonest, ms: 0; or until its retry or snooze was due, or
+    #: until what held it back ended: a limit, a pause, an earlier lease.
+    held_ms: int = 0
 
     @property
     def came_in_frame(self) -> bool:
@@ -299,15 +302,14 @@ def _read_claimed(request: bytes, reply: list[Any]) -> Claimed:
             request,
             flags & 2 != 0,
             flags & 4 != 0,
+            flags & 8 != 0,
+            flags >> 4,
         )
         for token, attempts, kills, start_time_ms, payload, flags in zip(
             each, each, each, each, each, each, strict=True
         )
     ]
     now_us, wait_us, transferred, doubles, vanished, put_off = reply[:6]
-    if limits is not None:
-        for job, flags in zip(jobs, reply[11::6], strict=True):
-            job.has_limit = flags & 8 != 0
     return Claimed(
         now_us,
         wait_us,

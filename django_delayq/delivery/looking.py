@@ -96,6 +96,8 @@ class Counts(NamedTuple):
     now_ms: int
     #: How many were offered, succeeded, retried, dead, cancelled, … since the queue began.
     counters: dict[str, int]
+    #: For how long the first due job has waited since a pause or a limit of the queue held it back, or since its start time.
+    late_ms: int = 0
 
     @property
     def jobs(self) -> int:
@@ -109,11 +111,6 @@ class Counts(NamedTuple):
         """How many jobs have ended in each way since the queue began, whoever ended them."""
         return {state: self.counters.get(state, 0) for state in ENDS}
 
-    @property
-    def late_ms(self) -> int:
-        """For how long the first due job has waited."""
-        return 0 if self.next_ms is None else max(0, self.now_ms - self.next_ms)
-
 
 def sum_of(counts: Sequence[Counts]) -> Counts:
     """Return the numbers of several queues together."""
@@ -126,6 +123,7 @@ def sum_of(counts: Sequence[Counts]) -> Counts:
         **{name: sum(getattr(each, name) for each in counts) for name in numbers},
         next_ms=min(firsts, default=None),
         now_ms=max(each.now_ms for each in counts),
+        late_ms=max(each.late_ms for each in counts),
         # A queue tells what it counts, even where that is nothing.
         counters={name: counters[name] for each in counts for name in each.counters},
     )
@@ -247,7 +245,7 @@ def counts(keys: DeliveryKeys, *, now_us: int | None = None) -> Call[Counts]:
 
 
 def _read_counts(reply: list[Any]) -> Counts:
-    numbers = reply[13:]
+    numbers = reply[14:]
     # Fields without a number are not ours, and are left out.
     counters = {
         numbers[i].decode(errors="replace"): int(numbers[i + 1])
@@ -275,6 +273,7 @@ def _read_counts(reply: list[Any]) -> Counts:
         first,
         reply[9],
         counters,
+        0 if first is None else max(0, reply[9] - max(first, reply[13])),
     )
 
 

@@ -164,12 +164,14 @@ def give_back(
     jobs: Sequence[Leased],
     *,
     late: Collection[str] = (),
+    begun: Collection[str] = (),
     has_slots: bool = False,
     now_us: int | None = None,
 ) -> Call[list[int]]:
     """Return unused leases, in the order in which they were claimed; that counts neither as attempt nor as kill.
 
-    ``late`` has the tokens of jobs whose lease ended before they began: the second time, that counts as a kill.
+    ``late`` has the tokens of jobs whose lease ended before they began: the second time, that counts as a kill. ``begun``
+    has those of jobs that the end of their worker stopped: they are due now, the others since their start time.
     """
     args: list[Argument] = [now_argument(now_us)]
     for job in jobs:
@@ -179,6 +181,8 @@ def give_back(
             how += 6 if job.was_late else 2
         elif job.was_late:
             how += 2
+        if job.token in begun:
+            how += 8
         args += (job.token, job.fence, how)
     return Call(
         *bind(

@@ -165,7 +165,7 @@ class Figures(msgspec.Struct):
 
     #: Outcome → how many.
     outcomes: Counter[Outcome] = msgspec.field(default_factory=Counter)
-    #: From the first start time of jobs to the start of their first attempt. What a pause or a limit held is left out.
+    #: How long after they could run attempts began: see `Leased.held_ms`.
     lateness: Histogram = msgspec.field(default_factory=Histogram)
     #: Of attempts that ran.
     duration: Histogram = msgspec.field(default_factory=Histogram)

@@ -31,7 +31,7 @@ class EndedJob(NamedTuple):
     outcome: State
     #: When it ended, by the server's clock.
     ended_at: datetime
-    #: How long after its start time its first attempt began, ms; None: it never began, or had more than one attempt.
+    #: How long after it could run its last attempt began, ms; None: it did not run.
     late_ms: float | None
     #: How long its last attempt took, ms; None: it did not run.
     took_ms: float | None

@@ -274,7 +274,7 @@ def _of_totals(totals: Mapping[str, Totals]) -> Iterator[Family]:
     yield Family(
         "delayq_lateness_seconds",
         "histogram",
-        "From the first start time of a job to the start of its first attempt.",
+        "How long after they could run attempts began.",
         [
             sample
             for labels, figures in queues
@@ -304,7 +304,7 @@ def _of_totals(totals: Mapping[str, Totals]) -> Iterator[Family]:
     yield Family(
         "delayq_task_lateness_seconds",
         "summary",
-        "From the first start time of a task's job to the start of its first attempt.",
+        "How long after they could run attempts of a task began.",
         [
             sample
             for labels, figures in tasks

@@ -182,8 +182,6 @@ class Attempt:
     is_told = False
     #: What its task has said of its progress was written down.
     has_progress = False
-    #: A pause, or a limit of the queue, has held the job back: its lateness says nothing of the workers.
-    was_held = False
 
     def __init__(
         self,
@@ -471,19 +469,22 @@ class Attempt:
         options = self.options
         if options is not None and options.expires is not None:
             expires_s = seconds(options.expires)
-            late_ms = self.late_ms
-            if expires_s is not None and late_ms > expires_s * 1000:
-                self._expire(late_ms, expires_s, options.on_expiry)
+            since_ms = now_ms + self.server_minus_local_ms - self.leased.start_time_ms
+            if expires_s is not None and since_ms > expires_s * 1000:
+                self._expire(since_ms, expires_s, options.on_expiry)
                 return False
         return True
 
     @property
     def late_ms(self) -> float:
-        """How long after its first start time the attempt began, by the server's clock."""
-        return self.started_ms + self.server_minus_local_ms - self.leased.start_time_ms
+        """How long after it could begin the attempt began, by the server's clock: see `Leased.held_ms`."""
+        leased = self.leased
+        began_ms = self.started_ms + self.server_minus_local_ms
+        # No job starts early: our estimate of the server's clock is off by a little.
+        return max(0.0, began_ms - leased.start_time_ms - leased.held_ms)
 
-    def _expire(self, late_ms: float, expires_s: float, policy: str) -> None:
-        text = f"too late to matter: {late_ms / 1000:.3f} s after its start time, expires={expires_s:g} s"
+    def _expire(self, since_ms: float, expires_s: float, policy: str) -> None:
+        text = f"too late to matter: {since_ms / 1000:.3f} s after its start time, expires={expires_s:g} s"
         self.is_unrun = True
         self.message = text
         self.ended_ms = boottime_ms()
@@ -821,10 +822,8 @@ class Attempt:
             "outcome": "lost" if self.is_lost else word,
             "attempt": self.leased.attempts + 1,
         }
-        # A retry has waited for its turn, and a job that was not run has no start, so neither has a lateness.
-        if self.started_ms and not self.leased.attempts:
-            fields["late_ms"] = round(self.late_ms, 1)
         if self.started_ms:
+            fields["late_ms"] = round(self.late_ms, 1)
             fields["took_ms"] = round(ended_ms - self.started_ms, 1)
         if self.leased.kills:
             fields["kills"] = self.leased.kills

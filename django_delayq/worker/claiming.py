@@ -224,15 +224,11 @@ class Claiming:
             queue.away_ms = 0.0
         if self._is_newer(queue, reply.newer_format):
             return
-        was_held = queue.is_held_back or queue.pauses.is_paused
         if (reply.pauses or queue.pauses) and queue.pauses.take_in(reply):
             queue.held.next_ms = 0.0
-            was_held = True
         queue.is_held_back = False
         if reply.limits is not None:
             self._take_limits(queue, reply.limits)
-        if was_held or queue.is_held_back:
-            queue.held_till_ms = reply.now_us / 1000
         if reply.ends is not None:
             telling.tell_ends(queue.settings.name, reply.ends)
         now_ms = monotonic_ms()

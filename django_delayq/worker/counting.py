@@ -139,16 +139,8 @@ class Counting:
                 if (counted := self._last) is None:
                     return
                 took_us, late_us = counted.took_us.append, counted.late_us.append
-            started_ms, leased = attempt.started_ms, attempt.leased
-            took_us((attempt.ended_ms - started_ms) * 1_000.0)
-            # What has run before, or what a limit may have held, says nothing of how late workers are.
-            if not (
-                leased.attempts or leased.kills or leased.has_limit or attempt.was_held
-            ):
-                late_ms = (
-                    started_ms + attempt.server_minus_local_ms - leased.start_time_ms
-                )
-                late_us(late_ms * 1_000.0)
+            took_us((attempt.ended_ms - attempt.started_ms) * 1_000.0)
+            late_us(attempt.late_ms * 1_000.0)
         self._uncounted += len(attempts)
         if self._uncounted >= COUNTED_AT_ONCE:
             self._count()

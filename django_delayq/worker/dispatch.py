@@ -49,14 +49,12 @@ class Dispatch:
         settings, name = queue.settings, queue.settings.name
         async_names, guess = crew.async_names, crew.is_async
         running, submit = crew.running, crew.threads.submit
-        pauses, held_till_ms = queue.pauses, queue.held_till_ms
+        pauses = queue.pauses
         make = pauses.make_limited if queue.upkeep.gives_limits else pauses.make
         self._ends.note_busy()
         for leased in reply.jobs:
             attempt = make(settings, leased, lease_end_ms, offset_ms)
             running[attempt] = None
-            if held_till_ms and leased.start_time_ms <= held_till_ms:
-                attempt.was_held = True
             if async_names:
                 is_async = attempt.is_async = guess(name, leased)
             had[is_async] = True

@@ -82,9 +82,6 @@ class QueueState:
         self.has_slots = False
         #: The limits of the queue hold back what waits there.
         self.is_held_back = False
-        #: What was due by then, by the server's clock, may have waited for the end of a pause, or for a limit of the queue;
-        #: epoch ms.
-        self.held_till_ms = 0.0
         #: The queue's format, if that is later than we read: then the queue is left alone.
         self.newer_format = 0
         #: The server's last error that concerns this queue alone.

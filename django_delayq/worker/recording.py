@@ -160,7 +160,6 @@ class Recording:
 def _record(attempt: Attempt) -> EndRecord:
     assert attempt.verdict is not None
     leased, offset_ms = attempt.leased, attempt.server_minus_local_ms
-    is_first = leased.attempts == 0 and attempt.started_ms
     has_run = attempt.verdict in _RAN and not attempt.is_unrun
     name = attempt.task.name if attempt.task is not None else attempt.unknown_task
     text = "" if attempt.verdict is Verdict.SUCCEED else attempt.message
@@ -169,8 +168,7 @@ def _record(attempt: Attempt) -> EndRecord:
         name[:NAME_LIMIT],
         State(attempt.verdict),
         int(attempt.ended_ms + offset_ms),
-        # A retry has waited for its turn. No job starts early: our estimate of the server's clock is off by a little.
-        max(0.0, attempt.late_ms) if is_first else NONE,
+        attempt.late_ms if attempt.started_ms else NONE,
         attempt.ended_ms - attempt.started_ms if has_run else NONE,
         leased.attempts + has_run,
         first_line(text) if text else "",

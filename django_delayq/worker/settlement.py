@@ -378,6 +378,7 @@ def _call(
             keys,
             [attempt.leased for attempt in attempts],
             late={attempt.leased.token for attempt in attempts if attempt.is_late},
+            begun={attempt.leased.token for attempt in attempts if attempt.started_ms},
             has_slots=has_slots,
         )
     if verdict is Verdict.HOLD:

@@ -89,7 +89,7 @@ def test_job_that_failed_for_good_is_remembered_with_the_first_line_of_its_error
 
     assert (ended.id, ended.outcome, ended.attempts) == (job.id, State.DEAD, 2)
     assert ended.error == "Wrong: as told"
-    assert ended.late_ms is None
+    assert ended.late_ms is not None
 
 
 def test_expired_cancelled_and_quarantined_jobs_are_remembered(

@@ -428,6 +428,19 @@ local function waiting_set(retries, returned, attempts, kills)
   return attempts + kills > 0 and retries or returned
 end
 
+-- The score of a job among `count` that are due at one time. The server orders members of one score by token: a fraction of
+-- a millisecond keeps their own order.
+local function in_turn(due, i, count)
+  return due - (count - i) / 4096
+end
+
+-- Until when a pause or a limit of the queue has held back what was due, epoch ms, as the field 'held_till' of control says;
+-- negative there: a claim found that a limit still did.
+local function held_until(field, now_ms)
+  local till = tonumber(field or 0) or 0
+  return till < 0 and now_ms or till
+end
+
 -- How a job ended stays known for a while, so that scripts notice if it is scheduled or delivered again.
 local ENDED_MS = 30000
 local OUTCOMES = { succeeded = 1, cancelled = 2, failed = 3, expired = 4, taken = 5 }

@@ -1,6 +1,6 @@
 -- Part of claim: collect the jobs to lease, and hand them out.
 --
--- Uses     now_ms, mode, limit, budget, reserved, turn
+-- Uses     now_ms, mode, limit, budget, reserved, turn, held_till
 -- Fills    reply, leased, behind, seen
 -- Sets     count, byte_count, told
 
@@ -31,7 +31,8 @@ local function tell_of(tail)
 end
 
 -- job: .turn, its place in the reply on a queue with priorities; .token, .attempts, .kills, .start, .tail, .payload; .is_new if no hash of ours has its payload yet; .is_spared if
--- the end of a lease counted no kill; .flags as in the reply: 0, or the sum of 1 and 2.
+-- the end of a lease counted no kill; .due, when the place or the lease ended in which it waited, if not its start time;
+-- .flags as in the reply: 0, or the sum of 1 and 2.
 local function lease(job)
   if job.tail ~= '' and mode ~= 'take' and must_wait(job) then return end
   count, byte_count = count + 1, byte_count + #job.payload
@@ -58,6 +59,8 @@ local function hand_out(job)
     if ended and ended ~= 'taken' then flags = flags + 4 end
   end
   if job.tail ~= '' and limit_of(job.tail) then flags = flags + 8 end
+  local due = math.max(job.due or job.start, held_till)
+  if due > job.start then flags = flags + 16 * math.floor(due - job.start + 0.5) end
   reply[n + 1], reply[n + 2], reply[n + 3] = job.token, job.attempts, job.kills
   reply[n + 4], reply[n + 5], reply[n + 6] = job.start, payload, flags
 end

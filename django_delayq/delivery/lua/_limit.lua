@@ -113,7 +113,7 @@ local function of_limits()
         local attempts, kills, start, _, owner, tail, was_spared = read_header(redis.call('HGET', keys.headers, token))
         tokens[#tokens + 1] = token
         local job = { token = token, attempts = attempts or 0, kills = kills or 0, tail = tail or '', start = start or now_ms }
-        job.due = math.min(job.start, now_ms)
+        job.due = now_ms
         local _, flags = limit_of(job.tail)
         if moment and flags and not is_paid(flags) then
           pace = pace + its.interval
@@ -131,9 +131,9 @@ local function of_limits()
     if #tokens == 0 then return 0 end
     redis.call('ZREM', keys.held, unpack(tokens))
     redis.call('HDEL', keys.errors, unpack(tokens))
-    for _, job in ipairs(jobs) do
+    for i, job in ipairs(jobs) do
       local waiting = waiting_set(keys.retries, keys.returned, job.attempts, job.kills)
-      redis.call('ZADD', waiting, job.due, job.token)
+      redis.call('ZADD', waiting, in_turn(job.due, i, #jobs), job.token)
       if job.header then redis.call('HSET', keys.headers, job.token, job.header) end
     end
     if pace then keep_paces({ string.format('%.2f', pace), limit }, now_us) end

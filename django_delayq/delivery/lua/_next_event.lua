@@ -1,6 +1,6 @@
 -- Part of claim: finish the reply, with the time of the next event.
 --
--- Uses     now_us, asked, limit, count, mode, service, paused_till, throttle, pauses, back, transferred, doubles, vanished,
+-- Uses     now_us, now_ms, fields, held_till, asked, limit, count, mode, service, paused_till, throttle, pauses, back, transferred, doubles, vanished,
 --          put_off, ends
 -- Fills    reply
 -- Sets     told
@@ -26,6 +26,7 @@ local function finish()
     if is_spared(service, lease_end) then lease_end = service.till end
     wait = math.min(wait, lease_end)
     if redis.call('LLEN', keys.destination) > 0 then wait = 0 end
+    local held = held_till
     if throttle then
       if throttle.most then told = told + 4 end
       local free = 0
@@ -43,8 +44,13 @@ local function finish()
         end
         if free > wait then
           wait, told = free, told + 1
+          held = -now_ms
         end
       end
+    end
+    if held ~= (tonumber(fields[7] or 0) or 0) then
+      redis.call('HDEL', keys.control, '')
+      redis.call('HSET', keys.control, 'held_till', decimal(held))
     end
   end
   if mode == 'shared' or asked == 0 or paused_till then wait = math.min(wait, frames) end

@@ -105,14 +105,14 @@ local function choose(entry)
   reserved, byte_total = #due, byte_total + #entry[1]
 end
 
-local function take_from(set, token)
+local function take_from(set, token, due)
   if set == keys.retries then
     retried[#retried + 1] = token
   else
     returned[#returned + 1] = token
   end
   unranked[#unranked + 1] = token
-  take_up(token)
+  take_up(token, due)
 end
 
 local function rank_anew(token, start, tail)
@@ -142,7 +142,7 @@ local function take_ranked(token)
     local _, _, _, _, _, tail = read_header(header)
     for _, set in ipairs({ keys.retries, keys.returned }) do
       local start = tonumber(redis.call('ZSCORE', set, token) or nil)
-      if start and start <= now_ms then return take_from(set, token) end
+      if start and start <= now_ms then return take_from(set, token, start) end
       if start then return rank_anew(token, start, tail) end
     end
   else
@@ -170,7 +170,7 @@ for n, item in ipairs(candidates) do
     choose(entry)
     if token then unranked[#unranked + 1] = token end
   elseif item.set then
-    take_from(item.set, token)
+    take_from(item.set, token, item.start)
   else
     take_ranked(token)
   end

@@ -8,8 +8,8 @@
 local PUT_OFF = 500
 
 -- Somebody may have deleted a key of ours. Without its header, a job begins anew; without its payload it cannot run, so
--- all that is left of it goes. lease_end: nil for a job that was not leased.
-local function take_up(token, lease_end)
+-- all that is left of it goes. due: its score; lease_end: the same for a job that was leased, else nil.
+local function take_up(token, due, lease_end)
   local attempts, kills, start, _, holder, tail, was_spared, claimed = read_header(redis.call('HGET', keys.headers, token))
   attempts, kills, start, tail = attempts or 0, kills or 0, start or now_ms, tail or ''
   if tail ~= '' then tell_of(tail) end
@@ -45,7 +45,7 @@ local function take_up(token, lease_end)
     if is_suspect then suspects = suspects - 1 end
     local flags = (token_of(payload) ~= token and 1 or 0) + (holder == LATE and 2 or 0)
     lease({ token = token, attempts = attempts, kills = kills, start = start, tail = tail, payload = payload,
-      is_spared = spare, flags = flags })
+      is_spared = spare, flags = flags, due = due })
   end
 end
 
@@ -58,7 +58,9 @@ local function take_up_due(set, till, taken, is_lease)
     for i = 1, #found, 2 do
       if is_full() or #put_off + #behind == PUT_OFF then break end
       taken[#taken + 1] = found[i]
-      take_up(found[i], is_lease and tonumber(found[i + 1]) or nil)
+      local score = tonumber(found[i + 1])
+      -- The lease of a process that is known to be dead ends at 0.
+      take_up(found[i], score > 0 and score or now_ms, is_lease and score or nil)
     end
   end
 end

@@ -29,7 +29,8 @@
 --          transferred; payloads dropped as double; jobs dropped whose payload is gone; suspects put off; then six a
 --          job: token, attempts that failed, leases that expired, start time (epoch ms), payload, and the sum of 1 if
 --          the token is not the payload's own, 2 if the job was given back because its lease had ended before it
---          began, 4 if the job of the payload's own token ended a moment ago, 8 if the job has a limit. If the queue's
+--          began, 4 if the job of the payload's own token ended a moment ago, 8 if the job has a limit, and 16 times
+--          the ms from its start time to when it could last begin: the end of a hold, a wait or a lease. If the queue's
 --          format is too late for the caller, that format is the seventh and last. If anything is paused or limited, one more element is the
 --          last: the pause of the queue and those of its tasks, as they are stored; the sum of 1 if the limits of the
 --          queue hold jobs back, 2 if a job has a limit or is in a batch, 4 if there is a limit to the leases of the queue; and how many
@@ -45,7 +46,7 @@ local format, safe_kills, suspects, put_off_ms = ARGV[11], tonumber(ARGV[13]), t
 local step_ms = tonumber(ARGV[16])
 local now_ms = math.floor(now_us / 1000)
 
-local fields = redis.call('HMGET', keys.control, 'format', 'service', 'paused', 'paused_tasks', 'ranked', 'queue_limit')
+local fields = redis.call('HMGET', keys.control, 'format', 'service', 'paused', 'paused_tasks', 'ranked', 'queue_limit', 'held_till')
 -- A caller would misread a later format than it knows.
 local queue_format = tonumber(fields[1] or 1) or 1
 if queue_format > tonumber(ARGV[12]) then return { now_us, -1, 0, 0, 0, 0, queue_format } end
@@ -55,6 +56,7 @@ local service = unpack_service(fields[2])
 local served = serve(service, keys.leases, now_ms, lease_ms, false)
 service = served or service
 
+local held_till = held_until(fields[7], now_ms)
 -- Who takes from the destination queue is no worker, and goes on.
 local paused_till, pauses
 if mode ~= 'take' and (fields[3] or fields[4]) then
@@ -62,6 +64,8 @@ if mode ~= 'take' and (fields[3] or fields[4]) then
   if fields[3] and not paused_till then
     -- It has ended by itself. While it is stored, claim_few.lua does nothing.
     redis.call('HDEL', keys.control, 'paused')
+    held_till = math.max(held_till, math.min(tonumber(decode_table(fields[3]).till) or 0, now_ms))
+    redis.call('HSET', keys.control, 'held_till', decimal(held_till))
     fields[3] = false
   end
   if fields[3] or fields[4] then pauses = { fields[3], fields[4] } end

@@ -1,5 +1,5 @@
 -- Lease a few due frames if there is nothing else to do, at a part of claim.lua's cost: the queue is not paused, and has
--- neither priorities nor limits of its own, no lease is over, no retry is due, the destination queue is empty, and each
+-- neither priorities nor limits of its own and held no due job back, no lease is over, no retry is due, the destination queue is empty, and each
 -- frame is a job of ours that was never in the delay queue and begins for the first time. Otherwise do nothing: the
 -- caller has to use claim.lua.
 --
@@ -22,7 +22,7 @@ local now_us, owner, request = read_clock(ARGV[1]), ARGV[2], ARGV[3]
 local limit, lease_ms, format = math.min(tonumber(ARGV[4]), FEW), tonumber(ARGV[5]), ARGV[6]
 local now_ms = math.floor(now_us / 1000)
 
-local fields = redis.call('HMGET', keys.control, 'format', 'service', 'paused', 'paused_tasks', 'ranked', 'queue_limit')
+local fields = redis.call('HMGET', keys.control, 'format', 'service', 'paused', 'paused_tasks', 'ranked', 'queue_limit', 'held_till')
 local queue_format = tonumber(fields[1] or 1) or 1
 if fields[3] or fields[5] or fields[6] or queue_format > tonumber(ARGV[7]) then return nil end
 local service = unpack_service(fields[2])
@@ -49,6 +49,7 @@ if limit > 1 and found[4] and tonumber(found[4]) <= now_ms then
   if size > SMALL then return nil end
 end
 
+local held_till = held_until(fields[7], now_ms)
 local frames, tokens, jobs = {}, {}, {}
 for i = 1, #found, 2 do
   local start = tonumber(found[i + 1])
@@ -58,7 +59,7 @@ for i = 1, #found, 2 do
     break
   end
   local payload, id = unpack_frame(found[i], format)
-  if not payload or not is_score(start) or not unlisted_number(found[i]) then return nil end
+  if start < held_till or not payload or not is_score(start) or not unlisted_number(found[i]) then return nil end
   local token, mac = token_of(payload)
   -- A token that comes twice is a copy: both frames would be the job that the locator knows.
   if not token or tokens[token] then return nil end

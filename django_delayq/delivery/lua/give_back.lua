@@ -9,7 +9,7 @@
 -- Where    slots to errors: only if the queue, or one of its jobs, has a limit
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  and on, three a job, in the order they were claimed: token; fencing token; sum of 1 for a foreign payload,
---          2 if a lease of it ended before it began, now or earlier, 4 if that is a kill
+--          2 if a lease of it ended before it began, now or earlier, 4 if that is a kill, 8 if it had begun
 -- Returns  indexes of the jobs whose lease was lost; nothing was changed for those
 
 local now_ms = math.floor(read_clock(ARGV[1]) / 1000)
@@ -21,7 +21,7 @@ check_hashes(keys.payloads)
 local bodies = {}
 for i, job in ipairs(held) do
   -- A foreign payload with a history stays with us: in the list its attempts would be lost.
-  if ARGV[job.at + 2] == '1' and job.attempts + job.kills == 0 then
+  if tonumber(ARGV[job.at + 2]) % 8 == 1 and job.attempts + job.kills == 0 then
     bodies[i] = redis.call('HGET', keys.payloads, job.token) or nil
   end
 end
@@ -37,14 +37,16 @@ for i = #held, 1, -1 do
     redis.call('LPUSH', keys.destination, bodies[i])
   else
     local how = tonumber(ARGV[job.at + 2])
-    local kills = how >= 4 and job.kills + 1 or job.kills
+    local kills = how % 8 >= 4 and job.kills + 1 or job.kills
     -- The server orders members of one score by token: a fraction of a millisecond keeps the order of the claim.
     local start = job.start < now_ms and job.start + (i - 1) / 4096 or now_ms
+    -- One that had begun waits from now on.
+    if how >= 8 then start = in_turn(now_ms, i, #held) end
     local waiting = waiting_set(keys.retries, keys.returned, job.attempts, kills)
     redis.call('ZADD', waiting, start, job.token)
     kept[#kept + 1], job.start_again = job, start
     redis.call('HSET', keys.headers, job.token,
-      struct.pack(HEADER, job.attempts, kills, job.start, NOBODY, how >= 2 and LATE or NOBODY) .. job.tail)
+      struct.pack(HEADER, job.attempts, kills, job.start, NOBODY, how % 8 >= 2 and LATE or NOBODY) .. job.tail)
   end
 end
 add_ranks(kept, is_ranked, function(job) return job.start_again end)

@@ -17,6 +17,7 @@ local was_paused
 if task == '' and not is_over then
   was_paused = pause_till(decode_table(fields[1]), now_ms)
   redis.call('HDEL', keys.control, 'paused')
+  if was_paused then redis.call('HSET', keys.control, 'held_till', decimal(now_ms)) end
 else
   local tasks, count = read_paused_tasks(fields[2], now_ms)
   if tasks[task] then
