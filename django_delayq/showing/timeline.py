@@ -82,20 +82,12 @@ def events_of(
     worker: str,
     note: str,
 ) -> list[Event]:
-    """Tell the life of a job.
+    """Return the life of a job, in order.
 
     ``attempts`` are those behind it, the last first; ``worker`` runs it now; ``note`` says what its state means.
     """
-    now_ms = seen.now_ms
+    now_ms, start_ms = seen.now_ms, seen.start_time_ms
     events = []
-    if enqueued_ms is not None:
-        events.append(Event(gettext("Enqueued"), Moment.of(enqueued_ms, now_ms)))
-    if seen.start_time_ms:
-        is_next = seen.state in (State.SCHEDULED, State.DUE) and not attempts
-        if not (is_next and seen.start_time_ms == seen.score_ms):
-            events.append(
-                Event(gettext("First due"), Moment.of(seen.start_time_ms, now_ms))
-            )
     # Of a long history the oldest attempts have gone; a replay counts anew, and keeps them.
     last = max(seen.attempts + seen.kills, len(attempts))
     missing = last - len(attempts)
@@ -106,10 +98,31 @@ def events_of(
             missing,
         )
         events.append(Event(template.format(count=number_text(missing))))
+    # Attempts from before the job was started over, or given another start time.
+    before = sum(
+        1 for each in attempts if each.at is not None and each.at.ms < start_ms
+    )
     for number, attempt in enumerate(reversed(attempts), missing + 1):
         events.append(_attempt(number, attempt))
+    # The state says it as well.
+    is_next = seen.state in _WAITING and start_ms == seen.score_ms
+    if start_ms and not is_next:
+        label = gettext("Due again") if before else gettext("First due")
+        at = before + (missing > 0) if before else 0
+        events.insert(at, Event(label, Moment.of(start_ms, now_ms)))
+    if enqueued_ms is not None:
+        # By the clock of the process that enqueued it. Where that clock is ahead, the moment would not be in order.
+        oldest = attempts[-1].at if attempts else None
+        first_ms = oldest.ms if oldest is not None else start_ms
+        is_ahead = bool(first_ms) and enqueued_ms > first_ms
+        moment = None if is_ahead else Moment.of(enqueued_ms, now_ms)
+        events.insert(0, Event(gettext("Enqueued"), moment))
     events += _now(seen, state, worker, note)
     return events
+
+
+#: States in which a job waits for its score, its next moment.
+_WAITING = frozenset({State.SCHEDULED, State.DUE, State.RETRYING})
 
 
 #: What the last error is of a job in these states: no attempt's, but why it is there.

@@ -6,6 +6,7 @@ from typing import Any
 import redis
 
 from django_delayq.calls.running import run
+from django_delayq.clock import epoch_ms
 from django_delayq.conf import get_keyring
 from django_delayq.delivery import claiming, holding, looking, settling, storing
 from django_delayq.delivery.claiming import Leased
@@ -127,9 +128,7 @@ class Queue:
         **kwargs: Any,
     ) -> str:
         job = self.running(*args, **kwargs)
-        failed = Failed(
-            job.token, job.fence, f"+{delay_ms}", error_text or error("it broke")
-        )
+        failed = Failed(job.token, job.fence, f"+{delay_ms}", _stamped(error_text))
         assert run(self.client, settling.retry(self.keys, [failed])) == []
         return job.token
 
@@ -159,7 +158,7 @@ class Queue:
         return self.bury(job, State.QUARANTINED, error_text)
 
     def bury(self, job: Leased, state: State, error_text: bytes | None = None) -> str:
-        rejected = Rejected(job.token, job.fence, error_text or error("it broke"))
+        rejected = Rejected(job.token, job.fence, _stamped(error_text))
         call = settling.bury(self.keys, [rejected], state=state)
         assert run(self.client, call) == []
         return job.token
@@ -172,6 +171,13 @@ def error(
     text: str,
     traceback: str = "",
     kind: str = "builtins.ValueError",
-    at_ms: int = 1_790_000_000_000,
+    at_ms: int = 0,
 ) -> bytes:
+    """Return why an attempt failed; ``at_ms`` 0: at the moment at which the job's end is stored."""
     return envelopes.error_text(text, kind=kind, traceback=traceback, at_ms=at_ms)
+
+
+def _stamped(text: bytes | None) -> bytes:
+    text = text or error("it broke")
+    unstamped, stamped = b',"at":0}', f',"at":{epoch_ms()}}}'.encode()
+    return text.removesuffix(unstamped) + stamped if text.endswith(unstamped) else text

@@ -97,7 +97,7 @@ class Shop:
             '    raise ConnectionError("the mail server is down")\n'
             f"{raised}\n"
         )
-        why = error(raised, trace, "builtins.ConnectionError", at_ms=epoch_ms())
+        why = error(raised, trace, "builtins.ConnectionError")
         return self.queue.dead(
             4688, task=send_invoice.name, error_text=why, insertion_list=False
         )
@@ -106,7 +106,7 @@ class Shop:
         """Do what the pages of the docs have not, and others show."""
         queue, mail = self.queue, self.mail
         self._serve()
-        refused = error("PermissionError: card 4711 is blocked", at_ms=epoch_ms())
+        refused = error("PermissionError: card 4711 is blocked")
         for number in range(3):
             queue.dead(4650 + number, task=cancel_unpaid.name, error_text=refused)
             queue.held_for_key(4660 + number)

@@ -9,6 +9,7 @@ from django.test import Client
 
 from django_delayq import delayed_task, get_job, schedule
 from django_delayq.calls.running import run
+from django_delayq.clock import epoch_ms
 from django_delayq.delivery import settling
 from django_delayq.delivery.progress import (
     JobProgress,
@@ -132,15 +133,15 @@ def test_payload_that_cannot_be_trusted_keeps_what_is_sensitive(
 
 def test_life_is_told_in_the_order_of_time(browser: Client, queue: Queue) -> None:
     queue.client.hset(queue.keys.control, "format", 2)
-    token = queue.schedule(0, 7, task=refund.name)
+    token, now_ms = queue.schedule(0, 7, task=refund.name), epoch_ms()
     for number in (1, 2):
         job = queue.take(token)
         told = envelopes.error_text(
             f"broke {number}",
             kind="failed",
             traceback="Traceback (most recent call last):\n" + OWN,
-            at_ms=1_790_000_000_000 + number * 1000,
-            began_ms=1_790_000_000_000,
+            at_ms=now_ms + number * 1000,
+            began_ms=now_ms,
             worker="web-1/4711",
         )
         delay = "+0" if number == 1 else "+600000"
@@ -158,6 +159,39 @@ def test_life_is_told_in_the_order_of_time(browser: Client, queue: Queue) -> Non
     assert events[1].facts == ["ran for 1.000 s", "worker web-1/4711", "failed"]
     assert [event.error for event in events] == ["", "broke 1", "broke 2", ""]
     assert [event.is_open for event in events] == [False, False, False, True]
+
+
+def test_dead_letter_that_was_started_over_is_due_again_after_its_first_attempt(
+    browser: Client, queue: Queue
+) -> None:
+    queue.client.hset(queue.keys.control, "format", 2)
+    token = queue.dead(7, error_text=error("broke 1"))
+    get_job(f"{queue.name}:{token}").run_now()
+    queue.bury(queue.take(token), State.DEAD, error("broke 2"))
+
+    events = browser.get(url("job", queue.name, token)).context["events"]
+
+    assert [event.label for event in events] == [
+        "Attempt 1",
+        "Due again",
+        "Attempt 2",
+        "Given up",
+    ]
+    assert [event.error for event in events] == ["broke 1", "", "broke 2", ""]
+    moments = [event.moment.ms for event in events if event.moment is not None]
+    assert moments == sorted(moments)
+
+
+def test_retry_that_was_moved_is_first_due_at_no_later_moment(
+    browser: Client, queue: Queue
+) -> None:
+    queue.client.hset(queue.keys.control, "format", 2)
+    token = queue.retrying(7)
+    get_job(f"{queue.name}:{token}").reschedule(3600)
+
+    events = browser.get(url("job", queue.name, token)).context["events"]
+
+    assert [event.label for event in events] == ["Attempt 1", "Next attempt"]
 
 
 def test_reason_of_a_job_that_is_held_is_no_attempt(
