@@ -14,6 +14,7 @@ from django.conf import settings as django_settings
 from django.core import checks
 from django.db import connections
 from django.db.models import Model
+from django.utils import translation
 from django.utils.module_loading import import_string
 from django_redis.cache import RedisCache
 from redis.exceptions import RedisError, ResponseError
@@ -48,8 +49,12 @@ def register_all() -> None:
 
 def check_server(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
     """Ask the server whether it can serve the queues."""
+    from django_delayq.translating import say_problems
+
     try:
-        problems = _problems_now()
+        # Moments are in the project's time zone, the text is English: it can be searched for.
+        with translation.override("en"):
+            problems = say_problems(_problems_now())
     except (DelayqError, RedisError, OSError) as error:
         fault = describe_fault(error)
         return [

@@ -4,11 +4,17 @@ The server's TIME decides inside a script what is due; no clock of this machine 
 """
 
 import time
+from datetime import UTC, datetime
 
 
 def epoch_ms() -> int:
     """Return this machine's wall clock in epoch ms, for logs and pages only."""
     return time.time_ns() // 1_000_000
+
+
+def iso_text(moment: datetime) -> str:
+    """Write a moment for programs and logs: ISO 8601 in UTC, to the millisecond. `translating.moment_text` is for people."""
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds")
 
 
 def monotonic_ms() -> float:

@@ -4,10 +4,10 @@ Messages of exceptions and lines of logs are English in every language, so that 
 """
 
 from collections.abc import Iterable
-from datetime import date, datetime
+from datetime import UTC, datetime
 from typing import Any
 
-from django.utils import formats, translation
+from django.utils import formats, timezone, translation
 from django.utils.functional import Promise
 from django.utils.translation import gettext, ngettext, pgettext_lazy
 
@@ -79,10 +79,32 @@ def number_text(number: int) -> str:
     return formats.number_format(number, use_l10n=True, force_grouping=True)
 
 
-def moment_text(moment: date) -> str:
-    """Write a moment to the second, its date as the admin's own fields write dates."""
+def moment_text(moment: datetime) -> str:
+    """Write a moment for people: in the current time zone, to the second, with the zone's name.
+
+    A naive moment is one of that zone. `clock.iso_text` is for programs.
+    """
+    local = in_zone(moment)
+    return f"{seconds_text(local)} {local.tzname()}"
+
+
+def in_zone(moment: datetime) -> datetime:
+    """Return a moment in the current time zone; in UTC where that zone is beyond the end of Python's calendar."""
+    if timezone.is_naive(moment):
+        return timezone.make_aware(moment)
+    try:
+        return timezone.localtime(moment)
+    except OverflowError:
+        return moment.astimezone(UTC)
+
+
+def seconds_text(local: datetime) -> str:
+    """Write what `in_zone` returned to the second, for a page that names the zone once.
+
+    Its date is as the admin's own fields write dates.
+    """
     order = str(formats.get_format("DATE_INPUT_FORMATS")[0])
-    return moment.strftime(f"{order} %H:%M:%S")
+    return local.strftime(f"{order} %H:%M:%S")
 
 
 def list_text(items: Iterable[str]) -> str:

@@ -1,6 +1,6 @@
 """Sentences that layers below Django make and pages above it show in the reader's language.
 
-A `Wording` is its English text, for logs and errors, and remembers what it was made of; ``translating`` writes the same
+A `Wording` is its English text, for logs, with moments in UTC; and it remembers what it was made of; ``translating`` writes the same
 sentence in another language. `gettext`, `ngettext` and `gettext_noop` have the names by which ``makemessages`` finds texts.
 """
 
@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
+
+from django_delayq.clock import iso_text
 
 _TWO_STOPS = re.compile("([.!?…。！？])[.。]$")
 Value = str | int | datetime
@@ -33,7 +35,11 @@ class Wording(str):
         is_sentence: bool = False,
     ) -> "Wording":
         template = singular if plural is None or plural[1] == 1 else plural[0]
-        self = super().__new__(cls, _write(template, values, is_sentence))
+        plain = {
+            name: iso_text(value) if isinstance(value, datetime) else value
+            for name, value in values.items()
+        }
+        self = super().__new__(cls, _write(template, plain, is_sentence))
         self._singular, self._plural, self._values = singular, plural, values
         self._is_sentence = is_sentence
         return self

@@ -3,7 +3,15 @@
 import os
 import subprocess
 import sys
+import zoneinfo
+from datetime import UTC, datetime
 from pathlib import Path
+
+from django.utils import timezone
+
+from django_delayq.showing.display import Moment
+from django_delayq.translating import moment_text
+from django_delayq.wire.delay import MAX_START_TIME_MS, MIN_START_TIME_MS
 
 #: The zones furthest from UTC on both sides; CI runs all tests in others.
 ZONES = ("Etc/GMT+12", "Pacific/Kiritimati")
@@ -44,3 +52,21 @@ def test_a_project_in_any_zone_imports_every_module_and_passes_its_checks() -> N
 
     assert started.returncode == 0, started.stderr
     assert started.stdout.count("no issues") == len(ZONES)
+
+
+def test_every_moment_can_be_shown_in_every_zone() -> None:
+    ends = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+    beyond_ms = MIN_START_TIME_MS - 1, -(2**63), MAX_START_TIME_MS + 1, 2**63
+
+    for name in sorted(zoneinfo.available_timezones()):
+        with timezone.override(name):
+            for moment in (*ends, datetime.now(UTC)):
+                assert moment_text(moment).count(" ") == 2, name
+            for ms in (MIN_START_TIME_MS, -1, 0, MAX_START_TIME_MS):
+                shown = Moment.of(ms, 0)
+                assert shown is not None
+                assert shown.zone, name
+            for ms in beyond_ms:
+                shown = Moment.of(ms, 0)
+                assert shown is not None
+                assert not shown.zone, name

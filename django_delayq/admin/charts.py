@@ -7,9 +7,7 @@ second line is dashed; both are named.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 
-from django.utils import timezone
 from django.utils.formats import number_format
 from django.utils.functional import Promise
 from django.utils.translation import gettext
@@ -17,7 +15,7 @@ from django.utils.translation import gettext
 from django_delayq.delivery.statistics import Histogram
 from django_delayq.jobs.statistics import Series
 from django_delayq.showing.display import relative_text, short_time_text
-from django_delayq.translating import moment_text, number_text
+from django_delayq.translating import in_zone, number_text, seconds_text
 
 #: The picture, and what is left for bars and lines beside the labels.
 WIDTH, HEIGHT = 300, 124
@@ -115,7 +113,7 @@ def bars_of_runs(key: str, title: Text, series: Series) -> Chart:
     )
     rows = [
         [
-            moment_text(_local(span.since)),
+            seconds_text(in_zone(span.since)),
             number_text(span.figures.runs),
             number_text(span.figures.failures),
         ]
@@ -151,7 +149,7 @@ def lines_of_times(
     found = [(each.percentile(50), each.percentile(99)) for each in histograms]
     rows = [
         [
-            moment_text(_local(span.since)),
+            seconds_text(in_zone(span.since)),
             short_time_text(p50),
             short_time_text(p99),
         ]
@@ -184,10 +182,6 @@ def lines_of_times(
         grid=_times_grid(low, high) if rows else [],
         ticks=_ticks_behind(series),
     )
-
-
-def _local(moment: datetime) -> datetime:
-    return timezone.localtime(moment)
 
 
 def _number(value: float) -> str:

@@ -1,6 +1,6 @@
 """What the admin asks before it pauses a queue, moves jobs, or changes priorities and limits."""
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django import forms
@@ -73,7 +73,7 @@ class RescheduleForm(forms.Form):
 
     def _moment(self, at: Any) -> str:
         moment = at if timezone.is_aware(at) else timezone.make_aware(at)
-        if moment <= timezone.now():
+        if moment <= datetime.now(UTC):
             self.add_error(
                 "at",
                 gettext(

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from django.conf import settings as django_settings
 from django.contrib import messages
 from django.http import Http404, HttpResponse, HttpResponseRedirect
-from django.utils import timezone
 from django.utils.functional import Promise
 from django.utils.translation import gettext, gettext_lazy
 
@@ -70,13 +69,13 @@ def row_of(schedule: Schedule) -> Row:
         )
         faults.append(
             template.format(
-                since=moment_text(timezone.localtime(schedule.paused_since)),
+                since=moment_text(schedule.paused_since),
                 by=schedule.paused_by,
                 reason=schedule.paused_reason,
             )
         )
     try:
-        moments = [f"{moment_text(each)} {each:%z}" for each in schedule.moments(SHOWN)]
+        moments = [moment_text(each) for each in schedule.moments(SHOWN)]
     except InvalidSchedule as error:
         moments = [str(error)]
     last = schedule.last_moment
@@ -85,7 +84,7 @@ def row_of(schedule: Schedule) -> Row:
         clean(schedule.task),
         clean(when_text(schedule.when)),
         moments,
-        moment_text(timezone.localtime(last)) if last is not None else "",
+        moment_text(last) if last is not None else "",
         [clean(note) for note in notes],
         [clean(fault) for fault in faults],
         schedule.is_paused,

@@ -47,20 +47,20 @@ class Pause(NamedTuple):
         """What is paused, since when and why, in one line."""
         if self.task is None:
             what = gettext(
-                "queue {queue} is paused since {since:%Y-%m-%d %H:%M:%S} UTC",
+                "queue {queue} is paused since {since}",
                 queue=self.queue,
                 since=self.since,
             )
         else:
             what = gettext(
-                "task {task} on queue {queue} is paused since {since:%Y-%m-%d %H:%M:%S} UTC",
+                "task {task} on queue {queue} is paused since {since}",
                 task=self.task,
                 queue=self.queue,
                 since=self.since,
             )
         until: str = ""
         if self.until is not None:
-            until = gettext(", until {until:%Y-%m-%d %H:%M:%S} UTC", until=self.until)
+            until = gettext(", until {until}", until=self.until)
         # One line, whatever somebody has written.
         by, reason = " ".join(self.by.split()), " ".join(self.reason.split())
         return joined(

@@ -37,6 +37,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -534,9 +535,10 @@ def tell(starter: socket.socket, message: str) -> None:
 
 def say(message: str) -> None:
     """Write a line to the log."""
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
     # A full disk must not end the server.
     with contextlib.suppress(OSError):
-        print(time.strftime("%Y-%m-%d %H:%M:%S"), message, file=sys.stderr, flush=True)
+        print(now, message, file=sys.stderr, flush=True)
 
 
 def main(home: str, binary: str, starter_fd: str, linger_s: str) -> int:

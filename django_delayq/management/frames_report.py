@@ -433,7 +433,7 @@ def _time(epoch_ms: float) -> str:
         moment = datetime.fromtimestamp(epoch_ms / 1000, UTC)
     except (OverflowError, ValueError, OSError):
         return f"{epoch_ms:g} ms"
-    return f"{moment_text(moment)} UTC"
+    return moment_text(moment)
 
 
 def _span(seconds: float) -> str:

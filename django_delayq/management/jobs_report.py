@@ -9,7 +9,7 @@ from django.utils.translation import gettext
 from django_delayq import conf
 from django_delayq.calls.steps import Steps, perform
 from django_delayq.clients.clients import own_clients
-from django_delayq.clock import epoch_ms
+from django_delayq.clock import epoch_ms, iso_text
 from django_delayq.delivery import batching, looking, pausing
 from django_delayq.delivery.ended import MOST_ENDED
 from django_delayq.delivery.looking import Inspected
@@ -128,7 +128,7 @@ def _iso(ms: object) -> str | None:
     if type(ms) is not int:
         return None
     try:
-        return (_EPOCH + timedelta(milliseconds=ms)).isoformat(timespec="milliseconds")
+        return iso_text(_EPOCH + timedelta(milliseconds=ms))
     except OverflowError:
         return None
 
@@ -238,7 +238,7 @@ def lines_of(shown: Shown, *, is_folded: bool = True) -> Iterator[str]:
 def _lines_of_event(event: Event, is_folded: bool) -> Iterator[str]:
     told = list(event.facts)
     if event.moment is not None:
-        local = f"{event.moment.local} {event.moment.zone}".strip()
+        local = event.moment.in_full
         told.insert(
             0, f"{event.moment.relative} ({local})" if local else event.moment.relative
         )
@@ -261,8 +261,7 @@ def _lines_of_end(shown: Shown) -> Iterator[str]:
     if ended is not None:
         moment = Moment.of(_ms_of(ended.ended_at), shown.seen.now_ms)
         assert moment is not None
-        when = f"{moment.local} {moment.zone}".strip()
-        told.append(Field(gettext("Ended"), when, moment.relative))
+        told.append(Field(gettext("Ended"), moment.in_full, moment.relative))
         for label, number in (
             (gettext("Late by"), ended.late_ms),
             (gettext("Ran for"), ended.took_ms),
@@ -343,7 +342,7 @@ def end_as_json(ended: EndedJob) -> dict[str, Any]:
 
 def _end(ended: EndedJob) -> dict[str, Any]:
     return {
-        "at": ended.ended_at.isoformat(timespec="milliseconds"),
+        "at": iso_text(ended.ended_at),
         "late_ms": ended.late_ms,
         "took_ms": ended.took_ms,
         "attempts": ended.attempts,

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
 
-from django.utils import formats, timezone
+from django.utils import formats
 from django.utils.translation import gettext, gettext_lazy, ngettext
 
 from django_delayq.codecs.values import Instant, JavaEnum, JavaObject, JavaValue
@@ -34,7 +34,7 @@ from django_delayq.jobs.progress import as_progress
 from django_delayq.jobs.registry import get_handler
 from django_delayq.queues.reading import read
 from django_delayq.redaction import HIDDEN, redact
-from django_delayq.translating import moment_text, number_text
+from django_delayq.translating import in_zone, number_text, seconds_text
 
 #: Arguments of a call in a row of a table.
 MOST_ARGUMENTS = 40
@@ -103,10 +103,10 @@ class Moment:
         if ms is None:
             return None
         try:
-            moment = timezone.localtime(_EPOCH + timedelta(milliseconds=ms))
-            local, fraction = moment_text(moment), f".{moment.microsecond // 1000:03}"
+            moment = in_zone(_EPOCH + timedelta(milliseconds=ms))
+            local, fraction = seconds_text(moment), f".{moment.microsecond // 1000:03}"
             zone = moment.tzname() or ""
-        except (OverflowError, ValueError):
+        except OverflowError:
             # Java may wait beyond the end of Python's calendar.
             local = (
                 gettext("after the year 9999")
@@ -129,6 +129,11 @@ class Moment:
     def local(self) -> str:
         """In the current time zone, to the millisecond."""
         return self.in_seconds + self.fraction
+
+    @property
+    def in_full(self) -> str:
+        """In the current time zone, to the millisecond, with the zone's name."""
+        return f"{self.local} {self.zone}".strip()
 
 
 _UNITS = (

@@ -203,11 +203,10 @@ def _life(
 
 def _time(label: str | Promise, moment: Moment | None) -> Field:
     assert moment is not None
-    local = f"{moment.local} {moment.zone}".strip()
-    if not local:
+    if not moment.in_full:
         return Field(label, moment.relative)
     note = gettext("{relative}, {ms} ms").format(relative=moment.relative, ms=moment.ms)
-    return Field(label, local, note)
+    return Field(label, moment.in_full, note)
 
 
 def _call(seen: Inspected, content: Content) -> list[Field]:

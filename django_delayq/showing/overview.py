@@ -14,7 +14,7 @@ from django_delayq.calls.call import Call
 from django_delayq.calls.errors import is_of_node
 from django_delayq.calls.several import run_all
 from django_delayq.clients.clients import own_clients
-from django_delayq.clock import monotonic_ms
+from django_delayq.clock import iso_text, monotonic_ms
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import holding, looking, pausing, statistics, upgrading
 from django_delayq.delivery.holding import HeldNames
@@ -426,8 +426,8 @@ def _worker_data(worker: Worker) -> dict[str, Any]:
         **worker._asdict(),
         "state": str(worker.state),
         "jobs": [
-            {**job._asdict(), "since": job.since.isoformat()} for job in worker.jobs
+            {**job._asdict(), "since": iso_text(job.since)} for job in worker.jobs
         ],
-        "started_at": worker.started_at.isoformat(),
-        "seen_at": worker.seen_at.isoformat(),
+        "started_at": iso_text(worker.started_at),
+        "seen_at": iso_text(worker.seen_at),
     }

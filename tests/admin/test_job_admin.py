@@ -169,7 +169,8 @@ def test_payload_beyond_the_limit_is_shown_by_its_beginning_and_never_decoded(
     assert pages[1].context["content"].arguments.endswith("(101 bytes)")
 
 
-def test_job_is_shown_in_full(browser: Client, queue: Queue) -> None:
+def test_job_is_shown_in_full(browser: Client, queue: Queue, settings: Any) -> None:
+    settings.TIME_ZONE = "Asia/Kathmandu"
     token = queue.schedule(
         7_260_000,
         [1, {"a": None}],
@@ -183,7 +184,7 @@ def test_job_is_shown_in_full(browser: Client, queue: Queue) -> None:
 
     assert f"Task: {TASK} Not found: This process has no task" in text
     assert "State: scheduled – Waits for its start time." in text
-    assert f"UTC – in 2 h, {seen.score_ms} ms" in text or "in 2 h 1 min" in text
+    assert f"+0545 – in 2 h, {seen.score_ms} ms" in text or "in 2 h 1 min" in text
     assert "0 of 9 failed" in text
     assert 'Arguments 1. [ 1, { "a": null } ] who= "Zoë"' in text
     assert "Unique key: order:7" in text
@@ -218,15 +219,22 @@ def test_kills_and_expired_leases_are_told(browser: Client, queue: Queue) -> Non
     assert response.context["can_cancel"]
 
 
-def test_error_and_traceback_are_shown(browser: Client, queue: Queue) -> None:
-    why = error("it is <b>broken</b>", traceback="Traceback:\n  File <stdin>")
+def test_error_and_traceback_are_shown(
+    browser: Client, queue: Queue, settings: Any
+) -> None:
+    settings.TIME_ZONE = "Asia/Kathmandu"
+    why = error(
+        "it is <b>broken</b>",
+        traceback="Traceback:\n  File <stdin>",
+        at_ms=1_790_000_000_000,
+    )
     token = queue.dead(error_text=why)
 
     response = browser.get(url("job", queue.name, token))
 
     text = content_of(response)
     assert "it is <b>broken</b> Traceback: File <stdin>" in text
-    assert "2026-09-21 14:13:20.000 UTC" in text
+    assert "2026-09-21 19:58:20.000 +0545" in text
     assert b"<b>broken</b>" not in response.content
 
 

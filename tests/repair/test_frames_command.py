@@ -94,8 +94,9 @@ def formats_in(rig: Rig) -> set[FrameFormat | None]:
 
 
 def test_jammed_queue_is_told_and_what_to_do_about_it(
-    rig: Rig, call: Call, queue_name: str
+    rig: Rig, call: Call, queue_name: str, settings: Any
 ) -> None:
+    settings.TIME_ZONE = "Asia/Kathmandu"
     jam(rig)
     before = dump(rig)
 
@@ -113,7 +114,7 @@ def test_jammed_queue_is_told_and_what_to_do_about_it(
         "Each of its processes delivers the 3 due frames ahead of it again every 5 s.",
     }
     assert "STUCK: Redisson up to 3.21.0 stops at a Bc0Lc0 frame" in output
-    assert "number 4 of the timeout set, due since 2023-11-14 22:13:20 UTC" in output
+    assert "number 4 of the timeout set, due since 2023-11-15 03:58:20 +0545" in output
     assert "DELIVERED ALREADY: 3 frames" in output
     assert f"manage.py delayq_frames {queue_name} --to 3.21.0 --dry-run" in output
     assert f"manage.py delayq_frames {queue_name} --to 3.21.1 --dry-run" in output

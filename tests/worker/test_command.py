@@ -273,7 +273,7 @@ def test_queue_that_nobody_serves_and_other_versions_are_logged_at_the_start(
 
 
 LINE = re.compile(
-    r"\d\d:\d\d:\d\d\.\d{3} \d+ INFO job=(?P<job>\S+) task=(?P<task>\S+) outcome=succeeded"
+    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00 \d+ INFO job=(?P<job>\S+) task=(?P<task>\S+) outcome=succeeded"
     r" attempt=1 late_ms=\d+\.\d took_ms=\d+\.\d"
 )
 

@@ -5,12 +5,11 @@ from argparse import SUPPRESS
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 from django.core.management.base import CommandError, CommandParser
-from django.utils import timezone
 from django.utils.functional import Promise
 from django.utils.translation import gettext, gettext_lazy, ngettext, ngettext_lazy
 
@@ -36,7 +35,7 @@ from django_delayq.management.terminal import (
 from django_delayq.management.times import moment, span, window
 from django_delayq.redaction import show
 from django_delayq.showing.plain_json import json_text
-from django_delayq.translating import number_text, state_label
+from django_delayq.translating import moment_text, number_text, state_label
 
 T = TypeVar("T")
 #: Rows of a table, unless --limit says otherwise.
@@ -317,7 +316,7 @@ class Command(CommandWithExamples):
             verb = VERBS[name]
             if _moment_is_over(options.get("at")):
                 raise CommandError(
-                    f"--at {options['at'].isoformat()} has passed. To have jobs start at once, say: run",
+                    f"--at {moment_text(options['at'])} has passed. To have jobs start at once, say: run",
                     returncode=WRONG_CALL,
                 )
             if options["ids"]:
@@ -634,7 +633,7 @@ def _by_id_or_token(look: Callable[[str], T], given: str) -> T:
 
 
 def _moment_is_over(at: datetime | None) -> bool:
-    return at is not None and at <= timezone.now()
+    return at is not None and at <= datetime.now(UTC)
 
 
 def _by_state(counts: Counter[State] | dict[State, int]) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 from django.utils.translation import gettext, gettext_lazy
 
+from django_delayq.clock import iso_text
 from django_delayq.exceptions import InvalidSchedule
 from django_delayq.jobs.schedules import Schedule, get_schedule, get_schedules
 from django_delayq.management.errors import explained, said_by_command
@@ -115,7 +116,7 @@ def _said(schedule: Schedule) -> str:
         )
         return template.format(name=schedule.name)
     return gettext("{name} comes next at {moment}").format(
-        name=schedule.name, moment=_text(schedule.next_moment)
+        name=schedule.name, moment=moment_text(schedule.next_moment)
     )
 
 
@@ -150,18 +151,20 @@ def _lines(schedule: Schedule) -> list[str]:
             else gettext("paused since {since}, by {by}")
         )
         told = template.format(
-            since=_text(schedule.paused_since),
+            since=moment_text(schedule.paused_since),
             by=" ".join(schedule.paused_by.split()),
             reason=reason,
         )
         lines.append(f"  {told}")
     if schedule.last_moment is not None:
         told = gettext("last came at {moment}").format(
-            moment=_text(schedule.last_moment)
+            moment=moment_text(schedule.last_moment)
         )
         lines.append(f"  {told}")
     try:
-        moments = ", ".join(map(_text, schedule.moments(SHOWN))) or gettext("never")
+        moments = ", ".join(map(moment_text, schedule.moments(SHOWN))) or gettext(
+            "never"
+        )
     except InvalidSchedule as error:
         moments = str(error)
     template = (
@@ -172,14 +175,9 @@ def _lines(schedule: Schedule) -> list[str]:
     return [*lines, f"  {template.format(moments=moments)}"]
 
 
-def _text(moment: datetime) -> str:
-    offset = moment.isoformat(timespec="seconds")[len("2026-01-01T00:00:00") :]
-    return moment_text(moment) + offset
-
-
 def _as_json(schedule: Schedule) -> dict[str, Any]:
     try:
-        moments = [moment.isoformat() for moment in schedule.moments(SHOWN)]
+        moments = [iso_text(moment) for moment in schedule.moments(SHOWN)]
     except InvalidSchedule:
         moments = []
     return {
@@ -207,4 +205,4 @@ def _as_json(schedule: Schedule) -> dict[str, Any]:
 
 
 def _iso(moment: datetime | None) -> str | None:
-    return None if moment is None else moment.isoformat()
+    return None if moment is None else iso_text(moment)

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 from argparse import ArgumentTypeError
 from collections.abc import Iterator
 from contextlib import suppress
@@ -472,10 +473,11 @@ def _log_to_stderr(verbosity: int) -> None:
         return
     root = logging.getLogger("django_delayq")
     handler = logging.StreamHandler()
-    handler.setFormatter(
-        logging.Formatter(
-            "%(asctime)s.%(msecs)03d %(process)d %(levelname)s %(message)s", "%H:%M:%S"
-        )
+    formatter = logging.Formatter(
+        "%(asctime)s.%(msecs)03d+00:00 %(process)d %(levelname)s %(message)s",
+        "%Y-%m-%dT%H:%M:%S",
     )
+    formatter.converter = time.gmtime
+    handler.setFormatter(formatter)
     root.addHandler(handler)
     root.setLevel({0: logging.WARNING, 1: logging.INFO}.get(verbosity, logging.DEBUG))
