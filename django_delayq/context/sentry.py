@@ -21,7 +21,6 @@ from sentry_sdk.utils import (  # type: ignore[attr-defined]  # where 2.15 has i
     safe_repr,
 )
 
-from django_delayq.clock import epoch_ms
 from django_delayq.jobs.context import current_job
 from django_delayq.jobs.contexts import being_scheduled
 from django_delayq.jobs.decisions import Decision, Retry
@@ -194,10 +193,10 @@ def _describe(transaction: Any, job: Job[Any]) -> None:
     transaction.set_data("messaging.message.id", job.id)
     transaction.set_data("messaging.destination.name", job.queue)
     transaction.set_data("messaging.message.retry.count", job.attempts)
-    if job.start_time_ms is not None:
-        # By this machine's clock: Sentry shows it in whole ms, among other times of this machine.
-        late_ms = max(0, epoch_ms() - job.start_time_ms)
-        transaction.set_data("messaging.message.receive.latency", late_ms)
+    if job.here is not None:
+        transaction.set_data(
+            "messaging.message.receive.latency", round(job.here.late_ms)
+        )
 
 
 def _drop_repeated(event: Any, hint: Any) -> Any:

@@ -141,6 +141,8 @@ class Here(NamedTuple):
     report: Callable[[bytes], None] = lambda stored: None
     #: How the values read that the task has marked as sensitive, for `redaction.mask`.
     secrets: Sequence[str] = ()
+    #: How long after it could run the attempt began, ms.
+    late_ms: float = 0.0
 
 
 class Job(Generic[R_co]):

@@ -777,6 +777,7 @@ class Attempt:
             self.ends_with,
             partial(running_report.get(), self),
             self.secrets,
+            self.late_ms,
         )
         job.take_headers(self.headers, self._enqueued_ms())
         return job

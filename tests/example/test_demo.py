@@ -25,12 +25,16 @@ def is_open(port: int) -> bool:
 def test_the_tour_holds_twice_in_a_row_and_the_site_stays_up_until_ctrl_c(
     tmp_path: Path,
 ):
+    """The first is east of Greenwich, the second in German."""
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         with suppress(OSError):  # by somebody else: just as well
             taken.bind(("127.0.0.1", 8000))
             taken.listen()
-        first = run(environment(tmp_path, DEMO_EXIT="1", **QUICK), str(ROOT / "demo"))
+        in_kolkata = environment(
+            tmp_path, DEMO_EXIT="1", EXAMPLE_TIME_ZONE="Asia/Kolkata", **QUICK
+        )
+        first = run(in_kolkata, str(ROOT / "demo"))
 
     assert "Every step held." in first
     assert "/admin/, user demo, password demo" in first
@@ -38,7 +42,7 @@ def test_the_tour_holds_twice_in_a_row_and_the_site_stays_up_until_ctrl_c(
 
     with (
         person_with_a_screen(tmp_path) as person,
-        demo(tmp_path, **person) as (process, said),
+        demo(tmp_path, EXAMPLE_LANGUAGE_CODE="de", **person) as (process, said),
     ):
         wait_for_the_end_of_the_tour(process, said)
         port = port_of(said)
