@@ -455,7 +455,7 @@ NOT_THEIRS = {
     "task", "other", "moment", "id", "ids", "result", "n", "for", "in", "range", "actor", "job", "queue", "raise", "except",
     "class", "timedelta", "minutes", "shop", "mail", "OSError", "KeyError", "True", "False", "None", "app", "self", "ann",
     "order", "who", "redis", "is_worth_it", "Mail", "message", "broker", "backend", "scheduler", "manage", "py", "tasks",
-    "transaction", "on_commit", "LoggedTask", "report", "current", "total", "testing",
+    "transaction", "on_commit", "LoggedTask", "report", "CELERY_IMPORTS", "current", "total", "testing",
 }  # fmt: skip
 OTHERS = {
     "from-celery": set(),
