@@ -139,7 +139,10 @@ class BlockingQueue:
         return await self._aperform(self._take([self._keys], parse_timeout_ms(timeout)))
 
     def poll_from_any(self, timeout: float | timedelta, *names: str) -> Any:
-        """Do as `poll` on this and other queues: the first in this order that has an element gives it."""
+        """Do as `poll` on this and other queues: the first in this order that has an element gives it.
+
+        On a cluster the queues are looked at one after the other, so one that gets an element meanwhile may be passed.
+        """
         return self._perform(self._poll_from_any(timeout, names))
 
     async def apoll_from_any(self, timeout: float | timedelta, *names: str) -> Any:
@@ -266,11 +269,14 @@ class BlockingQueue:
         destinations = tuple(keys.queue.destination for keys in queues)
         while True:
             wait_ms = math.inf
-            for keys in queues:
+            for i, keys in enumerate(queues):
                 batch = yield from self._taker.take(keys, 1)
                 if batch.errors:
                     raise batch.errors[0]
                 if batch.values:
+                    if i and (yield from self._is_overtaken(batch, queues[:i])):
+                        wait_ms = 0.0
+                        break
                     return batch.values[0]
                 wait_ms = min(wait_ms, batch.wait_ms)
             left_ms = end_ms - monotonic_ms()
@@ -282,6 +288,22 @@ class BlockingQueue:
                 wait_ms = min(wait_ms, self._taker.look_ms)
             if wait_ms > 0:
                 yield WaitForAny(self._peeks, destinations, min(wait_ms, left_ms))
+
+    def _is_overtaken(
+        self, batch: Batch, earlier: Sequence[DeliveryKeys]
+    ) -> Steps[bool]:
+        """Put an element back if a queue that comes earlier has got one since it was looked at."""
+        try:
+            is_overtaken: bool = yield calls.AnyHolds(earlier)
+        except GeneratorExit:
+            raise
+        except BaseException:
+            # The caller does not get the element.
+            yield from self._taker.put_back(batch)
+            raise
+        if is_overtaken:
+            yield from self._taker.put_back(batch)
+        return is_overtaken
 
     def _drain_to(self, limit: int) -> Steps[list[Any]]:
         check_limit(limit)

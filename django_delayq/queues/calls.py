@@ -1,10 +1,16 @@
 """Calls of the scripts behind `DelayedQueue` and `BlockingQueue` that touch our own keys, described without I/O."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+from redis import asyncio as aio
+from redis.client import Redis
 
 from django_delayq.calls.call import Argument, Call
-from django_delayq.calls.script import bind
+from django_delayq.calls.connections import has_nodes
+from django_delayq.calls.running import arun, run
+from django_delayq.calls.script import bind, bind_list
 from django_delayq.delivery.binding import now_argument
 from django_delayq.delivery.claiming import Leased
 from django_delayq.delivery.keys import DeliveryKeys
@@ -151,6 +157,29 @@ def put(keys: DeliveryKeys, payload: bytes, *, now_us: int | None = None) -> Cal
         *bind(PACKAGES, "put", keys),
         (now_argument(now_us), payload),
     )
+
+
+class AnyHolds(msgspec.Struct, frozen=True):
+    """Ask whether any of some queues has a due element: of one server at one moment, of a cluster one after the other."""
+
+    queues: Sequence[DeliveryKeys]
+
+    def do(self, client: Redis) -> bool:
+        return any(run(client, call) > 0 for call in self._calls(client))
+
+    async def ado(self, client: aio.Redis) -> bool:
+        for call in self._calls(client):
+            if await arun(client, call) > 0:
+                return True
+        return False
+
+    def _calls(self, client: Any) -> Iterator[Call[int]]:
+        groups = (
+            [[keys] for keys in self.queues] if has_nodes(client) else [self.queues]
+        )
+        for first, *others in groups:
+            listed = [keys.queue.destination for keys in others]
+            yield Call(*bind_list(PACKAGES, "holds", first, listed))
 
 
 def untake(

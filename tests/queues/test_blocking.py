@@ -25,6 +25,7 @@ from django_delayq.exceptions import (
 )
 from django_delayq.queues import calls
 from django_delayq.queues.blocking import BlockingQueue
+from django_delayq.queues.taking import Taker
 from django_delayq.waiting.lists import WaitForAny
 from tests.polling import takes_less_than, wait_until
 from tests.queues.proxy import Proxy
@@ -747,6 +748,30 @@ class TestLostReplies:
 
             pusher.join()
             cutter.join()
+
+
+def test_poll_from_any_passes_no_earlier_queue_that_gets_an_element_meanwhile(
+    blocking: Make,
+    client: redis.Redis,
+    queue_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Here the first queue gets its element after it was looked at, and before the second got its own."""
+    other = f"{queue_name}:other"
+    queue, take = blocking(), Taker.take
+
+    def take_late(taker: Taker, keys: Any, limit: int) -> Any:
+        if keys.queue.name == other and not client.exists(other):
+            client.rpush(queue_name, 1)
+            client.rpush(other, 2)
+        return (yield from take(taker, keys, limit))
+
+    monkeypatch.setattr(Taker, "take", take_late)
+    taken = [queue.poll_from_any(20, other)]
+    monkeypatch.undo()
+    taken += [queue.poll_from_any(20, other), queue.poll_from_any(0, other)]
+
+    assert taken == [1, 2, None]
 
 
 class TestCancellation:
