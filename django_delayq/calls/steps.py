@@ -6,7 +6,7 @@ result. An interrupt of the caller is thrown into it like any error, so that it 
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -74,12 +74,11 @@ async def aperform(
 
     After a cancellation, the remaining requests run in a task of their own, which a second cancellation does not stop.
     """
-    result: Any = None
-    error: BaseException | None = None
-    is_cancelled = False
     task = asyncio.current_task()
     assert task is not None
     cancellations = task.cancelling()
+    result: Any = None
+    error: BaseException | None = None
     while True:
         try:
             request = steps.send(result) if error is None else steps.throw(error)
@@ -90,17 +89,37 @@ async def aperform(
         try:
             if callable(client):
                 client = await client()
-            if is_cancelled:
-                result = await _shielded(client, request)
-            else:
-                result = await _ado(client, request)
-                if task.cancelling() > cancellations:
-                    # redis-py sends through asyncio.wait_for, which on Python 3.11 loses a cancellation that arrives
-                    # as it ends. The caller would wait on, perhaps forever.
-                    raise asyncio.CancelledError
+            result = await _ado(client, request)
+            if task.cancelling() > cancellations:
+                # redis-py sends through asyncio.wait_for, which on Python 3.11 loses a cancellation that arrives as it
+                # ends. The caller would wait on, perhaps forever.
+                raise asyncio.CancelledError
+        except asyncio.CancelledError as cancelled:
+            return await _shielded(_go_on(client, steps, cancelled))
         except BaseException as raised:
             error = raised
-            is_cancelled = is_cancelled or isinstance(raised, asyncio.CancelledError)
+
+
+async def _go_on(
+    client: aio.Redis | Callable[[], Awaitable[aio.Redis]],
+    steps: Steps[T],
+    error: BaseException | None,
+) -> T:
+    """Do what an operation still asks for after a cancellation."""
+    result: Any = None
+    while True:
+        try:
+            request = steps.send(result) if error is None else steps.throw(error)
+        except StopIteration as stop:
+            returned: T = stop.value
+            return returned
+        result = error = None
+        try:
+            if callable(client):
+                client = await client()
+            result = await _ado(client, request)
+        except BaseException as raised:
+            error = raised
 
 
 async def _ado(client: aio.Redis, request: Call[Any] | Request) -> Any:
@@ -113,8 +132,14 @@ async def _ado(client: aio.Redis, request: Call[Any] | Request) -> Any:
 _cleaning: set[asyncio.Task[Any]] = set()
 
 
-async def _shielded(client: aio.Redis, request: Call[Any] | Request) -> Any:
-    task = asyncio.ensure_future(_ado(client, request))
+async def _shielded(work: Coroutine[Any, Any, T]) -> T:
+    task = asyncio.ensure_future(work)
     _cleaning.add(task)
-    task.add_done_callback(_cleaning.discard)
+    task.add_done_callback(_end)
     return await asyncio.shield(task)
+
+
+def _end(task: "asyncio.Task[Any]") -> None:
+    _cleaning.discard(task)
+    if not task.cancelled():
+        task.exception()  # asyncio reports an exception that nobody has looked at

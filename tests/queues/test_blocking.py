@@ -789,6 +789,22 @@ class TestCancellation:
 
         assert await queue.apoll(20) == 1
 
+    async def test_second_cancellation_leaves_no_element_leased(
+        self, blocking: Make, client: redis.Redis, queue_name: str
+    ) -> None:
+        queue = blocking(lease=60)
+        for turns in range(40):
+            client.rpush(queue_name, 1)
+            task = asyncio.create_task(queue.atake())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.sleep(0)
+            task.cancel()
+            (taken,) = await asyncio.gather(task, return_exceptions=True)
+            if taken != 1:
+                assert await queue.apoll(20) == 1
+
     async def test_cancellation_that_the_client_swallows_ends_the_take_all_the_same(
         self,
         blocking: Make,
