@@ -464,10 +464,14 @@ class Rig:
             )
         )
 
-    def give_back(self, *jobs: Leased) -> list[int]:
+    def give_back(self, *jobs: Leased, have_begun: bool = False) -> list[int]:
         return self.run(
             settling.give_back(
-                self.keys, jobs, has_slots=self.has_slots, now_us=self.now_us
+                self.keys,
+                jobs,
+                begun={job.token for job in jobs} if have_begun else (),
+                has_slots=self.has_slots,
+                now_us=self.now_us,
             )
         )
 

@@ -12,6 +12,7 @@ from django_delayq.delivery.holding import HELD_NAMES
 from django_delayq.delivery.states import Change, State
 from django_delayq.delivery.storing import tail_of
 from tests.delivery.rig import LEASE, Rig, names_of, payload, token
+from tests.delivery.test_limits import STRIPE, declare
 
 
 @pytest.fixture
@@ -379,6 +380,89 @@ def test_paused_queue_and_paused_task_keep_the_order_of_priorities(ranked):
     ranked.resume("shop.mail")
     ranked.release("paused shop.mail", is_worker=False)
     assert names_of(ranked.claim()) == ["held", "urgent", "usual", "low"]
+
+
+@pytest.mark.parametrize("step", [None, 100])
+def test_job_that_its_worker_stopped_runs_in_its_old_place(ranked, step):
+    ranked.schedule({"z": 0}, priority=1)
+    job = ranked.lease()
+    ranked.schedule({"a": 1, "b": 2}, priority=1)
+    ranked.now = 1_000
+    ranked.schedule({"urgent": 0}, priority=2)
+    ranked.give_back(job, have_begun=True)
+
+    found = drained(ranked, 1, priority_step_ms=step)
+
+    assert found == (["urgent", "z", "a", "b"] if step is None else [*"zab", "urgent"])
+
+
+@pytest.mark.parametrize("step", [None, 100])
+def test_released_job_runs_in_its_old_place(ranked, step):
+    ranked.schedule({"z": 0}, priority=1)
+    ranked.hold(ranked.lease())
+    ranked.schedule({"a": 1, "b": 2}, priority=1)
+    ranked.now = 1_000
+    ranked.schedule({"urgent": 0}, priority=2)
+    ranked.release("shop.new")
+
+    found = drained(ranked, 1, priority_step_ms=step)
+
+    assert found == (["urgent", "z", "a", "b"] if step is None else [*"zab", "urgent"])
+
+
+def test_job_that_waited_for_its_limit_runs_in_its_old_place(ranked):
+    declare(ranked, concurrency=1)
+    ranked.schedule({"l1": 0, "l2": 1}, limit=STRIPE)
+    ranked.now = 1
+    first, *_ = ranked.claim().jobs
+    ranked.schedule({"a": 1, "b": 2}, priority=1)
+    ranked.schedule({"a0": 1, "a1": 2})
+    ranked.schedule({"l3": 3}, limit=STRIPE)
+    ranked.now = 1_000
+    ranked.acknowledge(first)
+
+    found = []
+    while jobs := ranked.claim(1).jobs:
+        found += [job.token.rstrip("-") for job in jobs]
+        ranked.acknowledge(*jobs)
+
+    assert found == ["a", "b", "l2", "a0", "a1", "l3"]
+
+
+def test_job_that_its_worker_stopped_comes_before_the_next_of_its_limit(rig):
+    declare(rig, concurrency=1)
+    rig.schedule({"z": 0}, limit=STRIPE)
+    job = rig.lease()
+    rig.schedule({"a": 0}, limit=STRIPE)
+    assert rig.claim().jobs == []
+    rig.now = 1_000
+    rig.give_back(job, have_begun=True)
+
+    assert names_of(rig.claim()) == ["z"]
+
+
+def test_jobs_of_several_tasks_are_released_in_the_order_of_their_start_times(any_rig):
+    any_rig.schedule({"a": 3, "b": 1, "c": 2, "d": 0})
+    any_rig.now = 5
+    jobs = {job.token.rstrip("-"): job for job in any_rig.claim().jobs}
+    any_rig.hold(jobs["a"], jobs["b"], task="shop.a")
+    any_rig.hold(jobs["c"], jobs["d"], task="shop.b")
+    any_rig.release("shop.a", "shop.b")
+
+    assert drained(any_rig, 1) == ["d", "b", "c", "a"]
+
+
+def test_returned_job_with_another_priority_counts_from_its_start_time(ranked):
+    ranked.schedule({"z": 0}, priority=1)
+    ranked.give_back(ranked.lease(), have_begun=True)
+    ranked.now = 500
+    job = ranked.lease()
+    ranked.schedule({"a": 0}, priority=2)
+    ranked.now = 1_000
+    ranked.give_back(job, have_begun=True)
+    reprioritize(ranked, "z", 2)
+
+    assert drained(ranked, 1) == ["z", "a"]
 
 
 def test_suspects_hide_nothing_behind_them(ranked):

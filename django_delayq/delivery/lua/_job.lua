@@ -402,7 +402,9 @@ local function has_ranks()
   return redis.call('ZCARD', keys.ranked) > 0
 end
 
--- jobs: each with .token and .tail. start_of: returns when a job of the list is due.
+-- jobs: each with .token and .tail. start_of: returns the moment of a job of the list by which it comes before others of
+-- its priority: when it is due; of one that is due again, its start time, so that it keeps its place. Its score, by which
+-- its lateness counts, may be later.
 local function add_ranks(jobs, is_ranked, start_of)
   local members = {}
   for _, job in ipairs(jobs) do

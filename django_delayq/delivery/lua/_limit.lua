@@ -137,7 +137,7 @@ local function of_limits()
       if job.header then redis.call('HSET', keys.headers, job.token, job.header) end
     end
     if pace then keep_paces({ string.format('%.2f', pace), limit }, now_us) end
-    add_ranks(jobs, is_ranked, function(job) return job.due end)
+    add_ranks(jobs, is_ranked, function(job) return job.due > now_ms and job.due or math.min(job.start, now_ms) end)
     publish(keys.channel, first)
     return #tokens
   end

@@ -105,14 +105,14 @@ local function choose(entry)
   reserved, byte_total = #due, byte_total + #entry[1]
 end
 
-local function take_from(set, token, due)
+local function take_from(set, token, score)
   if set == keys.retries then
     retried[#retried + 1] = token
   else
     returned[#returned + 1] = token
   end
   unranked[#unranked + 1] = token
-  take_up(token, due)
+  take_up(token, score)
 end
 
 local function rank_anew(token, start, tail)

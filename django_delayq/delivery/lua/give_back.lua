@@ -40,15 +40,15 @@ for i = #held, 1, -1 do
     local kills = how % 8 >= 4 and job.kills + 1 or job.kills
     -- The server orders members of one score by token: a fraction of a millisecond keeps the order of the claim.
     local start = job.start < now_ms and job.start + (i - 1) / 4096 or now_ms
-    -- One that had begun waits from now on.
-    if how >= 8 then start = in_turn(now_ms, i, #held) end
+    -- One that had begun waits from now on, before those that get its slot.
+    if how >= 8 then start = in_turn(now_ms, i, #held) - 0.25 end
     local waiting = waiting_set(keys.retries, keys.returned, job.attempts, kills)
     redis.call('ZADD', waiting, start, job.token)
-    kept[#kept + 1], job.start_again = job, start
+    kept[#kept + 1] = job
     redis.call('HSET', keys.headers, job.token,
       struct.pack(HEADER, job.attempts, kills, job.start, NOBODY, how % 8 >= 2 and LATE or NOBODY) .. job.tail)
   end
 end
-add_ranks(kept, is_ranked, function(job) return job.start_again end)
+add_ranks(kept, is_ranked, function(job) return math.min(job.start, now_ms) end)
 publish(keys.channel, now_ms)
 return lost

@@ -91,11 +91,16 @@ local records, ends = {}, {}
 if #over > 0 then check_hashes(keys.payloads) end
 if #members > 0 then redis.call('ZREM', keys.held_tasks, unpack(members)) end
 if #tokens > 0 then redis.call('ZREM', keys.held, unpack(tokens)) end
+for i, job in ipairs(freed) do job.place = i end
+table.sort(freed, function(a, b)
+  if a.start ~= b.start then return a.start < b.start end
+  return a.place < b.place
+end)
 for i, job in ipairs(freed) do
   local waiting = waiting_set(keys.retries, keys.returned, job.attempts, job.kills)
   redis.call('ZADD', waiting, in_turn(now_ms, i, #freed), job.token)
 end
-add_ranks(freed, is_ranked, function() return now_ms end)
+add_ranks(freed, is_ranked, function(job) return math.min(job.start, now_ms) end)
 for _, job in ipairs(over) do
   release_unique(keys.unique, job.tail, job.token)
   redis.call('HSET', keys.headers, job.token,

@@ -23,7 +23,8 @@ if job.waits or is_given_up(job) then
     fence, owner) .. (claimed and stamp_of(format, claimed) or '') .. tail)
   -- A held job, or one that its dead worker has, gets its rank when it waits for a worker again.
   if job.waits == keys.retries or job.waits == keys.returned then
-    add_ranks({ { token = token, tail = tail } }, is_ranked, function() return job.score end)
+    local rank_start = job.score > now_ms and job.score or math.min(start, job.score)
+    add_ranks({ { token = token, tail = tail } }, is_ranked, function() return rank_start end)
   end
 elseif job.frame and redis.call('HEXISTS', keys.locators, token) == 1 then
   local start, kind, id, tail, mac = read_locator(job.locator)
