@@ -29,7 +29,7 @@ from django_delayq.jobs import formats
 from django_delayq.jobs.commit import Hook, is_awaited
 from django_delayq.jobs.following import written_anew
 from django_delayq.jobs.job import Draft, Job, handle_of
-from django_delayq.jobs.sending import asend_all, check_room, send_all, written
+from django_delayq.jobs.sending import asend_all, check_room, explain, send_all, written
 from django_delayq.jobs.telling import Telling
 from django_delayq.redaction import show
 from django_delayq.signals import job_scheduled
@@ -124,7 +124,11 @@ class Batch(Generic[R]):
             if commit is None or not is_awaited(commit, self.callback.task):
                 return self._store(joined)
             hook = Hook([self.callback, *joined], partial(self._store_promised, joined))
-            check_room(commit.using, joined, beside=1)
+            try:
+                check_room(commit.using, joined, beside=1)
+            except RedisError as error:
+                explain(error, joined)
+                raise
             # From now on only the hook sends it.
             self.callback.leave_to_commit(hook.awaits_commit())
             for job in joined:

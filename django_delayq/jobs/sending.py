@@ -63,8 +63,12 @@ ADVICE = "Pass error.unsent to {} once workers have made room, start more worker
 def send(job: Job[R]) -> Job[R]:
     """Send a prepared job, now or with the commit of the transaction."""
     commit = job.draft.commit
-    if commit is not None and (is_awaited(commit, job.task) or commit.in_outbox):
-        _send_with_commit(commit.using, [job])
+    if commit is not None and _is_left(commit, job.task):
+        try:
+            _leave_to_commits([job])
+        except RedisError as error:
+            explain(error, [job])
+            raise
         return job
     return _send(job)
 
@@ -142,33 +146,39 @@ async def asend(job: Job[R]) -> Job[R]:
     return job
 
 
-def _send_with_commit(using: str, jobs: Sequence[Job[Any]]) -> None:
-    """Have the next commit of a database send jobs. Those that are for the outbox become rows.
+def _leave_to_commits(jobs: Iterable[Job[Any]]) -> None:
+    """Have the next commit of its database send each job. Those that are for the outbox become rows.
 
     Raises:
+        QueueFull, redis.exceptions.RedisError: a queue has no room for them, or cannot be asked. No job is left to a
+            commit.
         InvalidSettings: they are to be rows, and the app with the table is not installed.
-        QueueFull: a queue has no room for them.
     """
-    # A task with `once` does nothing when it runs again: what it sends after its commit must not get lost before that.
-    is_once = alias_within() == using
-    hooked: list[Job[Any]] = []
+    rows: list[tuple[Job[Any], Commit]] = []
+    hooked: dict[str, list[Job[Any]]] = {}
     for job in jobs:
         commit = job.draft.commit
-        assert commit is not None
+        if commit is None or job.awaits_commit:
+            continue
+        # A task with `once` does nothing when it runs again: what it sends after its commit must not get lost before that.
+        is_once = alias_within() == commit.using
         if commit.in_outbox or (is_once and job.draft.extras.duplicates is None):
-            outbox.needed(f"outbox=True of task {job.task!r}").write(job, commit)
+            rows.append((job, commit))
         else:
-            hooked.append(job)
-    if not hooked:
-        return
-    check_room(using, hooked)
-    if len(hooked) == 1:
-        hook = Hook(hooked, partial(_send_promised, hooked[0]))
-    else:
-        hook = Hook(hooked, partial(_send_all_promised, hooked))
-    for job in hooked:
-        job.draft.awaits_commit = hook.awaits_commit()
-    hook.join(using)
+            hooked.setdefault(commit.using, []).append(job)
+    # An error here must leave nothing behind, so all queues are asked before the first row and the first hook.
+    for using, waiting in hooked.items():
+        check_room(using, waiting)
+    for job, commit in rows:
+        outbox.needed(f"outbox=True of task {job.task!r}").write(job, commit)
+    for using, waiting in hooked.items():
+        if len(waiting) == 1:
+            hook = Hook(waiting, partial(_send_promised, waiting[0]))
+        else:
+            hook = Hook(waiting, partial(_send_all_promised, waiting))
+        for job in waiting:
+            job.draft.awaits_commit = hook.awaits_commit()
+        hook.join(using)
 
 
 def _send_promised(job: Job[Any]) -> None:
@@ -190,6 +200,7 @@ def check_room(using: str, jobs: Sequence[Job[Any]], *, beside: int = 0) -> None
 
     Raises:
         QueueFull: a queue has no room for its jobs.
+        redis.exceptions.RedisError: it cannot be asked.
     """
     queues: dict[str, list[Job[Any]]] = {}
     for job in jobs:
@@ -204,7 +215,8 @@ def check_room(using: str, jobs: Sequence[Job[Any]], *, beside: int = 0) -> None
         try:
             count = run(_connected(own_clients.of_thread), counts(found.keys)).jobs
         except RedisError as error:
-            explain(error, new)
+            # Whatever became of the question, no job was sent.
+            mark_unsent(error)
             raise
         count += promised(using, queue) + beside
         if count + len(new) > found.max_jobs:
@@ -540,7 +552,7 @@ def schedule_many(jobs: Iterable[Job[R]]) -> list[Job[R]]:
     It is not atomic as a whole. It returns the stored jobs. Jobs that were cancelled before are not sent.
 
     In a transaction, the commit sends them as well, unless their task says ``on_commit=False``. The list ends with
-    those, and they are ``uncommitted`` until then.
+    those, and they are ``uncommitted`` until then. Jobs with ``outbox=True`` become rows, in a transaction or not.
 
     Raises:
         MaybeScheduled: the server, or the iterable ``jobs`` itself, raised an error on the way. ``scheduled`` holds
@@ -550,21 +562,24 @@ def schedule_many(jobs: Iterable[Job[R]]) -> list[Job[R]]:
             after those that were under way. It has the same three lists.
         NotDurable: all jobs are stored, and too few replicas or disks have that in time.
     """
-    sending = _Sending(jobs, waits=is_awaited)
+    return _send_many(_Sending(jobs, waits=_is_left))
+
+
+def _send_many(sending: "_Sending") -> list[Job[Any]]:
     _stream(sending)
     if not sending.has_failed:
-        _leave_to_commits(sending.left)
+        try:
+            _leave_to_commits(sending.left)
+        except (RedisError, QueueFull) as error:
+            sending.fail(error)
+        except BaseException as error:
+            sending.note(error)
+            raise
     return sending.finish()
 
 
-def _leave_to_commits(jobs: Iterable[Job[Any]]) -> None:
-    by_alias: dict[str, list[Job[Any]]] = {}
-    for job in jobs:
-        commit = job.draft.commit
-        if commit is not None and not job.awaits_commit:
-            by_alias.setdefault(commit.using, []).append(job)
-    for using, waiting in by_alias.items():
-        _send_with_commit(using, waiting)
+def _is_left(commit: Commit, task: str | None) -> bool:
+    return is_awaited(commit, task) or commit.in_outbox
 
 
 def send_all(jobs: Iterable[Job[R]], *, is_promised: bool = False) -> list[Job[R]]:
@@ -604,7 +619,7 @@ async def aschedule_many(jobs: Iterable[Job[R]]) -> list[Job[R]]:
     sending = _Sending(jobs, waits=_asks_for)
     await _astream(sending)
     if sending.left and not sending.has_failed:
-        await sync_to_async(schedule_many)(sending.left)
+        return await sync_to_async(_send_many)(sending.for_left())
     return sending.finish()
 
 
@@ -745,6 +760,12 @@ class _Sending:
         """Make the oldest call under way anew, as its node has the slot no more."""
         waiting = self.waiting_for_oldest()
         return perform(own_clients.of_thread, durably(call, waiting))
+
+    def for_left(self) -> "_Sending":
+        """Return what sends the jobs that are left, or leaves them to a commit; it has sent what this has."""
+        rest = _Sending(self.left, waits=_is_left)
+        rest._sent, rest.waiting = self._sent, self.waiting
+        return rest
 
     def steps(self) -> Steps[None]:
         """Make one call after the other and read the replies; end at the first error."""
@@ -1013,8 +1034,10 @@ class _Sending:
     def note(self, error: BaseException) -> None:
         """Add to an error that passes through, mostly an interrupt, how many jobs are stored."""
         unknown = sum(len(batch) for batch, _, _ in self._under_way)
+        # Outside a transaction, each row is committed at once.
+        rows = sum(not job.is_unsent and not job.awaits_commit for job in self.left)
         error.add_note(
-            f"django-delayq: {len(self._sent)} jobs are scheduled, {unknown} may be"
+            f"django-delayq: {len(self._sent) + rows} jobs are scheduled, {unknown} may be"
         )
 
     @property

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.db import transaction
 from redis.exceptions import ConnectionError
 
@@ -478,6 +479,48 @@ class TestOnCommit:
             assert len(full.value.unsent) == 2, "the callback takes a place as well"
 
         assert len(hand.tokens()) == 1
+
+    @twins
+    def test_refusal_of_many_leaves_no_other_job_to_a_commit(
+        self, queue: str, hand: Hand, limit: Any, is_async: bool
+    ) -> None:
+        limit(3)
+        first = on(f"{queue}-2").using(on_commit="other").prepare(LATER, 0)
+        now = on(f"{queue}-2").using(on_commit=False).prepare(LATER, 1)
+        task = on(queue).using(on_commit=True)
+        many = [task.prepare(LATER, n) for n in range(4)]
+        jobs = [first, now, *many]
+
+        with transaction.atomic(), transaction.atomic(using="other"):
+            with pytest.raises(QueueFull) as full:
+                # In the thread of the transaction, as a view of Django's has it.
+                async_to_sync(aschedule_many)(jobs) if is_async else schedule_many(jobs)
+            assert not any(job.awaits_commit for job in jobs)
+
+        error = full.value
+        assert (error.scheduled, error.unsent) == ([now], [first, *many])
+        assert "1 of 6 jobs are scheduled, 5 are not" in str(error)
+        assert [job.state for job in jobs] == [
+            State.UNCOMMITTED,
+            State.SCHEDULED,
+            *[State.UNCOMMITTED] * 4,
+        ]
+        assert schedule_many([first, *many[:3]]) == [first, *many[:3]]
+
+    def test_lost_reply_of_a_queue_that_is_asked_says_that_nothing_is_stored(
+        self, monkeypatch: pytest.MonkeyPatch, queue: str, limit: Any
+    ) -> None:
+        def lose(*args: Any) -> None:
+            raise ConnectionError("the reply is lost")
+
+        limit(3)
+        monkeypatch.setattr(sending, "run", lose)
+
+        with transaction.atomic():
+            with pytest.raises(ConnectionError) as failure:
+                schedule(on(queue), LATER, 1)
+
+        assert "not stored" in "".join(failure.value.__notes__)
 
     def test_job_with_a_unique_key_is_not_refused_before_the_commit(
         self, queue: str, limit: Any

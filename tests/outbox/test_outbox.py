@@ -21,8 +21,10 @@ from django_delayq import (
     Job,
     JobNotFound,
     Limit,
+    QueueFull,
     State,
     aschedule,
+    aschedule_many,
     delayed_task,
     get_job,
     schedule,
@@ -145,6 +147,48 @@ def test_outside_a_transaction_the_row_is_one_of_its_own(
 
     assert rows(alias) == hand.tokens() == [job.token]
     assert job.state is State.SCHEDULED
+
+
+@pytest.mark.parametrize(
+    "send",
+    [
+        schedule,
+        async_to_sync(aschedule),
+        lambda job: schedule_many([job]),
+        lambda job: async_to_sync(aschedule_many)([job]),
+    ],
+    ids=["one", "one-async", "many", "many-async"],
+)
+def test_outside_a_transaction_a_prepared_job_is_a_row_as_well(
+    queue: str, hand: Hand, alias: str, send: Any
+) -> None:
+    job = on(queue, alias).prepare(LATER)
+
+    send(job)
+
+    assert rows(alias) == hand.tokens() == [job.token]
+    assert job.state is State.SCHEDULED
+
+
+def test_refusal_of_many_writes_no_row(
+    settings: Any, queue: str, hand: Hand, alias: str
+) -> None:
+    full = f"{queue}-2"
+    settings.DELAYQ = settings.DELAYQ | {
+        "QUEUES": {queue: {}, full: {"MAX_JOBS": 1}},
+    }
+    row = on(queue, alias).prepare(LATER)
+    task = samples.note.using(queue=full, on_commit=alias)
+    others = [task.prepare(LATER) for _ in range(2)]
+
+    with transaction.atomic(using=alias):
+        with pytest.raises(QueueFull) as refused:
+            schedule_many([row, *others])
+
+    assert refused.value.unsent == [row, *others]
+    assert rows(alias) == hand.tokens() == []
+    assert schedule_many([row]) == [row]
+    assert rows(alias) == [row.token]
 
 
 def test_without_autocommit_a_row_is_refused(queue: str, alias: str) -> None:
