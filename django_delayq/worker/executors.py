@@ -412,6 +412,9 @@ def _read_in_thread(
         if executor._is_fork:
             # The project's codec has forked, and this is the child: its thread would wait for work for ever.
             leave(None)
+        if limit.has_struck and isinstance(result, BaseException):
+            # The attempt has caught what was raised in this thread. The limit puts it into words.
+            raise result
         return result
 
     limit = ThreadTimeLimit(
