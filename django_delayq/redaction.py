@@ -122,6 +122,8 @@ LEAST_PIECE = 8
 LONG_PIECE = 32
 #: With more secrets than this, a text is masked as a whole: each of them is looked for.
 MOST_SECRETS = 1_000
+#: In place of secrets: every text is masked as a whole.
+WHOLE = ("",)
 
 
 def mask(text: str, secrets: Iterable[str]) -> str:
@@ -138,6 +140,7 @@ class Masker:
 
     def __init__(self, secrets: Iterable[str]) -> None:
         found = {_without_margins(secret) for secret in secrets}
+        self._is_whole = "" in found or len(found) > MOST_SECRETS
         # The longest first: one may contain another.
         self._secrets = sorted(
             (each for each in found if len(each) >= LEAST_SECRET), key=len, reverse=True
@@ -145,10 +148,10 @@ class Masker:
 
     def mask(self, text: str) -> str:
         """Return a text with ``***`` in place of each secret."""
+        if text and self._is_whole:
+            return MASK
         if not text or not self._secrets:
             return text
-        if len(self._secrets) > MOST_SECRETS:
-            return MASK
         lines = _lines(text)
         plain = "".join(lines)
         found: list[tuple[int, int]] = []

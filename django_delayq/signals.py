@@ -100,5 +100,5 @@ def log_failure(signal: JobSignal, job: Any, who: str, error: BaseException) -> 
         class_name(error),
         exc_info=error,
         # A receiver may raise what it was given.
-        secrets=() if job.here is None else job.here.secrets,
+        secrets=() if job.here is None else job.here.secrets(),
     )

@@ -116,7 +116,7 @@ def wrapped(task: DelayqTask, sender: type) -> Callable[..., Any]:
 
 def secrets_of(job: Job[Any]) -> Sequence[str]:
     """Return how the values read that the task of a job has marked as sensitive."""
-    return () if job.here is None else job.here.secrets
+    return () if job.here is None else job.here.secrets()
 
 
 def send(signal: Signal, sender: type, result: AnyResult) -> None:

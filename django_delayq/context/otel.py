@@ -135,7 +135,7 @@ def _note(span: Span, job: Job[Any], error: BaseException) -> None:
         span.set_attribute("delayq.job.decision", type(error).__name__)
         return
     assert job.here is not None
-    secrets = job.here.secrets
+    secrets = job.here.secrets()
     text = str(error)
     if secrets:
         text = mask(text, secrets)

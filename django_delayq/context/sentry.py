@@ -5,8 +5,9 @@ What a task marks as sensitive is masked in all that an attempt sends.
 """
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import date
 from functools import partial
 from types import TracebackType
@@ -40,8 +41,9 @@ _FREE = frozenset({"vars", "extra", "data", "tags", "contexts", "request", "user
 #: The loggers in which Django's tasks, and the package of that name, log each failure.
 _DJANGOS = frozenset({"django.tasks", "django_tasks"})
 
-# The failures that were sent: the attempt by the job's id, the oldest first.
-_sent: dict[str, int] = {}
+# The failures that were sent: the attempt by the job's id, the oldest first. Threads share it without a lock, which a fork
+# or a time limit could leave locked: each call of its methods is atomic.
+_sent: OrderedDict[str, int] = OrderedDict()
 
 
 class Sentry:
@@ -152,6 +154,8 @@ def _traced(
 
 
 def _prepare(scope: Any, job: Job[Any]) -> None:
+    # A job that is replayed may fail at the same attempt again, where only the worker sees it.
+    _sent.pop(job.id, None)
     scope.clear_breadcrumbs()
     scope.add_event_processor(partial(_process, job))
 
@@ -164,10 +168,15 @@ def _send(scope: Any, job: Job[Any], error: BaseException, sends_every: bool) ->
     scope.set_tag("delayq.queue", job.queue)
     scope.set_tag("delayq.task", job.task or "")
     scope.set_context("delayq", {"job": job.id, "attempt": attempt})
-    if len(_sent) >= MOST_SENT:
-        _sent.pop(next(iter(_sent)), None)
-    _sent[job.id] = attempt
+    _remember(job.id, attempt)
     sentry_sdk.capture_exception(failure)
+
+
+def _remember(job_id: str, attempt: int) -> None:
+    if len(_sent) >= MOST_SENT:
+        with suppress(KeyError):
+            _sent.popitem(last=False)
+    _sent[job_id] = attempt
 
 
 def _failure(
@@ -182,7 +191,7 @@ def _failure(
     assert job.here is not None
     if not issubclass(kind, Decision):
         return error if sends_every or job.here.ends_with(error) else None
-    if issubclass(kind, Retry) and job.here.ends_with(error):
+    if issubclass(kind, Retry) and (sends_every or job.here.ends_with(error)):
         cause = error.__cause__ if error.__suppress_context__ else error.__context__
         return error if cause is None else cause
     return None
@@ -230,11 +239,11 @@ def _process(job: Job[Any], event: Any, hint: Any) -> Any:
         _forget_last_seen()
         return None
     assert job.here is not None
-    if not job.here.secrets:
-        return event
     try:
+        if not (secrets := job.here.secrets()):
+            return event
         _add_stack(event)
-        return _Masking(job.here.secrets).mask(event)
+        return _Masking(secrets).mask(event)
     except Exception:
         # Without masks, nothing may be sent.
         return None
@@ -292,8 +301,9 @@ class _BeforeSend:
 
     def __call__(self, item: Any, hint: Any) -> Any:
         job = current_job()
-        if job is not None and job.here is not None and job.here.secrets:
-            item = _Masking(job.here.secrets).mask(item)
+        secrets = () if job is None or job.here is None else job.here.secrets()
+        if secrets:
+            item = _Masking(secrets).mask(item)
         return item if self._before is None else self._before(item, hint)
 
 

@@ -9,8 +9,10 @@ from urllib.parse import quote, quote_plus
 
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.registry import find_task
-from django_delayq.redaction import HIDDEN, LEAST_SECRET
+from django_delayq.redaction import HIDDEN, LEAST_SECRET, MOST_SECRETS, WHOLE
 
+#: A longer text is not looked for as JSON in a repr: each form of it would have as many characters again.
+MOST_TWICE = 10_000
 # The name of a task in an envelope's body, which is a JSON string: that of its call, or of a job that follows it.
 _TASK = re.compile(rb'\\"task\\":\\"((?:[^"\\]|\\\\(?:[^"\\]|\\.)){1,2000})\\"')
 
@@ -67,16 +69,18 @@ def task_in(found: re.Match[bytes]) -> str:
 def sensitive_texts(
     task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> list[str]:
-    """Return what the sensitive values of a call look like in a text, the longest first.
+    """Return what the sensitive values of a call look like in a text, the longest first; `WHOLE`: they are too many.
 
-    Call it before the task is called: that may change its arguments.
+    This may take long, and a task may change its arguments: see `Attempt.secrets`.
     """
     found: set[str] = set()
     for parameter, _, value in _bound(task, args, kwargs):
         if parameter in task.base.sensitive:
-            found |= set(_texts_of(value))
-    long = (text for text in found if len(text) >= LEAST_SECRET)
-    return sorted(long, key=lambda text: (-len(text), text))
+            for text in _texts_of(value):
+                found.add(text)
+                if len(found) > MOST_SECRETS:
+                    return [*WHOLE]
+    return sorted(found, key=lambda text: (-len(text), text))
 
 
 def _bound(
@@ -107,18 +111,20 @@ def _texts_of(value: Any) -> Iterator[str]:
                 rest += items.values()
             case list() | tuple() as items:
                 rest += items
-            case str() as text:
+            case str() as text if len(text) >= LEAST_SECRET:
                 yield text
-                yield text.strip()
-                # Also JSON in a repr, as a debugger shows a request's body.
+                if len(stripped := text.strip()) >= LEAST_SECRET:
+                    yield stripped
                 once = set(_written(text))
                 yield from once
-                for written in once - {text}:
-                    yield from _written(written)
-            case None | bool():
+                if len(text) <= MOST_TWICE:
+                    # Also JSON in a repr, as a debugger shows a request's body.
+                    for written in once - {text}:
+                        yield from _written(written)
+            case None | bool() | str():
                 pass
-            case number:
-                yield str(number)
+            case number if len(text := str(number)) >= LEAST_SECRET:
+                yield text
 
 
 def _written(text: str) -> Iterator[str]:

@@ -193,10 +193,12 @@ class Carrier(Protocol):
     """What an attempt says of the context that came with its job."""
 
     headers: dict[str, str]
-    secrets: Sequence[str]
 
     @property
     def id(self) -> str: ...
+
+    @property
+    def secrets(self) -> Sequence[str]: ...
 
 
 def warm(travellers: Sequence[Traveller]) -> None:

@@ -139,8 +139,8 @@ class Here(NamedTuple):
     ends_with: Callable[[BaseException], bool] = lambda error: True
     #: Takes how far the job is, as it is stored.
     report: Callable[[bytes], None] = lambda stored: None
-    #: How the values read that the task has marked as sensitive, for `redaction.mask`.
-    secrets: Sequence[str] = ()
+    #: Returns how the values read that the task has marked as sensitive, for `redaction.mask`.
+    secrets: Callable[[], Sequence[str]] = tuple
     #: How long after it could run the attempt began, ms.
     late_ms: float = 0.0
 

@@ -54,7 +54,7 @@ from django_delayq.jobs.progress import running_report
 from django_delayq.jobs.registry import get_handler, get_task
 from django_delayq.jobs.stopping import running_stop
 from django_delayq.queues.reading import read
-from django_delayq.redaction import mask
+from django_delayq.redaction import WHOLE, mask
 from django_delayq.signals import heard
 from django_delayq.wire import signing
 from django_delayq.worker import time_limit
@@ -142,8 +142,7 @@ class Attempt:
     exception: BaseException | None = None
     #: The log's explanation of the outcome.
     message = ""
-    #: How the values read that the task has marked as sensitive. Taken before the call, which may change its arguments.
-    secrets: Sequence[str] = ()
+    _secrets: Sequence[str] | None = None
     #: Its traceback without the values that the task has marked as sensitive, if there are any; for the log as well.
     masked = ""
     #: The job ends without having been run: it was too late, or lost its worker too often.
@@ -204,6 +203,29 @@ class Attempt:
     @property
     def name(self) -> str:
         return self.task.name if self.task is not None else self.unknown_task or "?"
+
+    @property
+    def secrets(self) -> Sequence[str]:
+        """How the values read that the task has marked as sensitive.
+
+        Most attempts need none, and they may take long: they are made at the first use. The task may have changed its
+        arguments by then, so the payload is read again.
+        """
+        if self.task is None or not self.task.base.sensitive:
+            return ()
+        if self._secrets is None:
+            try:
+                read = self.read()
+                if isinstance(read, BaseException):
+                    raise read
+                task, _, args, kwargs, _, _ = read
+                self._secrets = sensitive_texts(task, args, kwargs)
+            except TimeLimitExceeded:
+                # The limit of the task itself, which has struck here.
+                raise
+            except BaseException:
+                self._secrets = WHOLE
+        return self._secrets
 
     @property
     def waits_for_key(self) -> bool:
@@ -345,8 +367,6 @@ class Attempt:
         self.task, self.options, self.args, self.kwargs, self.follow, self.headers = (
             read
         )
-        if self.task.base.sensitive:
-            self.secrets = sensitive_texts(self.task, self.args, self.kwargs)
         if self.is_out_of_kills:
             self._bury_unrun()
             return None
@@ -645,7 +665,9 @@ class Attempt:
         if issubclass(type(decision), Retry):
             self._retry(cast("Retry", decision))
             return
-        self.message = _reason_of(decision, self.secrets)
+        # A snooze without words, which a task may raise again and again, needs no secrets.
+        says_more = decision.reason or _cause_of(decision) is not None
+        self.message = _reason_of(decision, self.secrets if says_more else ())
         if issubclass(type(decision), Cancel):
             why = self.message or "by its task"
             self.result = envelopes.result_text(
@@ -776,7 +798,7 @@ class Attempt:
             _this_worker(),
             self.ends_with,
             partial(running_report.get(), self),
-            self.secrets,
+            lambda: self.secrets,
             self.late_ms,
         )
         job.take_headers(self.headers, self._enqueued_ms())

@@ -8,13 +8,22 @@ from typing import Any
 
 import pytest
 
-from django_delayq import Cancel, InvalidTask, Retry, delayed_task, find_jobs, get_job
+from django_delayq import (
+    Cancel,
+    InvalidTask,
+    Retry,
+    Snooze,
+    delayed_task,
+    find_jobs,
+    get_job,
+)
 from django_delayq.delivery.states import State
-from django_delayq.jobs import contexts
+from django_delayq.jobs import arguments, contexts
 from django_delayq.jobs.arguments import sensitive_texts, shown_arguments
-from django_delayq.redaction import HIDDEN
+from django_delayq.redaction import HIDDEN, WHOLE
 from django_delayq.signals import job_dead
 from django_delayq.testing import frozen_queue
+from django_delayq.worker import attempt as attempts
 
 SECRET = "s3cret \\ 'x' \n ü"
 
@@ -273,6 +282,81 @@ def test_values_are_looked_for_as_texts_and_errors_write_them() -> None:
     assert 'a\\\\"bc' in texts
     assert not {"no", "True", "None"} & set(texts)
     assert texts == sorted(texts, key=lambda text: (-len(text), text))
+
+
+@delayed_task(sensitive=("token",))
+def accept(token: str, waits: bool) -> None:
+    if waits:
+        raise Snooze(60)
+
+
+@delayed_task(sensitive=("token",))
+async def accept_async(token: str, waits: bool) -> None:
+    if waits:
+        raise Snooze(60)
+
+
+@pytest.mark.parametrize("task", [accept, accept_async], ids=["sync", "async"])
+def test_attempt_looks_for_no_value_before_it_has_something_to_mask(
+    task: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+
+    def make(*call: Any) -> list[str]:
+        made.append(call)
+        return sensitive_texts(*call)
+
+    monkeypatch.setattr(attempts, "sensitive_texts", make)
+    with frozen_queue() as q:
+        job = task.schedule(0, SECRET, False)
+        task.schedule(0, SECRET, True)
+        q.run_due()
+        assert job.refresh() is State.SUCCEEDED
+        assert made == []
+        refuse.schedule(0, 1, SECRET)
+        q.run_due()
+        assert len(made) == 1
+
+
+def test_all_is_masked_if_the_values_can_no_longer_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*call: Any) -> list[str]:
+        raise ValueError("too many digits")
+
+    monkeypatch.setattr(attempts, "sensitive_texts", fail)
+    with frozen_queue() as q:
+        job = refuse.schedule(0, 1, SECRET)
+        q.run_due()
+        job.refresh()
+
+    assert job.error is not None
+    assert job.error["error"] == job.error["traceback"] == "***"
+
+
+def test_work_for_the_forms_of_values_grows_with_their_size_and_has_an_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written: list[int] = []
+    write = arguments._written
+
+    def count(text: str) -> Iterator[str]:
+        written.append(len(text))
+        return write(text)
+
+    monkeypatch.setattr(arguments, "_written", count)
+
+    def work(*values: Any) -> int:
+        written.clear()
+        sensitive_texts(refuse, [1, list(values)], {})
+        return sum(written)
+
+    text = "ü\n'\"" * 10_000
+    assert work(text) == len(text)
+    assert work(text * 10) == 10 * len(text)
+    # Beyond the most that are looked for, the rest is not read.
+    assert work(*map(str, range(100_000, 200_000))) < 6 * 1_100
+    assert sensitive_texts(refuse, [1, [*range(100_000)]], {}) == [*WHOLE]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import json
 import logging
+from collections import OrderedDict
 from contextlib import contextmanager
 
 import pytest
@@ -319,6 +320,49 @@ def test_a_decision_is_sent_only_as_the_failure_that_ends_a_job(
     assert [each["exception"]["values"][-1]["value"] for each in errors(sent)] == (
         sent_as
     )
+
+
+def test_a_retry_is_sent_where_a_project_asks_for_every_attempt(configure):
+    with (
+        sentry(configure, "tests.worker.test_sentry.every_attempt") as sent,
+        frozen_queue() as q,
+    ):
+        decide.schedule(0, "retry")
+        q.run_due()
+
+    assert [
+        (
+            each["contexts"]["delayq"]["attempt"],
+            each["exception"]["values"][-1]["value"],
+        )
+        for each in errors(sent)
+    ] == [(1, "refused"), (2, "refused")]
+
+
+def test_an_attempt_forgets_what_was_sent_for_an_earlier_one(configure):
+    with sentry(configure), frozen_queue() as q:
+        job = decide.schedule(0, "snooze")
+        context._sent[job.id] = 1
+        q.run_due()
+
+        assert job.id not in context._sent
+
+
+class Shared(OrderedDict):
+    """Is changed by another thread whenever somebody goes through it."""
+
+    def __iter__(self):
+        raise RuntimeError("OrderedDict mutated during iteration")
+
+
+def test_the_oldest_failure_is_forgotten_while_other_threads_fail(monkeypatch):
+    monkeypatch.setattr(context, "MOST_SENT", 2)
+    monkeypatch.setattr(context, "_sent", Shared())
+
+    for job_id in ("a", "b", "c"):
+        context._remember(job_id, 1)
+
+    assert ["a" in context._sent, "b" in context._sent] == [False, True]
 
 
 @django_task
