@@ -122,6 +122,10 @@ LEAST_PIECE = 8
 LONG_PIECE = 32
 #: With more secrets than this, a text is masked as a whole: each of them is looked for.
 MOST_SECRETS = 1_000
+#: The work of one masker, in steps: to look for one secret in 1,000 characters is one. Beyond it, texts are masked as a whole.
+MOST_STEPS = 1_000_000
+#: What each place takes where a secret, or its beginning or end, is found.
+_STEPS_OF_PLACE = 50
 #: In place of secrets: every text is masked as a whole.
 WHOLE = ("",)
 
@@ -135,16 +139,19 @@ class Masker:
     """Masks secrets in texts, whole ones and those that were cut.
 
     The lines of a secret may be indented in the text. A secret that was cut is known by its first or last 8 characters,
-    if no word goes on where it was cut. The work is linear in the length of a text, and of all secrets.
+    if no word goes on where it was cut. `MOST_STEPS` bounds the work.
     """
 
     def __init__(self, secrets: Iterable[str]) -> None:
         found = {_without_margins(secret) for secret in secrets}
         self._is_whole = "" in found or len(found) > MOST_SECRETS
-        # The longest first: one may contain another.
-        self._secrets = sorted(
-            (each for each in found if len(each) >= LEAST_SECRET), key=len, reverse=True
-        )
+        # The longest first: one may contain another. With their beginnings and ends.
+        self._secrets = [
+            (each, each[:LEAST_PIECE], each[-LEAST_PIECE:])
+            for each in sorted(found, key=len, reverse=True)
+            if len(each) >= LEAST_SECRET
+        ]
+        self._left = MOST_STEPS
 
     def mask(self, text: str) -> str:
         """Return a text with ``***`` in place of each secret."""
@@ -152,21 +159,102 @@ class Masker:
             return MASK
         if not text or not self._secrets:
             return text
+        try:
+            return self._masked(text)
+        except _TooMuch:
+            return MASK
+
+    def _masked(self, text: str) -> str:
         lines = _lines(text)
         plain = "".join(lines)
+        self._take_step(len(self._secrets) * (1 + len(plain) // 1_000))
+        likely = [
+            secret
+            for secret, head, tail in self._secrets
+            if head in plain or tail in plain
+        ]
         found: list[tuple[int, int]] = []
         gaps = [(0, len(plain))]
-        for secret in self._secrets:
+        for secret in likely:
             if secret in plain:
-                gaps = list(_gaps(plain, secret, gaps, found))
-        for secret in self._secrets:
+                gaps = list(self._gaps(plain, secret, gaps, found))
+        for secret in likely:
             for low, high in gaps:
-                found += _pieces(plain, secret, low, high)
+                found += self._pieces(plain, secret, low, high)
         if not found:
             return text
         if plain != text:
             found = _in_original(found, lines, text)
         return _replaced(text, found)
+
+    def _take_step(self, count: int = _STEPS_OF_PLACE) -> None:
+        self._left -= count
+        if self._left < 0:
+            raise _TooMuch
+
+    def _gaps(
+        self,
+        text: str,
+        secret: str,
+        gaps: list[tuple[int, int]],
+        found: list[tuple[int, int]],
+    ) -> Iterator[tuple[int, int]]:
+        """Find a secret in parts of a text, and yield what is left of those."""
+        for low, high in gaps:
+            self._take_step()
+            while (at := text.find(secret, low, high)) >= 0:
+                if low < at:
+                    yield low, at
+                low = at + len(secret)
+                self._take_step()
+                found.append((at, low))
+            if low < high:
+                yield low, high
+
+    def _pieces(
+        self, text: str, secret: str, low: int, high: int
+    ) -> Iterator[tuple[int, int]]:
+        """Yield where the beginning or the end of a secret stands in a part of a text."""
+        if len(secret) <= LEAST_PIECE:
+            return
+        self._take_step()
+        head, tail = secret[:LEAST_PIECE], secret[-LEAST_PIECE:]
+        at = text.find(head, low, high)
+        while at >= 0:
+            self._take_step()
+
+            def starts(size: int, at: int = at) -> bool:
+                return text.startswith(secret[:size], at, high)
+
+            end = at + _common(len(secret), starts)
+            if end - at >= LONG_PIECE or end == high or not _is_word(text[end]):
+                yield at, end
+            else:
+                end = at + 1
+            at = text.find(head, end, high)
+        at = text.find(tail, low, high)
+        while at >= 0:
+            self._take_step()
+            end = at + LEAST_PIECE
+
+            def ends(size: int, low: int = low, end: int = end) -> bool:
+                return text.endswith(secret[-size:], low, end)
+
+            start = end - _common(len(secret), ends)
+            if (
+                end - start >= LONG_PIECE
+                or start == low
+                or not _is_word(text[start - 1])
+            ):
+                yield start, end
+                low = end
+            else:
+                end = at + 1
+            at = text.find(tail, end, high)
+
+
+class _TooMuch(Exception):
+    """The work of a masker is more than `MOST_STEPS`."""
 
 
 def _without_margins(secret: str) -> str:
@@ -178,53 +266,6 @@ def _without_margins(secret: str) -> str:
 def _lines(text: str) -> list[str]:
     """Return the lines of a text, without what may stand before them. textwrap.indent() finds lines in the same way."""
     return [line.lstrip(_MARGIN) for line in text.splitlines(keepends=True)]
-
-
-def _gaps(
-    text: str, secret: str, gaps: list[tuple[int, int]], found: list[tuple[int, int]]
-) -> Iterator[tuple[int, int]]:
-    """Find a secret in parts of a text, and yield what is left of those."""
-    for low, high in gaps:
-        while (at := text.find(secret, low, high)) >= 0:
-            if low < at:
-                yield low, at
-            low = at + len(secret)
-            found.append((at, low))
-        if low < high:
-            yield low, high
-
-
-def _pieces(text: str, secret: str, low: int, high: int) -> Iterator[tuple[int, int]]:
-    """Yield where the beginning or the end of a secret stands in a part of a text."""
-    if len(secret) <= LEAST_PIECE:
-        return
-    head, tail = secret[:LEAST_PIECE], secret[-LEAST_PIECE:]
-    at = text.find(head, low, high)
-    while at >= 0:
-
-        def starts(size: int, at: int = at) -> bool:
-            return text.startswith(secret[:size], at, high)
-
-        end = at + _common(len(secret), starts)
-        if end - at >= LONG_PIECE or end == high or not _is_word(text[end]):
-            yield at, end
-        else:
-            end = at + 1
-        at = text.find(head, end, high)
-    at = text.find(tail, low, high)
-    while at >= 0:
-        end = at + LEAST_PIECE
-
-        def ends(size: int, low: int = low, end: int = end) -> bool:
-            return text.endswith(secret[-size:], low, end)
-
-        start = end - _common(len(secret), ends)
-        if end - start >= LONG_PIECE or start == low or not _is_word(text[start - 1]):
-            yield start, end
-            low = end
-        else:
-            end = at + 1
-        at = text.find(tail, end, high)
 
 
 def _common(most: int, fits: Callable[[int], bool]) -> int:

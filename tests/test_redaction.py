@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from django_delayq.redaction import (
     MOST_SECRETS,
+    Masker,
     Password,
     SecretUrl,
     conceal,
@@ -292,3 +293,13 @@ def test_mask_ends_soon_where_a_search_for_each_place_would_not() -> None:
     text = "ab" * 100_000
 
     assert mask(text, [secret]) == "***" * 2
+
+
+def test_mask_hides_a_text_as_a_whole_where_the_work_would_have_no_end() -> None:
+    # Each place could be where the secret begins, and ends with another letter.
+    assert mask("a" * 400_000, ["aaaaaaaabc"]) == "***"
+
+    masker = Masker(f"secret {number}" for number in range(900))
+    texts = [masker.mask(f"text {number}") for number in range(1_200)]
+    assert texts[0] == "text 0"
+    assert texts[-1] == "***"
