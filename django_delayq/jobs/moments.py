@@ -302,14 +302,16 @@ def _read_term(number: int, term: str, expression: str) -> str:
     values, slash, step = term.partition("/")
     if (ends := _RANGE.fullmatch(values.upper())) is not None:
         first, last = (_number(number, end) for end in ends.groups())
-        if first == last and step.isdigit() and int(step):
+        has_step = step.isdigit() and int(step) > 0
+        if first == last and has_step:
             # As cron reads it: the range has one value, whatever the step.
             return ends[1]
-        if number == 4 and 0 <= last < first <= 7:
+        if number == 4 and 0 <= last < first <= 7 and (has_step or not slash):
             days = [_DAYS[day % 7] for day in range(first, last + 8)]
+            days = days[:: int(step) if slash else 1]
             instead = "*" if len(days) == 7 else ",".join(days)
             raise InvalidSchedule(
-                f"cron({show(expression)}): {values} ends before it begins, as the week begins with Sunday; write {instead}"
+                f"cron({show(expression)}): {term} ends before it begins, as the week begins with Sunday; write {instead}"
             )
     elif slash and values != "*":
         raise InvalidSchedule(
