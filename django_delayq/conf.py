@@ -941,11 +941,15 @@ def closest(name: str, known: Iterable[str]) -> str | None:
     """
     if len(name) > MAX_SUGGESTED:
         return None
+    is_bare = "." not in name
     candidates = heapq.nsmallest(
         MAX_CANDIDATES,
         known,
         # The last part alone may be given.
-        key=lambda each: (not each.endswith(f".{name}"), abs(len(each) - len(name))),
+        key=lambda each: (
+            not each.endswith(f".{name}"),
+            abs(len(each.rpartition(".")[2] if is_bare else each) - len(name)),
+        ),
     )
     scored = ((_likeness(name, each), each) for each in candidates)
     likeness, best = max(scored, default=(0.0, ""))
@@ -957,6 +961,9 @@ def _likeness(name: str, known: str) -> float:
     if known.endswith(f".{name}"):
         return 1.0
     parts, others = name.split("."), known.split(".")
+    if len(parts) == 1:
+        # A name without its module.
+        others = others[-1:]
     if len(parts) != len(others):
         return 0.0
     return min(

@@ -266,8 +266,8 @@ def _make_task(
     owner = function.__qualname__.rpartition(".")[0]
     if owner and not owner.endswith("<locals>"):
         raise InvalidTask(
-            f"{function.__qualname__} is defined in a class, and a worker has no instance to call it on; move the function"
-            " to the module, and pass it what it needs, such as a primary key"
+            f"{function.__qualname__} is defined in a class, and a task is a function of a module, which a worker calls"
+            " without an instance; move it to the module, and pass it what it needs, such as a primary key"
         )
     if "<lambda>" in function.__qualname__ and name is None:
         raise InvalidTask(

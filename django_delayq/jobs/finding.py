@@ -72,7 +72,10 @@ _ENDED = (
 _UNLISTED = {
     State.UNCOMMITTED: "only the process that prepared a job knows it before its commit",
     State.SUCCEEDED: _ENDED,
-    State.FAILED: _ENDED,
+    State.FAILED: (
+        "those that failed for good are dead or quarantined, and those that are tried again are retrying. How the last jobs"
+        " ended is in ended_jobs() and in `manage.py delayq_jobs list --state ended`"
+    ),
     State.CANCELLED: _ENDED,
     State.EXPIRED: _ENDED,
     State.TAKEN: _ENDED,

@@ -381,7 +381,9 @@ def test_function_of_a_class_is_refused(decorate: Any, function: Any) -> None:
 
 @pytest.mark.parametrize("wrapper", [staticmethod, classmethod])
 def test_function_within_a_class_body_is_refused(wrapper: Any) -> None:
-    with pytest.raises(InvalidTask, match=r"defined in a class.*to the module"):
+    with pytest.raises(
+        InvalidTask, match=r"in a class, and a task is a function of a module"
+    ):
 
         class Local:
             @wrapper

@@ -652,6 +652,7 @@ def test_interrupt_says_how_far_it_came(
     ("sought", "words"),
     [
         ({"state": "succeeded"}, "keep_result"),
+        ({"state": "failed"}, "are dead or quarantined.*ended_jobs.*--state ended"),
         ({"state": State.MISSING}, "no job of some id"),
         ({"state": ["dead", "cancelled"]}, "only how it ended"),
         ({"state": "uncommitted"}, "before its commit"),

@@ -57,6 +57,8 @@ def test_a_suggestion_is_made_once_and_from_a_bounded_number_of_names(
         ("Shop.tasks.all_done", "shop.tasks.all_done"),
         # Without its module.
         ("all_done", "shop.tasks.all_done"),
+        ("cancel_unpayd", "shop.tasks.cancel_unpaid"),
+        ("charge_card", None),
         # One part is right, and the other is another word.
         ("blog.tasks.all_done", None),
         ("shop.tasks.charge_card", None),
