@@ -1,6 +1,6 @@
 """Batches: jobs that belong together, and a callback that starts once all of them have ended."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from threading import Lock
@@ -82,6 +82,8 @@ class Batch(Generic[R]):
         self._has_jobs = False
         # Of two threads that schedule it, one would close it under the other.
         self._is_busy = Lock()
+        # Whether the hook that sends it is still to come; None: there is none.
+        self._awaits_commit: Callable[[], bool] | None = None
         # Whether the server may have the callback; whether it has; and whether no more jobs come.
         self._is_sent = self._is_begun = self._is_closed = False
 
@@ -95,6 +97,7 @@ class Batch(Generic[R]):
         batch: Batch[Any] = cls.__new__(cls)
         batch.callback = handle_of(callback_id)
         batch._draft, batch._has_jobs, batch._is_busy = None, True, Lock()
+        batch._awaits_commit = None
         batch._is_sent = batch._is_begun = batch._is_closed = True
         return batch
 
@@ -130,7 +133,8 @@ class Batch(Generic[R]):
                 explain(error, joined)
                 raise
             # From now on only the hook sends it.
-            self.callback.leave_to_commit(hook.awaits_commit())
+            self._awaits_commit = hook.awaits_commit()
+            self.callback.leave_to_commit(self._awaits_commit)
             for job in joined:
                 job.draft.awaits_commit = hook.awaits_commit()
             hook.join(commit.using)
@@ -139,7 +143,7 @@ class Batch(Generic[R]):
     def _store_promised(self, jobs: list[Job[T]]) -> None:
         with self._scheduling():
             # Until it is sent, it can be scheduled again.
-            self.callback._draft = self._draft
+            self._awaits_commit, self.callback._draft = None, self._draft
             self.callback.note_commit()
             self._store([job for job in jobs if job.is_unsent], is_promised=True)
 
@@ -197,6 +201,10 @@ class Batch(Generic[R]):
             raise InvalidTask(
                 f"batch {self.callback.id} was scheduled already, and its callback may have started: make a new Batch"
             )
+        if self._awaits_commit is not None and not self._awaits_commit():
+            # The transaction was rolled back, or its commit gave up before the hook.
+            self._awaits_commit = None
+            self._take_back()
         if not self._is_sent:
             # Somebody may have used it meanwhile.
             _draft_of(self.callback, "the callback")

@@ -264,6 +264,45 @@ def test_batch_is_dropped_with_the_rollback(queue: str, hand: Hand) -> None:
     assert hand.client.keys(f"*{queue}*") == []
 
 
+@pytest.mark.parametrize("is_in_transaction", [False, True])
+@pytest.mark.parametrize("ends", ["rollback", "given up"])
+def test_batch_that_no_commit_has_sent_can_be_scheduled_again(
+    monkeypatch: pytest.MonkeyPatch,
+    queue: str,
+    hand: Hand,
+    ends: str,
+    is_in_transaction: bool,
+) -> None:
+    callback, *jobs = prepared(queue)
+    batch = Batch(callback)
+
+    def commit() -> None:
+        with transaction.atomic():
+            schedule(spoilt, LATER, 1)
+            batch.schedule(jobs)
+
+    if ends == "rollback":
+        with rolled_back():
+            batch.schedule(jobs)
+    else:
+        spoilt = spoil(hand)
+        monkeypatch.setattr(commit_module, "PATIENCE_MS", -1)
+        with pytest.raises(ResponseError):
+            commit()
+    assert callback.refresh() is State.MISSING
+    assert hand.tokens() == []
+
+    if is_in_transaction:
+        with transaction.atomic():
+            assert batch.schedule(jobs) == jobs
+            assert callback.state is State.UNCOMMITTED
+    else:
+        batch.schedule(jobs)
+
+    assert set(hand.tokens()) == {job.token for job in jobs}
+    assert callback.refresh() is State.HELD
+
+
 @pytest.mark.parametrize("says_so", ["callback", "part"])
 def test_batch_goes_with_its_callback(queue: str, hand: Hand, says_so: str) -> None:
     (callback,) = prepared(queue, 1, on_commit=False if says_so == "callback" else None)
