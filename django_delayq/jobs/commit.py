@@ -53,9 +53,11 @@ def is_awaited(commit: Commit, task: str | None) -> bool:
         and connection.connection is not None
         and not connection.autocommit
     ):
+        option, instead = "on_commit", "on_commit=False to send at once"
+        if commit.in_outbox:
+            option, instead = "outbox=True", "outbox=False"
         raise TransactionManagementError(
-            f"on_commit of task {task!r}: autocommit is off, so nothing tells of the commit; use atomic(), or"
-            " on_commit=False to send at once"
+            f"{option} of task {task!r}: autocommit is off, so nothing tells of the commit; use atomic(), or {instead}"
         )
     return False
 
