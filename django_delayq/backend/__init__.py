@@ -279,7 +279,7 @@ class DelayqBackend(BaseTaskBackend):
                 _note_sent(result, plan, job)
                 task_enqueued.send_robust(type(self), task_result=result)
 
-        Hook([job], tell).join(commit.using)
+        _Teller([job], tell).join(commit.using)
 
     def get_result(self, result_id: str) -> AnyResult:
         """Return what is known of a task by the id of its result.
@@ -304,6 +304,13 @@ class DelayqBackend(BaseTaskBackend):
         return list(
             find_problems(self.alias, self.queues, self.options, apps.get_app_configs())
         )
+
+
+class _Teller(Hook):
+    """Says with the commit that a task is enqueued. It asks no server, so it is never given up."""
+
+    def give_up(self, why: str) -> None:
+        self.send()
 
 
 def _note_sent(result: AnyResult, plan: Plan, job: Job[Any]) -> None:

@@ -107,6 +107,16 @@ class Hook:
         if self._send is not None:
             self._send()
 
+    def give_up(self, why: str) -> None:
+        """Do what is right instead of `send`, which is not tried.
+
+        Raises:
+            MaybeScheduled: the jobs are not stored.
+        """
+        raise MaybeScheduled(
+            f"{_named(self.jobs)}: not stored. It was not sent, as {why}", self.jobs
+        )
+
     def __call__(self) -> None:
         failures = None if self._commit is None else self._commit.failures
         try:
@@ -199,8 +209,10 @@ class _Failures:
         jobs, begun_ms = hook.jobs, monotonic_ms()
         try:
             if self._failed and self._took_ms > PATIENCE_MS:
-                raise self._given_up(jobs)
-            hook.send()
+                took = f"{self._took_ms / 1000:.0f} s"
+                hook.give_up(f"other jobs of the commit failed for {took}")
+            else:
+                hook.send()
         except Exception as error:
             self._failed.append((jobs, error))
             self._took_ms += monotonic_ms() - begun_ms
@@ -210,13 +222,6 @@ class _Failures:
                 _named(jobs),
                 "\n".join([_text_of(error), *getattr(error, "__notes__", [])]),
             )
-
-    def _given_up(self, jobs: Sequence[Job[Any]]) -> Exception:
-        """Return the error for jobs that are no longer tried."""
-        took = f"other jobs of the commit failed for {self._took_ms / 1000:.0f} s"
-        return MaybeScheduled(
-            f"{_named(jobs)}: not stored. It was not sent, as {took}", jobs
-        )
 
     def check(self) -> None:
         """Raise the first error, if there is one."""

@@ -155,10 +155,13 @@ class _Hook(Hook):
                 why = redact(f"{type(error).__name__}: {error}")
                 if isinstance(error, DelayqError):
                     logger.exception("job %s (%s) cannot be sent", job.id, job.task)
+        self.give_up(why)
+
+    def give_up(self, why: str) -> None:
         logger.warning(
             "job %s (%s) is committed and was not sent at once, so a worker sends it: %s",
-            job.id,
-            job.task,
+            self._job.id,
+            self._job.task,
             why,
         )
 

@@ -15,6 +15,7 @@ import pytest
 from django.apps import apps
 from django.core.checks import run_checks
 from django.db import transaction
+from redis.exceptions import ConnectionError
 
 from django_delayq import InvalidTask as NoTask
 from django_delayq import delayed_task, get_job, schedule
@@ -30,7 +31,7 @@ from django_delayq.backend.upstream import (
 from django_delayq.conf import Backoff, get_settings
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import InvalidSettings
-from django_delayq.jobs import registry
+from django_delayq.jobs import commit, registry
 from django_delayq.jobs.job import handle_of
 from django_delayq.testing import captured
 from tests.backend import samples
@@ -385,6 +386,27 @@ def test_on_commit_sends_nothing_after_a_rollback(configure, queue_name, tasks) 
         transaction.set_rollback(True)
 
     assert handle_of(result.id).refresh() is State.MISSING
+
+
+@pytest.mark.django_db(transaction=True)
+def test_commit_that_gives_up_names_each_job_once(
+    configure, queue_name, tasks, settings, monkeypatch
+) -> None:
+    tasks({"ON_COMMIT": True})
+    monkeypatch.setattr(commit, "PATIENCE_MS", -1)
+    settings.DELAYQ = settings.DELAYQ | {"CONNECTION": "unix:///dev/null/nobody"}
+    chosen = samples.add.using(queue_name=queue_name)
+    results = []
+
+    def enqueue_all() -> None:
+        with transaction.atomic():
+            results.extend(chosen.enqueue(n) for n in range(2))
+
+    with pytest.raises(ConnectionError) as failure:
+        enqueue_all()
+
+    notes = failure.value.__notes__
+    assert [sum(result.id in note for note in notes) for result in results] == [2, 1]
 
 
 @pytest.mark.django_db(transaction=True)

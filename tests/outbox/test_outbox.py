@@ -34,6 +34,7 @@ from django_delayq.calls.errors import mark_of_node
 from django_delayq.clients.clients import own_clients
 from django_delayq.clock import boottime_ms
 from django_delayq.delivery.storing import ROW_REPEAT_MS
+from django_delayq.jobs import commit as commit_module
 from django_delayq.jobs import formats, outbox
 from django_delayq.outbox import relay as relay_module
 from django_delayq.outbox import writing
@@ -168,6 +169,38 @@ def test_outside_a_transaction_a_prepared_job_is_a_row_as_well(
 
     assert rows(alias) == hand.tokens() == [job.token]
     assert job.state is State.SCHEDULED
+
+
+def test_commit_that_gives_up_leaves_its_rows_to_a_worker(
+    settings: Any,
+    queue: str,
+    hand: Hand,
+    alias: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    good = settings.DELAYQ
+    monkeypatch.setattr(commit_module, "PATIENCE_MS", -1)
+    jobs: list[Job[None]] = []
+
+    def commit() -> None:
+        with transaction.atomic(using=alias):
+            for is_row in (False, True):
+                task = on(queue, alias).using(outbox=is_row)
+                jobs.append(schedule(task, LATER))
+
+    settings.DELAYQ = good | {"CONNECTION": "unix:///dev/null/nobody"}
+    with pytest.raises(RedisConnectionError) as failure:
+        commit()
+    settings.DELAYQ = good
+
+    _, row = jobs
+    assert row.id not in "".join(failure.value.__notes__)
+    (said,) = [text for text in caplog.messages if row.id in text]
+    assert "so a worker sends it: other jobs of the commit failed" in said
+    assert rows(alias) == [row.token]
+    sweep(alias)
+    assert hand.tokens() == [row.token]
 
 
 def test_refusal_of_many_writes_no_row(
