@@ -371,7 +371,8 @@ class Attempt:
             self._bury_unrun()
             return None
         if not self.task.fits(self.args, self.kwargs):
-            self._take_misfit(self.task)
+            if not self._expire_if_late(boottime_ms()):
+                self._take_misfit(self.task)
             return None
         if self.options.limit is not None:
             return self._take_limited()
@@ -486,14 +487,7 @@ class Attempt:
         if (self.is_lost or now_ms >= self.lease_end_ms) and not self.holds_lease():
             return False
         self.started_ms = now_ms
-        options = self.options
-        if options is not None and options.expires is not None:
-            expires_s = seconds(options.expires)
-            since_ms = now_ms + self.server_minus_local_ms - self.leased.start_time_ms
-            if expires_s is not None and since_ms > expires_s * 1000:
-                self._expire(since_ms, expires_s, options.on_expiry)
-                return False
-        return True
+        return not self._expire_if_late(now_ms)
 
     @property
     def late_ms(self) -> float:
@@ -502,6 +496,18 @@ class Attempt:
         began_ms = self.started_ms + self.server_minus_local_ms
         # No job starts early: our estimate of the server's clock is off by a little.
         return max(0.0, began_ms - leased.start_time_ms - leased.held_ms)
+
+    def _expire_if_late(self, now_ms: float) -> bool:
+        """Record that it is too late to start the job, if it is."""
+        options = self.options
+        if options is not None and options.expires is not None:
+            expires_s = seconds(options.expires)
+            since_ms = now_ms + self.server_minus_local_ms - self.leased.start_time_ms
+            if expires_s is not None and since_ms > expires_s * 1000:
+                self.started_ms = now_ms
+                self._expire(since_ms, expires_s, options.on_expiry)
+                return True
+        return False
 
     def _expire(self, since_ms: float, expires_s: float, policy: str) -> None:
         text = f"too late to matter: {since_ms / 1000:.3f} s after its start time, expires={expires_s:g} s"
