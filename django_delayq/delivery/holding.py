@@ -19,6 +19,8 @@ MAX_HELD_NAME = 255
 ARGUMENTS = "arguments "
 #: The longest such name, bytes: it has the names of all keyword arguments.
 MAX_HELD_CALL = 1_024
+#: The most positional arguments that such a name may have.
+MOST_POSITIONAL = 10_000
 #: How many names of tasks one `release` looks at.
 HELD_NAMES = 100
 
@@ -60,12 +62,16 @@ class Shape(NamedTuple):
             task, count, *names = msgspec.json.decode(
                 name[len(ARGUMENTS) :], type=list[str | int]
             )
-        except (msgspec.MsgspecError, ValueError):
+        except (msgspec.MsgspecError, ValueError, RecursionError):
             # Anybody may have put a member there.
             return None
         if not isinstance(task, str) or not isinstance(count, int):
             return None
-        return cls(task, count, tuple(map(str, names)))
+        texts = tuple(name for name in names if isinstance(name, str))
+        # Python has no range of any length.
+        if len(texts) < len(names) or not 0 <= count <= MOST_POSITIONAL:
+            return None
+        return cls(task, count, texts)
 
 
 def can_be_held(name: str, most: int = MAX_HELD_NAME) -> bool:
@@ -143,19 +149,22 @@ class HeldNames(NamedTuple):
     """The reply to a `held_names` call."""
 
     #: How many are held for each name: that of a task, ``key `` and the id of a key, ``format `` and its number,
-    #: `Shape.held_name`, or ``batch `` for all batches together.
+    #: `Shape.held_name`, or ``batch `` for all batches together. Without a prefix, all shapes count as `ARGUMENTS`.
     counts: dict[str, int]
     #: How many are held for further names.
     rest: int
 
 
 def held_names(
-    keys: DeliveryKeys, *, limit: int = 20, prefix: str = ""
+    keys: DeliveryKeys, *, limit: int = 20, prefix: str = "", cursor: bytes = b""
 ) -> Call[HeldNames]:
-    """Count held jobs by what they are held for, up to ``limit`` names that begin with ``prefix``."""
+    """Count held jobs by what they are held for, up to ``limit`` names that begin with ``prefix``.
+
+    ``cursor`` is one that `release` returned: names before it are left out.
+    """
     return Call(
         *bind(PACKAGES, "held_names", keys),
-        (limit, prefix),
+        (limit, prefix, max(prefix.encode(), cursor)),
         _read_held_names,
     )
 

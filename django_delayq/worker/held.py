@@ -14,7 +14,7 @@ logger = get_log("django_delayq.worker")
 
 #: How often a process looks among held jobs for tasks that it knows.
 LOOK_AT_HELD_MS = 5_000.0
-#: How many different calls it looks at among those that other code did not take.
+#: How many different calls it looks at, from the first and from the cursor on, among those that other code did not take.
 MOST_SHAPES = 1_000
 
 
@@ -80,12 +80,17 @@ class HeldJobs:
 
     def _fitting_names(self) -> list[str]:
         """Return the names of what is held because other code did not take the arguments, and ours does."""
-        call = holding.held_names(
-            self._settings.keys, limit=MOST_SHAPES, prefix=holding.ARGUMENTS
-        )
-        return [
-            name for name in run(self._client, call).counts if _takes_call_held_as(name)
-        ]
+        names: dict[str, int] = {}
+        # Of the first, some may have been held for too long; `release` looks at those behind the cursor.
+        for cursor in {b"", self._cursor}:
+            call = holding.held_names(
+                self._settings.keys,
+                limit=MOST_SHAPES,
+                prefix=holding.ARGUMENTS,
+                cursor=cursor,
+            )
+            names |= run(self._client, call).counts
+        return [name for name in names if _takes_call_held_as(name)]
 
 
 def _takes_call_held_as(name: str) -> bool:

@@ -91,12 +91,14 @@ class Pauses:
         """Log what a process leaves undone that ends because nothing else may run."""
         if not self._found:
             return
-        counts, held = run(client, looking.counts(keys)), run(client, held_names(keys))
+        counts = run(client, looking.counts(keys))
         for task, pause in self._found.items():
             if task is None:
                 left = f"{counts.due + counts.destination:,} due jobs were left there"
             else:
-                count = held.counts.get(held_name(task), 0)
+                name = held_name(task)
+                held = run(client, held_names(keys, limit=1, prefix=name))
+                count = held.counts.get(name, 0)
                 left = f"{count:,} of its jobs are held there"
             logger.warning("%s; %s", pause, left)
 

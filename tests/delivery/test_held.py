@@ -6,7 +6,13 @@ import pytest
 
 from django_delayq.delivery import looking
 from django_delayq.delivery.claiming import EndedHere
-from django_delayq.delivery.holding import HeldNames, Released, can_be_held
+from django_delayq.delivery.holding import (
+    ARGUMENTS,
+    HeldNames,
+    Released,
+    Shape,
+    can_be_held,
+)
 from django_delayq.delivery.states import State
 from tests.delivery.rig import HOLD, T0, Rig, name_in, names_of, token
 
@@ -264,6 +270,20 @@ def test_who_names_keys_alone_puts_nothing_into_quarantine(rig: Rig) -> None:
     assert rig.release("key key1", is_worker=False) == Released(1, 0, b"")
 
     assert list(rig.state()["held"]) == ["a"]
+
+
+def test_calls_with_other_arguments_hide_nothing_behind_them(rig: Rig) -> None:
+    shapes = [Shape("shop.new", number, ()).held_name for number in range(25)]
+    for number, name in enumerate(shapes):
+        hold(rig, f"j{number}", task=name)
+    hold(rig, "a", task="key key1", hold_ms=None)
+
+    assert rig.held_names() == HeldNames({ARGUMENTS: 25, "key key1": 1}, 0)
+    counts = rig.held_names(prefix=ARGUMENTS, limit=100).counts
+    assert counts == dict.fromkeys(shapes, 1)
+    after = rig.held_names(prefix=ARGUMENTS, cursor=f"{sorted(shapes)[22]}\1".encode())
+    assert list(after.counts) == sorted(shapes)[23:]
+    assert rig.held_names(prefix=ARGUMENTS, cursor=b"key ").counts == {}
 
 
 def test_what_is_held_is_counted_by_what_it_is_held_for(rig: Rig) -> None:

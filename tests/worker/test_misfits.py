@@ -16,13 +16,17 @@ from django_delayq import (
     resume,
     schedule,
 )
+from django_delayq.clients.clients import own_clients
+from django_delayq.conf import QueueSettings
 from django_delayq.delivery.holding import ARGUMENTS, MAX_HELD_CALL, Shape
 from django_delayq.jobs import registry
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.options import TaskOptions
 from django_delayq.testing import frozen_queue, immediate
 from django_delayq.worker import held
+from django_delayq.worker.pausing import Pauses
 from tests.backend import samples
+from tests.delivery.rig import Rig
 from tests.polling import wait_until
 from tests.worker.project import tasks
 
@@ -283,10 +287,70 @@ def _is_finished(result: Any) -> bool:
         ARGUMENTS + '["a","b"]',
         ARGUMENTS + '{"a":1}',
         ARGUMENTS + "[" * 5_000,
+        ARGUMENTS + '["t.x",' + "[" * 5_000,
+        ARGUMENTS + '["t.x",99999999999999999999]',
+        ARGUMENTS + '["t.x",10001]',
+        ARGUMENTS + '["t.x",-1]',
+        ARGUMENTS + '["t.x",1.5]',
+        ARGUMENTS + '["t.x",true]',
+        ARGUMENTS + '["t.x",1,null]',
+        ARGUMENTS + '["t.x",1,2]',
     ],
 )
 def test_name_that_nobody_of_us_has_written_is_no_shape(name: str) -> None:
     assert Shape.of_held(name) is None
+
+
+def test_name_with_a_count_beyond_any_call_stops_no_worker(
+    deploy: Any, ran: list[Any]
+) -> None:
+    with frozen_queue() as q:
+        charge.schedule(0, 1, "CHF")
+        deploy(charge, older)
+        q.run_due()
+        deploy(charge, charge.function)
+        name = f'{ARGUMENTS}["{charge.name}",99999999999999999999]'
+        keys = QueueSettings(name="default").keys
+        member = "\0".join((name, "0", "x"))
+        own_clients.of_thread().zadd(keys.held_tasks, {member: 0})
+
+        q.advance(minutes=1)
+
+        assert ran == [(1, "CHF")]
+
+
+@pytest.mark.parametrize("policy", ["drop", "dead"])
+def test_job_that_is_too_late_expires_whether_its_arguments_fit_or_not(
+    deploy: Any, policy: Any
+) -> None:
+    soon = charge.using(expires=5, on_expiry=policy)
+    with frozen_queue() as q:
+        job = soon.schedule(0, 1, "CHF")
+        deploy(charge, older)
+        pause("default")
+        q.advance(minutes=1)
+        resume("default")
+
+        (ended,) = q.run_due()
+
+        assert ended.outcome == ("expired" if policy == "drop" else "dead")
+        assert job.refresh() is (State.EXPIRED if policy == "drop" else State.DEAD)
+
+
+def test_worker_finds_the_calls_that_fit_behind_many_that_do_not(
+    client: Any, queue_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig(client, queue_name)
+    monkeypatch.setattr(held, "MOST_SHAPES", 100)
+    names = [Shape("a.task", number, ()).held_name for number in range(100, 205)]
+    names.append(Shape(charge.name, 1, ()).held_name)
+    rig.schedule({f"j{number}": 0 for number in range(len(names))})
+    for job, name in zip(rig.claim(len(names)).jobs, names, strict=True):
+        rig.hold(job, task=name, hold_ms=None)
+    looking = held.HeldJobs(client, QueueSettings(name=queue_name), Pauses(queue_name))
+
+    assert not looking.turn(0, 10)
+    assert looking.turn(0, 10)
 
 
 def test_shape_is_read_as_it_was_written() -> None:
