@@ -218,8 +218,9 @@ def test_quiet_process_can_be_stopped(work, queue_name) -> None:
 def test_worker_in_burst_mode_that_is_told_to_be_quiet_ends(
     work, queue_name, records
 ) -> None:
-    worker = work(is_burst=True)
+    # First the job: a burst worker that finds none ends.
     schedule(tasks.hold.using(queue=queue_name), 0)
+    worker = work(is_burst=True)
     found = wait_for(queue_name, lambda each: each.jobs, "it runs a job")
     quiet_worker(found.id)
     wait_for(queue_name, lambda each: each.state != "working", "it has heard")
