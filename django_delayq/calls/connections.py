@@ -119,7 +119,7 @@ def borrow(pool: Any) -> Any:
         raise
     except BaseException:
         # A pool of redis-py takes back a connection that has not read the replies to its handshake.
-        pool.disconnect(inuse_connections=False)
+        _close_idle(pool)
         raise
 
 
@@ -153,6 +153,16 @@ async def aborrow(pool: Any) -> Any:
             await pool.release(connection)
             raise
     return connection
+
+
+def _close_idle(pool: Any) -> None:
+    try:
+        pool.disconnect(inuse_connections=False)
+    except TypeError:
+        # The blocking pool of redis-py before 8 knows no such argument.
+        for connection in list(pool.pool.queue):
+            if connection is not None:
+                connection.disconnect()
 
 
 def _get(pool: Any) -> Any:

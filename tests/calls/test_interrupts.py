@@ -394,11 +394,17 @@ async def test_cancelled_call_leaves_no_reply_and_no_connection_behind(
     await given.aclose()
 
 
-@pytest.mark.parametrize("is_given", [False, True], ids=["ours", "given"])
+@pytest.mark.parametrize("kind", ["ours", "given", "given, blocking"])
 def test_connection_that_an_interrupt_left_half_open_is_closed(
-    asker: Asker, monkeypatch: pytest.MonkeyPatch, is_given: bool
+    asker: Asker,
+    server: Server | ExternalServer,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
 ) -> None:
-    client = asker.given if is_given else asker.clients.shared()
+    client = asker.clients.shared() if kind == "ours" else asker.given
+    if kind == "given, blocking":
+        blocking = redis.BlockingConnectionPool.from_url(f"{server.url}/1")
+        client = redis.Redis(connection_pool=blocking)
     asker.disconnect()
     pool: Any = client.connection_pool
     with monkeypatch.context() as context:
@@ -406,7 +412,9 @@ def test_connection_that_an_interrupt_left_half_open_is_closed(
         with pytest.raises(Interrupt):
             run(client, echo("x"))
 
-    assert [connection._sock for connection in pool._available_connections] == [None]
+    idle = pool.pool.queue if hasattr(pool, "pool") else pool._available_connections
+    assert [one._sock for one in idle if one is not None] == [None]
+    pool.disconnect()
 
 
 @pytest.mark.parametrize("is_given", [False, True], ids=["ours", "given"])
