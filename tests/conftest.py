@@ -71,9 +71,13 @@ for profile, max_examples in (("quick", 20), ("all", 60)):
     )
 
 
-# A shell that starts us in the background has us ignore Ctrl-C, and all that we start with us.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# Whoever starts us in the background, or under nohup, has us ignore these signals, and all that we start with us.
+for number, handler in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -201,7 +201,7 @@ def test_job_is_rescheduled_to_a_moment(browser: Client, queue: Queue) -> None:
         "reschedule",
         job=ids(queue, token),
         sure="1",
-        at=f"{moment:%Y-%m-%dT%H:%M:%S}",
+        at=f"{timezone.localtime(moment):%Y-%m-%dT%H:%M:%S}",
     )
 
     seen = run(queue.client, looking.inspect(queue.keys, token))

@@ -38,7 +38,7 @@ from tests.admin.visiting import SIZES, Visitor
 pytestmark = pytest.mark.browser
 
 TASK = "shop.integrations.accounting.tasks.send_monthly_statement_to_every_customer"
-SHORT = "shop.tasks.cancel_unpaid"
+SHORT = "shop.orders.cancel_unpaid"
 HOST = "delayq-worker-7d9f8b6c5d-x2x9q.eu-central-1.compute.internal"
 LIMIT = "payment-provider-sandbox-eu-central-1"
 REASON = "The provider's maintenance window was extended until tomorrow morning."
