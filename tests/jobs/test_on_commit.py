@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from django.contrib.auth.models import Group, User
-from django.db import transaction
+from django.db import connections, transaction
 from django.db.models.signals import post_delete
 from redis.exceptions import ConnectionError, ResponseError
 
@@ -378,6 +378,40 @@ def test_other_thread_has_no_part_in_the_transaction(queue: str, hand: Hand) -> 
         with ThreadPoolExecutor(1) as pool:
             job = pool.submit(task.schedule, LATER, 1).result()
         assert hand.tokens() == [job.token]
+
+
+def test_each_thread_asks_for_a_connection_once(
+    queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedule(on(queue), LATER, 1)
+    asked: list[str] = []
+
+    def note(self: Any, alias: str) -> Any:
+        asked.append(alias)
+        raise AssertionError(alias)
+
+    monkeypatch.setattr(type(connections), "__getitem__", note)
+
+    schedule(on(queue), LATER, 2)
+
+    assert asked == []
+
+
+def test_connection_in_the_place_of_another_is_the_one_that_is_asked(
+    queue: str, hand: Hand
+) -> None:
+    schedule(on(queue), LATER, 0)
+    before = connections["other"]
+    schedule(on(queue, "other"), LATER, 1)
+    connections["other"] = before.copy()
+    try:
+        with transaction.atomic(using="other"):
+            job = schedule(on(queue, "other"), LATER, 2)
+            assert job.state is State.UNCOMMITTED
+        assert job.state is State.SCHEDULED
+    finally:
+        connections["other"].close()
+        connections["other"] = before
 
 
 def test_job_of_a_signal_handler_waits_for_the_write_that_it_hears_of(
