@@ -186,11 +186,17 @@ class DelayqBackend(BaseTaskBackend):
         """
         plan = self._plan_of(task)
         job, result = self._prepare(task, plan, args, kwargs)
+        at_once = mode.runs_at_once() if plan.definition.commit is None else None
+        if at_once is None:
+            return self._send(plan, job, result)
+        # As Django's ImmediateBackend does it: the signal comes before the task starts.
+        with at_once.afterwards():
+            result = self._send(plan, job, result)
+        result.refresh()
+        return result
+
+    def _send(self, plan: Plan, job: Job[Any], result: AnyResult) -> AnyResult:
         commit = plan.definition.commit
-        runs_now = commit is None and mode.runs_at_once()
-        if runs_now:
-            # As Django's ImmediateBackend does it: before the task starts.
-            task_enqueued.send_robust(type(self), task_result=result)
         try:
             send_job(job)
         except NotDurable:
@@ -205,9 +211,7 @@ class DelayqBackend(BaseTaskBackend):
             self._tell_of_commit(result, plan, job, commit)
             return result
         _note_sent(result, plan, job)
-        if runs_now:
-            result.refresh()
-        elif hears_enqueued():
+        if hears_enqueued():
             task_enqueued.send_robust(type(self), task_result=result)
         return result
 
@@ -219,9 +223,15 @@ class DelayqBackend(BaseTaskBackend):
         if plan.definition.commit is not None:
             return await super().aenqueue(task, args, kwargs)  # type: ignore[arg-type]
         job, result = self._prepare(task, plan, args, kwargs)
-        runs_now = mode.runs_at_once()
-        if runs_now:
-            await asend(task_enqueued, type(self), result)
+        at_once = mode.runs_at_once()
+        if at_once is None:
+            return await self._asend(plan, job, result)
+        async with at_once.aafterwards():
+            result = await self._asend(plan, job, result)
+        await result.arefresh()
+        return result
+
+    async def _asend(self, plan: Plan, job: Job[Any], result: AnyResult) -> AnyResult:
         try:
             await asend_job(job)
         except NotDurable:
@@ -232,10 +242,7 @@ class DelayqBackend(BaseTaskBackend):
         if not job.created:
             return result_of(job, self.alias)
         _note_sent(result, plan, job)
-        if runs_now:
-            await result.arefresh()
-        else:
-            await asend(task_enqueued, type(self), result)
+        await asend(task_enqueued, type(self), result)
         return result
 
     def _prepare(

@@ -4,8 +4,8 @@ import math
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -329,9 +329,6 @@ _turn: ContextVar[_Turn | None] = ContextVar("turn", default=None)
 class Immediate(Recorder):
     """Runs each job as soon as it was noted, in the thread that sent it; what a job sends runs after that job."""
 
-    #: Said to whoever sends a job, see `mode.runs_at_once`.
-    runs_at_once = True
-
     def __init__(self, *, raises: bool = True) -> None:
         super().__init__("immediate()")
         self._raises = raises
@@ -358,14 +355,29 @@ class Immediate(Recorder):
         )
 
     def conclude(self, reply: Any) -> None:
+        with self.afterwards():
+            # What the call has sent runs at the end.
+            pass
+
+    async def aconclude(self, reply: Any) -> None:
+        async with self.aafterwards():
+            pass
+
+    @contextmanager
+    def afterwards(self) -> Iterator[None]:
+        """Run what is sent within this context at its end; in a job, after that job."""
         with self._begun() as turn:
+            yield
             while turn.to_run:
                 note, attempt = self._begin(turn)
                 for queue, jobs in self._end(turn, note, attempt, run_attempt(attempt)):
                     telling.tell_stored_here(queue, jobs)
 
-    async def aconclude(self, reply: Any) -> None:
+    @asynccontextmanager
+    async def aafterwards(self) -> AsyncIterator[None]:
+        """`afterwards` on the event loop."""
         with self._begun() as turn:
+            yield
             while turn.to_run:
                 note, attempt = self._begin(turn)
                 error = await arun_attempt(attempt)

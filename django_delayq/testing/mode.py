@@ -5,8 +5,12 @@ The app imports this module, so it imports nothing that only tests need.
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, cast
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    contextmanager,
+)
+from typing import Any, Protocol, cast
 
 from django.conf import UserSettingsHolder, global_settings
 from django.conf import settings as django_settings
@@ -67,14 +71,26 @@ def mode_in_force() -> str:
     return settings.test
 
 
-def runs_at_once() -> bool:
-    """Whether a job runs within the call that sends it."""
-    if not _servers and not is_testing():
-        return False
-    if not _servers:
-        return mode_in_force() == "immediate"
-    in_process = _servers[-1].arguments.get("in_process")
-    return getattr(in_process, "runs_at_once", False)
+class RunsAtOnce(Protocol):
+    """A server of tests that runs each job within the call that sends it."""
+
+    def afterwards(self) -> AbstractContextManager[Any]:
+        """Run what is sent within this context at its end, not before."""
+
+    def aafterwards(self) -> AbstractAsyncContextManager[Any]:
+        """`afterwards` on the event loop."""
+
+
+def runs_at_once() -> RunsAtOnce | None:
+    """Return the server if a job runs within the call that sends it."""
+    if _servers:
+        server = _servers[-1]
+    elif is_testing() and mode_in_force() == "immediate":
+        server = cast(Server, _later("immediate_server")())
+    else:
+        return None
+    in_process: Any = server.arguments.get("in_process")
+    return in_process if hasattr(in_process, "afterwards") else None
 
 
 def is_of_run() -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from asgiref.sync import sync_to_async
 from django.utils import timezone
+from redis.exceptions import ResponseError
 
 from django_delayq import get_job, pause, resume
 from django_delayq.backend import DelayqBackend, ends, running, upstream
@@ -35,6 +36,7 @@ from django_delayq.signals import (
     job_quarantined,
 )
 from django_delayq.testing import FrozenQueue, frozen_queue, immediate
+from django_delayq.testing.recorder import Recorder
 from django_delayq.testing.servers import running_worker, serving_run
 from django_delayq.worker import telling
 from tests.backend import samples
@@ -357,6 +359,22 @@ class TestInFrozenQueue:
 
 def samples_definition() -> Any:
     return get_task(samples.add.module_path)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_task_that_could_not_be_sent_is_not_told_as_enqueued(
+    configure, records, told, monkeypatch, is_async
+) -> None:
+    def refuse(*args: Any, **named: Any) -> None:
+        raise ResponseError("OOM command not allowed")
+
+    enqueue = samples.add.aenqueue if is_async else sync_to_async(samples.add.enqueue)
+    with immediate():
+        monkeypatch.setattr(Recorder, "note", refuse)
+        with pytest.raises(ResponseError):
+            await enqueue(1)
+
+    assert told == []
 
 
 @pytest.mark.parametrize("is_async", [False, True])
