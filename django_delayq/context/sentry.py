@@ -140,17 +140,30 @@ def _traced(
             source="task",
             origin="auto.queue.delayq",
         )
+        decision = None
         with sentry_sdk.start_transaction(transaction):
             _describe(transaction, job)
             try:
                 yield
             except BaseException as error:
-                # Not by isinstance: that reads the exception's `__class__`, which may raise.
-                if issubclass(type(error), Decision):
-                    transaction.set_status("ok")
                 _send(scope, job, error, sends_every)
-                raise
+                if not _is_decided(job, error):
+                    raise
+                # The end of the transaction would make any error a failure of it.
+                decision = error
             transaction.set_status("ok")
+        if decision is not None:
+            raise decision
+
+
+def _is_decided(job: Job[Any], error: BaseException) -> bool:
+    """Whether an attempt ended as its task has decided, and not with a failure."""
+    # Not by isinstance: that reads the exception's `__class__`, which may raise.
+    kind = type(error)
+    if not issubclass(kind, Decision):
+        return False
+    assert job.here is not None
+    return not (issubclass(kind, Retry) and job.here.ends_with(error))
 
 
 def _prepare(scope: Any, job: Job[Any]) -> None:

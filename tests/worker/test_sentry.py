@@ -322,6 +322,30 @@ def test_a_decision_is_sent_only_as_the_failure_that_ends_a_job(
     )
 
 
+@pytest.mark.parametrize(
+    ("what", "statuses"),
+    [
+        ("cancel", ["ok"]),
+        ("snooze", ["ok"]),
+        ("retry", ["ok", "internal_error"]),
+    ],
+)
+def test_the_transaction_of_a_decision_is_a_failure_only_if_it_ends_a_job_as_one(
+    configure, what, statuses
+):
+    with sentry(configure, traces_sample_rate=1.0) as sent, frozen_queue() as q:
+        decide.schedule(0, what)
+        q.run_due()
+        q.advance(10)
+
+    attempts = [
+        item["contexts"]["trace"] for kind, item in sent if kind == "transaction"
+    ]
+    assert [
+        each["status"] for each in attempts if each["op"] == "queue.process"
+    ] == statuses
+
+
 def test_a_retry_is_sent_where_a_project_asks_for_every_attempt(configure):
     with (
         sentry(configure, "tests.worker.test_sentry.every_attempt") as sent,
