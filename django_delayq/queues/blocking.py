@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 
 from django_delayq.calls.command import Command
 from django_delayq.calls.once import Once
-from django_delayq.calls.steps import Steps, aperform, perform
+from django_delayq.calls.steps import Pause, Steps, aperform, perform
 from django_delayq.clients.clients import Clients, Given
 from django_delayq.clock import monotonic_ms
 from django_delayq.codecs import Codec
@@ -37,6 +37,8 @@ logger = get_log(__name__)
 
 #: How long a consumer's claim on an element lasts if it dies before it confirms, s.
 LEASE_S = 10.0
+#: Wait before all queues are looked at again after an element was put back for an earlier queue, ms.
+OVERTAKEN_MS = 5.0
 
 
 class BlockingQueue:
@@ -275,6 +277,8 @@ class BlockingQueue:
                     raise batch.errors[0]
                 if batch.values:
                     if i and (yield from self._is_overtaken(batch, queues[:i])):
+                        # The earlier queue may give nothing all the same.
+                        yield Pause(OVERTAKEN_MS)
                         wait_ms = 0.0
                         break
                     return batch.values[0]

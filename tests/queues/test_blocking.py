@@ -13,6 +13,7 @@ import redis
 from django_delayq.calls import running
 from django_delayq.calls.running import run
 from django_delayq.calls.script import bind
+from django_delayq.calls.steps import Pause
 from django_delayq.delivery import binding, changing, claiming, looking, storing
 from django_delayq.delivery.claiming import Mode
 from django_delayq.delivery.keys import DeliveryKeys
@@ -24,8 +25,8 @@ from django_delayq.exceptions import (
     MaybeScheduled,
 )
 from django_delayq.queues import calls
-from django_delayq.queues.blocking import BlockingQueue
-from django_delayq.queues.taking import Taker
+from django_delayq.queues.blocking import OVERTAKEN_MS, BlockingQueue
+from django_delayq.queues.taking import Batch, Taker
 from django_delayq.waiting.lists import WaitForAny
 from tests.polling import takes_less_than, wait_until
 from tests.queues.proxy import Proxy
@@ -772,6 +773,36 @@ def test_poll_from_any_passes_no_earlier_queue_that_gets_an_element_meanwhile(
     taken += [queue.poll_from_any(20, other), queue.poll_from_any(0, other)]
 
     assert taken == [1, 2, None]
+
+
+def test_poll_from_any_pauses_if_an_earlier_queue_holds_an_element_and_gives_none(
+    blocking: Make,
+    client: redis.Redis,
+    queue_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    other = f"{queue_name}:other"
+    queue, take = blocking(), Taker.take
+    client.rpush(queue_name, 1)
+    client.rpush(other, 2)
+
+    def take_from_other(taker: Taker, keys: Any, limit: int) -> Any:
+        if keys.queue.name == queue_name:
+            return Batch(keys, b"", 0.0, [], [], [], math.inf)
+        return (yield from take(taker, keys, limit))
+
+    pauses_ms = []
+
+    def pause(request: Pause, client: redis.Redis) -> None:
+        pauses_ms.append(request.wait_ms)
+        monkeypatch.undo()
+
+    monkeypatch.setattr(Taker, "take", take_from_other)
+    monkeypatch.setattr(Pause, "do", pause)
+
+    assert queue.poll_from_any(20, other) == 1
+    assert pauses_ms == [OVERTAKEN_MS]
+    assert queue.poll_from_any(20, other) == 2
 
 
 class TestCancellation:
