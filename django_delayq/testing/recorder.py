@@ -339,7 +339,7 @@ class Recorder:
     # Scripts that read: what an empty server replies.
 
     def _counts(self, queue: str, args: list[Any]) -> Any:
-        return [*[0] * 8, -1, epoch_now_ms(), 0, 0, 0]
+        return [*[0] * 8, -1, epoch_now_ms(), *[0] * 4]
 
     def _ahead(self, queue: str, args: list[Any]) -> Any:
         return [0] * len(args)
