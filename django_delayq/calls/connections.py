@@ -45,7 +45,23 @@ def disconnect(client: Any) -> None:
     """Close the connections that a client of one thread keeps: its own, or one to each node of a cluster."""
     for node in client.kept() if has_nodes(client) else [client]:
         if node.connection is not None:
-            node.connection.disconnect()
+            drop(node.connection)
+
+
+def drop(connection: Any) -> None:
+    """Close a connection. It is closed even if a second interrupt ends `disconnect()`."""
+    try:
+        connection.disconnect()
+    finally:
+        connection._sock = None
+
+
+async def adrop(connection: Any) -> None:
+    """`drop` for an asyncio connection."""
+    try:
+        await connection.disconnect(nowait=True)
+    finally:
+        connection._reader = connection._writer = None
 
 
 def ask(connection: Any, command: tuple[Any, ...]) -> Any:
@@ -58,11 +74,7 @@ def ask(connection: Any, command: tuple[Any, ...]) -> Any:
     except ResponseError:
         raise
     except BaseException:
-        try:
-            connection.disconnect()
-        finally:
-            # A second interrupt may have ended disconnect().
-            connection._sock = None
+        drop(connection)
         raise
 
 
@@ -87,7 +99,7 @@ def lent(pool: Any) -> Iterator[Any]:
     except ResponseError:
         raise
     except BaseException:
-        connection.disconnect()
+        drop(connection)
         raise
     finally:
         pool.release(connection)
@@ -102,7 +114,7 @@ async def alent(pool: Any) -> AsyncIterator[Any]:
     except ResponseError:
         raise
     except BaseException:
-        await connection.disconnect(nowait=True)
+        await adrop(connection)
         raise
     finally:
         await pool.release(connection)
@@ -149,7 +161,7 @@ async def aborrow(pool: Any) -> Any:
         except BaseException as error:
             if isinstance(error, LOST):
                 mark_unsent(error)
-            await connection.disconnect(nowait=True)
+            await adrop(connection)
             await pool.release(connection)
             raise
     return connection
@@ -162,7 +174,7 @@ def _close_idle(pool: Any) -> None:
         # The blocking pool of redis-py before 8 knows no such argument.
         for connection in list(pool.pool.queue):
             if connection is not None:
-                connection.disconnect()
+                drop(connection)
 
 
 def _get(pool: Any) -> Any:

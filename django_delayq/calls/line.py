@@ -14,6 +14,7 @@ from django_delayq.calls.command import Command
 from django_delayq.calls.connections import (
     arguments_of,
     borrow,
+    drop,
     has_nodes,
     node_of,
 )
@@ -178,8 +179,10 @@ class Line:
             for under_way in unread:
                 under_way.tell(behind)
         if connection is not None:
-            connection.disconnect()
-            self.client.connection_pool.release(connection)
+            try:
+                drop(connection)
+            finally:
+                self.client.connection_pool.release(connection)
 
 
 class Lines(Line):

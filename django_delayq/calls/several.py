@@ -13,7 +13,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from django_delayq.calls.call import Argument, Call
 from django_delayq.calls.command import Command
-from django_delayq.calls.connections import has_nodes, node_of
+from django_delayq.calls.connections import drop, has_nodes, node_of
 from django_delayq.calls.errors import (
     LOST,
     REDIRECTIONS,
@@ -256,7 +256,7 @@ class _Stream:
     def disconnect(self) -> None:
         """Drop all connections, with the replies that are still to come."""
         for connection in self._opened:
-            connection.disconnect()
+            drop(connection)
 
 
 def _open(connection: Any) -> None:

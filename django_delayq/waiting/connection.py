@@ -18,7 +18,7 @@ from redis.exceptions import NoScriptError, ResponseError
 from redis.retry import Retry
 
 from django_delayq.calls.call import Call
-from django_delayq.calls.connections import has_nodes, node_of
+from django_delayq.calls.connections import drop, has_nodes, node_of
 from django_delayq.calls.errors import LOST, REDIRECTIONS
 from django_delayq.clients.server import POOL_ARGUMENTS
 
@@ -150,7 +150,7 @@ class DedicatedConnection:
     def close(self) -> None:
         """Close the socket. `connect` opens another one."""
         if self._connection is not None:
-            self._connection.disconnect()
+            drop(self._connection)
 
 
 class Waker:

@@ -1,9 +1,11 @@
+import gc
 from typing import Any
 
 import pytest
 import redis
 import redis.asyncio
 
+from django_delayq.clients import pool as pools
 from django_delayq.clients.cluster import server_at
 from django_delayq.clients.server import Server
 from django_delayq.exceptions import InvalidSettings
@@ -65,3 +67,21 @@ def test_class_of_connections_without_a_twin_is_an_error_that_says_what_to_do() 
 
 def test_server_shows_no_password() -> None:
     assert "secret" not in repr(Server.at("redis://:secret@h"))
+
+
+def test_full_pool_looks_for_lost_connections_once_in_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pool = Server.at(URL.replace("max_connections=7", "max_connections=1")).pool()
+    held = pool.make_connection()
+    pool._in_use_connections.add(held)
+    looks: list[float] = []
+
+    for now_ms in (0.0, 1.0, pools.LOOK_MS - 1.0, pools.LOOK_MS + 1.0):
+        with monkeypatch.context() as context:
+            context.setattr(pools, "monotonic_ms", lambda at=now_ms: at)
+            context.setattr(gc, "collect", lambda at=now_ms: looks.append(at))
+            with pytest.raises(redis.ConnectionError):
+                pool.make_connection()
+
+    assert looks == [0.0, pools.LOOK_MS + 1.0]
