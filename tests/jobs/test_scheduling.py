@@ -1,7 +1,10 @@
 """From a call to the server: what is stored, when it is due, and what becomes of many at once."""
 
 import asyncio
+import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -43,6 +46,53 @@ HOUR_MS = LATER * 1_000
 
 def on(queue: str) -> Any:
     return samples.add.using(queue=queue)
+
+
+# Without a database.
+
+PROGRAM = """
+import json, sys
+import django
+from django.conf import settings
+from django.db import connections
+
+delayq, databases = map(json.loads, sys.argv[1:])
+settings.configure(
+    SECRET_KEY="of a test", INSTALLED_APPS=["django_delayq"], DELAYQ=delayq, DATABASES=databases
+)
+django.setup()
+from django_delayq import schedule, schedule_many
+from tests.jobs.samples import add
+
+queue, _ = delayq["QUEUES"]
+for task in (add.using(queue=queue), add.using(queue=queue, on_commit=True)):
+    jobs = [schedule(task, 60, 1), *schedule_many([task.prepare(60, 2)])]
+    assert {job.state for job in jobs} == {"scheduled"}
+assert connections["default"].connection is None
+"""
+
+
+@pytest.mark.parametrize(
+    "databases",
+    [{}, {"default": {"ENGINE": "django.db.backends.dummy"}}],
+    ids=["none", "dummy"],
+)
+def test_project_without_a_database_schedules(
+    settings: Any, queue: str, hand: Hand, databases: Any
+) -> None:
+    without = {k: v for k, v in os.environ.items() if k != "DJANGO_SETTINGS_MODULE"}
+    arguments = map(json.dumps, (settings.DELAYQ, databases))
+
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", PROGRAM, *arguments],
+        env=without,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert len(hand.tokens()) == 4
 
 
 # One job.
