@@ -441,6 +441,21 @@ def test_job_that_its_worker_stopped_comes_before_the_next_of_its_limit(rig):
     assert names_of(rig.claim()) == ["z"]
 
 
+def test_jobs_that_were_given_back_run_in_their_old_order_whether_they_had_begun_or_not(
+    rig,
+):
+    rig.schedule({"z": 0, "b": 1, "c": 2, "a": 3, "y": 4})
+    rig.now = 5
+    jobs = rig.claim().jobs
+    rig.now = 1_000
+    rig.give_back(*jobs[1:3])
+    rig.give_back(jobs[0], jobs[3], have_begun=True)
+    rig.hold(jobs[4])
+    rig.release("shop.new")
+
+    assert names_of(rig.claim()) == ["z", "b", "c", "a", "y"]
+
+
 def test_jobs_of_several_tasks_are_released_in_the_order_of_their_start_times(any_rig):
     any_rig.schedule({"a": 3, "b": 1, "c": 2, "d": 0})
     any_rig.now = 5

@@ -49,12 +49,33 @@ local function take_up(token, due, lease_end)
   end
 end
 
+-- Returned jobs of one read, by their start times. A score says since when a job can run, and that is later for one that
+-- had begun or was held. found: tokens and scores in turn; so is what it returns.
+local function by_start(found)
+  if #found <= 2 then return found end
+  local tokens, jobs, ordered = {}, {}, {}
+  for i = 1, #found, 2 do tokens[#tokens + 1] = found[i] end
+  for i, header in ipairs(redis.call('HMGET', keys.headers, unpack(tokens))) do
+    local _, _, start = read_header(header)
+    jobs[i] = { start = start or now_ms, place = i }
+  end
+  table.sort(jobs, function(a, b)
+    if a.start ~= b.start then return a.start < b.start end
+    return a.place < b.place
+  end)
+  for i, job in ipairs(jobs) do
+    ordered[2 * i - 1], ordered[2 * i] = found[2 * job.place - 1], found[2 * job.place]
+  end
+  return ordered
+end
+
 -- Jobs that are put off must not hide the jobs behind them, so this reads on.
 local function take_up_due(set, till, taken, is_lease)
   local before
   while not is_full() and #put_off + #behind < PUT_OFF and #put_off + #behind ~= before do
     before = #put_off + #behind
     local found = redis.call('ZRANGEBYSCORE', set, '-inf', till, 'WITHSCORES', 'LIMIT', #taken, limit - count)
+    if set == keys.returned then found = by_start(found) end
     for i = 1, #found, 2 do
       if is_full() or #put_off + #behind == PUT_OFF then break end
       taken[#taken + 1] = found[i]
