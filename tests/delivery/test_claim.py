@@ -347,7 +347,8 @@ def test_repeat_returns_expired_retried_and_foreign_jobs_alike(rig: Rig) -> None
     again = rig.claim(request=b"12345678")
 
     by_token = {job.token: job for job in again.jobs}
-    assert by_token == {job.token: job for job in first.jobs}
+    # Nothing says any more since when they could run.
+    assert by_token == {job.token: job._replace(held_ms=0) for job in first.jobs}
 
 
 # Expired leases.

@@ -30,7 +30,7 @@
 --          job: token, attempts that failed, leases that expired, start time (epoch ms), payload, and the sum of 1 if
 --          the token is not the payload's own, 2 if the job was given back because its lease had ended before it
 --          began, 4 if the job of the payload's own token ended a moment ago, 8 if the job has a limit, and 16 times
---          the ms from its start time to when it could last begin: the end of a hold, a wait or a lease. If the queue's
+--          the ms from its start time to when it could last begin: the end of a hold, a wait or a lease; a repeat does not know it. If the queue's
 --          format is too late for the caller, that format is the seventh and last. If anything is paused or limited, one more element is the
 --          last: the pause of the queue and those of its tasks, as they are stored; the sum of 1 if the limits of the
 --          queue hold jobs back, 2 if a job has a limit or is in a batch, 4 if there is a limit to the leases of the queue; and how many
