@@ -156,7 +156,8 @@ def _leave_to_commits(jobs: Iterable[Job[Any]]) -> None:
     """
     rows: list[tuple[Job[Any], Commit]] = []
     hooked: dict[str, list[Job[Any]]] = {}
-    for job in jobs:
+    # A job that comes twice is one job.
+    for job in {id(job): job for job in jobs}.values():
         commit = job.draft.commit
         if commit is None or job.awaits_commit:
             continue

@@ -4,6 +4,7 @@ import math
 import pickle
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -169,6 +170,18 @@ def test_outside_a_transaction_a_prepared_job_is_a_row_as_well(
 
     assert rows(alias) == hand.tokens() == [job.token]
     assert job.state is State.SCHEDULED
+
+
+@pytest.mark.parametrize("is_in_transaction", [False, True])
+def test_job_that_comes_twice_is_one_row(
+    queue: str, hand: Hand, alias: str, is_in_transaction: bool
+) -> None:
+    job = on(queue, alias).prepare(LATER)
+
+    with transaction.atomic(using=alias) if is_in_transaction else nullcontext():
+        assert schedule_many([job, job]) == [job, job]
+
+    assert rows(alias) == hand.tokens() == [job.token]
 
 
 def test_commit_that_gives_up_leaves_its_rows_to_a_worker(
