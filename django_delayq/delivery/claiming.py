@@ -57,7 +57,7 @@ class Leased(msgspec.Struct):
     #: Its limit has admitted it.
     has_limit: bool = False
     #: How long after its start time this attempt could begin at the soonest, ms: 0; or until its retry or snooze was due, or
-    #: until what held it back ended: a limit, a pause, an earlier lease.
+    #: until what held it back ended: a limit, a pause, an earlier lease. A claim that is repeated does not know it.
     held_ms: int = 0
 
     @property

@@ -4,6 +4,7 @@ import struct
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from django_delayq.delivery import changing, looking, settling, states
 from django_delayq.delivery.claiming import Mode
@@ -348,7 +349,7 @@ def test_repeat_returns_expired_retried_and_foreign_jobs_alike(rig: Rig) -> None
 
     by_token = {job.token: job for job in again.jobs}
     # Nothing says any more since when they could run.
-    assert by_token == {job.token: job._replace(held_ms=0) for job in first.jobs}
+    assert by_token == {job.token: replace(job, held_ms=0) for job in first.jobs}
 
 
 # Expired leases.
