@@ -74,11 +74,17 @@ def test_empty_replies_are_those_of_the_scripts() -> None:
     with mode.serving(InProcessServer.to(Both())):
         list(find_jobs())
         list(find_jobs(state=State.DEAD))
+        assert find_jobs().count() == 0
         limits("default")
         paused("default")
         get_schedules()
 
-    assert {"delivery/search", "delivery/limits", "delivery/pauses"} <= set(asked)
+    assert {
+        "delivery/counts",
+        "delivery/search",
+        "delivery/limits",
+        "delivery/pauses",
+    } <= set(asked)
 
 
 _READS = (
