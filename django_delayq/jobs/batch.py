@@ -29,6 +29,7 @@ from django_delayq.jobs import formats
 from django_delayq.jobs.commit import Hook, is_awaited
 from django_delayq.jobs.following import written_anew
 from django_delayq.jobs.job import Draft, Job, handle_of
+from django_delayq.jobs.options import Commit
 from django_delayq.jobs.sending import asend_all, check_room, explain, send_all, written
 from django_delayq.jobs.telling import Telling
 from django_delayq.redaction import show
@@ -124,6 +125,9 @@ class Batch(Generic[R]):
             joined = self._join(jobs)
             draft = self._draft
             commit = None if draft is None or self._is_sent else draft.commit
+            if commit is not None:
+                # A batch is no row, whatever its callback would be by itself.
+                commit = Commit(commit.using, is_written=commit.is_written)
             if commit is None or not is_awaited(commit, self.callback.task):
                 return self._store(joined)
             hook = Hook([self.callback, *joined], partial(self._store_promised, joined))

@@ -36,7 +36,8 @@ ADVICE = "With outbox=True, a job is a row of its transaction, so no commit is w
 def is_awaited(commit: Commit, task: str | None) -> bool:
     """Whether the commit is still to come: a transaction of its database is open in this thread. Nothing connects.
 
-    The transactions of Django's ``TestCase`` itself do not count, as they never commit.
+    The transactions of Django's ``TestCase`` itself do not count, as they never commit. Nor does an `atomic` without
+    autocommit: it commits nothing itself, and Django runs no hooks after the ``commit()`` that does.
 
     Raises:
         InvalidTask: DATABASES has no such alias.
@@ -49,18 +50,22 @@ def is_awaited(commit: Commit, task: str | None) -> bool:
             f"on_commit of task {task!r} is {show(commit.using)}, which is not in DATABASES; give True, for the default"
             f" database, or one of {', '.join(map(repr, connections))}"
         ) from None
-    if connection.in_atomic_block:
+    if connection.in_atomic_block and (
+        connection.commit_on_exit
+        # A worker finds the row, if Django never runs the hook.
+        or commit.in_outbox
+    ):
         return not is_of_testcase(connection.atomic_blocks)
     if (
         commit.is_written
         and connection.connection is not None
         and not connection.autocommit
     ):
-        option, instead = "on_commit", "on_commit=False to send at once"
+        option, instead = "on_commit", "give on_commit=False to send at once"
         if commit.in_outbox:
-            option, instead = "outbox=True", "outbox=False"
+            option, instead = "outbox=True", "use atomic(), or outbox=False"
         raise TransactionManagementError(
-            f"{option} of task {task!r}: autocommit is off, so nothing tells of the commit; use atomic(), or {instead}"
+            f"{option} of task {task!r}: autocommit is off, so nothing tells of the commit; {instead}"
         )
     return False
 

@@ -355,6 +355,36 @@ def test_without_autocommit_only_a_written_on_commit_is_refused(
     assert hand.tokens() == [job.token]
 
 
+def test_atomic_without_autocommit_is_no_commit_to_wait_for(
+    queue: str, hand: Hand
+) -> None:
+    one, *many = prepared(queue)
+    callback, *parts = prepared(queue)
+    (in_outbox,) = prepared(queue, 1, outbox=True)
+    connection = transaction.get_connection()
+    connection.set_autocommit(False)
+    try:
+        with transaction.atomic(), transaction.atomic():
+            schedule_many([one])
+            schedule_many(many)
+            Batch(callback).schedule(parts)
+            for written in (on(queue).prepare(LATER, 1), in_outbox):
+                with pytest.raises(
+                    transaction.TransactionManagementError,
+                    match="tells of the commit; give on_commit=False",
+                ):
+                    Batch(written).schedule(prepared(queue, 1))
+            with pytest.raises(transaction.TransactionManagementError):
+                on(queue).schedule(LATER, 1)
+    finally:
+        connection.rollback()
+        connection.set_autocommit(True)
+
+    sent = [one, *many, *parts]
+    assert set(hand.tokens()) == {job.token for job in sent}
+    assert callback.refresh() is State.HELD
+
+
 def test_job_of_a_hook_is_sent_at_once(queue: str, hand: Hand) -> None:
     sent: list[list[str]] = []
 
