@@ -1,7 +1,7 @@
 """Sends jobs with the commit of a transaction. A failure is reported, and stops no other commit hook.
 
 Django stops at the first commit hook that raises, and drops the rest. So our failures are kept until all other hooks
-have run, and are then raised to whoever committed.
+have run, and are then raised to whoever committed. If a hook of somebody else raises, the jobs behind it are sent first.
 """
 
 import threading
@@ -203,6 +203,7 @@ class _Commit:
     """Stands in for the method of a connection by which Django runs commit hooks; raises our failures at the end."""
 
     def __init__(self, connection: Any) -> None:
+        self._connection = connection
         self._run = getattr(connection, _RUN)
         #: Those of the commit under way; None: there is none.
         self.failures: _Failures | None = None
@@ -218,7 +219,22 @@ class _Commit:
         return made
 
     def __call__(self) -> None:
-        self.collect(self._run)
+        self.collect(self._run_all)
+
+    def _run_all(self) -> None:
+        """Run all hooks; after one that raises, ours only, which Django has dropped with the others."""
+        hooks = self._connection.run_on_commit
+        ours = [hook for _, hook, _ in hooks if isinstance(hook, Hook)]
+        try:
+            self._run()
+        except BaseException:
+            # Django has begun with them if the connection has a new list. What ends the process is no reason to lose a
+            # job: the transaction is committed.
+            if self._connection.run_on_commit is not hooks:
+                for hook in ours:
+                    if not hook.has_run:
+                        hook()
+            raise
 
     def collect(self, run: Callable[[], None]) -> None:
         """Call what runs hooks; then raise what ours have failed with."""

@@ -623,6 +623,59 @@ def test_failure_of_somebodys_own_hook_hides_no_failure_of_ours(
     assert "not stored" in caplog.text
 
 
+@pytest.mark.parametrize("raised", [RuntimeError, SystemExit])
+def test_hook_of_somebody_else_that_raises_stops_no_job(
+    queue: str, hand: Hand, raised: type[BaseException]
+) -> None:
+    ran: list[str] = []
+
+    def fail() -> None:
+        raise raised("somebody's own")
+
+    def commit() -> None:
+        with transaction.atomic():
+            schedule(on(queue), 0, 1)
+            transaction.on_commit(fail)
+            schedule(on(queue), 0, 2)
+            with rolled_back():
+                schedule(on(queue), 0, 0)
+            transaction.on_commit(lambda: ran.append("behind it"))
+            schedule_many([on(queue).prepare(0, n) for n in (3, 4)])
+
+    with pytest.raises(raised, match="somebody's own"):
+        commit()
+
+    assert [envelope.args for envelope in hand.take_all()] == [[1], [2], [3], [4]]
+    assert ran == []
+
+
+def test_hook_that_raises_sends_no_job_of_an_outer_commit_early(
+    queue: str, hand: Hand
+) -> None:
+    seen: list[list[str]] = []
+    inner: list[Job[int]] = []
+
+    def fail() -> None:
+        raise RuntimeError("somebody's own")
+
+    def commit_inner() -> None:
+        with transaction.atomic():
+            transaction.on_commit(fail)
+            inner.append(schedule(on(queue), LATER, 1))
+
+    def hook() -> None:
+        with pytest.raises(RuntimeError):
+            commit_inner()
+        seen.append(hand.tokens())
+
+    with transaction.atomic():
+        transaction.on_commit(hook)
+        outer = schedule(on(queue), LATER, 2)
+
+    assert seen == [[inner[0].token]]
+    assert set(hand.tokens()) == {inner[0].token, outer.token}
+
+
 def test_handle_can_be_pickled_once_its_job_was_sent(queue: str, hand: Hand) -> None:
     with transaction.atomic():
         job = schedule(on(queue), LATER, 1)
