@@ -772,9 +772,8 @@ class LoopExecutor:
             return await call
         return await self._within_limit(call, attempt, limit_s)
 
-    @staticmethod
     async def _within_limit(
-        call: Awaitable[Any], attempt: Attempt, limit_s: float | None
+        self, call: Awaitable[Any], attempt: Attempt, limit_s: float | None
     ) -> object:
         if limit_s is None:
             return await call
@@ -784,6 +783,9 @@ class LoopExecutor:
                 value = await call
         except BaseException as error:
             if not timeout.expired() or (is_decision(error) and not attempt.is_stuck):
+                raise
+            if self._is_cancelling and issubclass(type(error), asyncio.CancelledError):
+                # stop() broke off what the coroutine still did after its limit. `_take` gives it back.
                 raise
             exceeded = exceeds(attempt.name, limit_s)
             cut = _cut_by_timeout(error)

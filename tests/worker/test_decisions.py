@@ -29,7 +29,7 @@ from django_delayq.clock import monotonic_ms
 from django_delayq.conf import Backoff
 from django_delayq.delivery import binding
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.worker import process
+from django_delayq.worker import process, time_limit
 from tests.polling import wait_until
 from tests.queues.proxy import Proxy
 from tests.worker.conftest import every_server
@@ -467,34 +467,6 @@ def test_decision_counts_if_it_comes_within_the_time_limit(
     wait_for(job, State.SCHEDULED if what == "snooze" else State.CANCELLED)
 
 
-@pytest.mark.parametrize("is_async", [False, True])
-def test_decision_after_the_time_limit_is_a_failure(
-    work, records, queue_name, is_async
-):
-    @delayed_task(name="too-late")
-    def too_late():
-        try:
-            while True:
-                time.sleep(0.001)
-        except BaseException as error:
-            raise Snooze(FAR_S) from error
-
-    @delayed_task(name="too-late-async")
-    async def too_late_async():
-        try:
-            await asyncio.sleep(60)
-        except BaseException as error:
-            raise Snooze(FAR_S) from error
-
-    task = too_late_async if is_async else too_late
-    job = schedule(task.using(queue=queue_name, time_limit=0.05, max_attempts=1), 0)
-
-    work()
-    wait_for(job, State.DEAD)
-
-    assert job.error["error"].startswith("TimeLimitExceeded")
-
-
 # On the way to the server.
 
 
@@ -702,6 +674,33 @@ def test_coroutine_that_is_broken_off_may_still_decide(
 
     assert job.refresh() is State.SCHEDULED
     assert FAR_S - 120 < seconds_to(job) <= FAR_S + 1
+
+
+def test_coroutine_that_is_broken_off_after_its_limit_is_given_back(
+    work, records, queue_name, monkeypatch
+):
+    monkeypatch.setattr(process, "CANCEL_S", 60)
+    monkeypatch.setattr(time_limit, "STUCK_AFTER_S", FAR_S)
+
+    @delayed_task(name="clean-up-at-length")
+    async def clean_up_at_length():
+        try:
+            await asyncio.sleep(FAR_S)
+        finally:
+            record("step")
+            await asyncio.sleep(FAR_S)
+
+    job = schedule(
+        clean_up_at_length.using(queue=queue_name, time_limit=0.01, max_attempts=1), 0
+    )
+    worker = work()
+    wait_until(lambda: records.count("step"), description="its limit has passed")
+
+    worker.loop.stop(0)
+    worker.join()
+
+    assert job.refresh() is State.DUE
+    assert (job.attempts, job.error) == (0, None)
 
 
 @pytest.mark.parametrize("task", [work_long, work_long_async])
