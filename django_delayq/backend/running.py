@@ -6,7 +6,6 @@ last one tells nothing of its failure: the task is READY again.
 
 import asyncio
 import functools
-import inspect
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -44,6 +43,7 @@ from django_delayq.exceptions import InvalidResult, JobCancelled, JobNotFound
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.context import current_job
 from django_delayq.jobs.decisions import Cancel
+from django_delayq.jobs.definition import signature_of
 from django_delayq.jobs.job import Job, aget_job, get_job
 from django_delayq.logs import get_log
 from django_delayq.worker.attempt import (
@@ -108,7 +108,7 @@ def wrapped(task: DelayqTask, sender: type) -> Callable[..., Any]:
         run = run_sync
     if task.takes_context:
         # Callers do not pass the context, so it is no argument of the job.
-        signature = inspect.signature(func)
+        signature = signature_of(func)
         parameters = list(signature.parameters.values())[1:]
         run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return run

@@ -44,7 +44,7 @@ class TaskDefinition:
         #: The options as decorated. Each job carries the differences in `options`.
         self.base = options if base is None else base
         self.is_async = inspect.iscoroutinefunction(function)
-        self.call_signature = inspect.signature(function)
+        self.call_signature = signature_of(function)
         if isinstance(options.unique, tuple):
             _check_names(name, "unique", options.unique, self.call_signature)
         if options.sensitive:
@@ -174,6 +174,25 @@ def _taking(signature: inspect.Signature, count: int) -> _Taking:
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(map(show, names))
+
+
+def signature_of(function: Callable[..., Any]) -> inspect.Signature:
+    """Return the signature that the calls of a function have to fit.
+
+    As `functools.wraps` has it, a wrapper with ``*args`` or ``**kwargs`` passes its arguments on. A wrapper that names
+    all its parameters takes no others, whatever it wraps.
+    """
+    return inspect.signature(
+        inspect.unwrap(function, stop=_speaks_for_itself), follow_wrapped=False
+    )
+
+
+def _speaks_for_itself(function: Any) -> bool:
+    if hasattr(function, "__signature__"):
+        return True
+    code = getattr(function, "__code__", None)
+    passes_on = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
+    return code is not None and not code.co_flags & passes_on
 
 
 def positional_range(signature: inspect.Signature) -> tuple[int, int]:

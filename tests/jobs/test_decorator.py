@@ -115,6 +115,51 @@ def test_decorators_below_are_kept() -> None:
     assert say("x") == "X"
 
 
+def test_wrapper_that_names_its_parameters_takes_no_others() -> None:
+    def connected(function: Any) -> Any:
+        @functools.wraps(function)
+        def wrapper(x: int) -> Any:
+            return function("conn", x)
+
+        return wrapper
+
+    task = delayed_task(name="connected", unique=("x",))(
+        connected(lambda conn, x: (conn, x))
+    )
+
+    assert task(5) == ("conn", 5)
+    assert task.fits((5,), {})
+    assert task.misfit((5, 6), {}) == "1 positional argument too many"
+    assert task.misfit((), {"conn": 5, "x": 6}) == "unexpected 'conn'"
+
+
+def test_wrapper_of_any_arguments_says_by_its_signature_what_it_takes() -> None:
+    def connected(function: Any) -> Any:
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return function("conn", *args, **kwargs)
+
+        _, *rest = inspect.signature(function).parameters.values()
+        wrapper.__signature__ = inspect.Signature(rest)  # type: ignore[attr-defined]
+        return wrapper
+
+    def passed_on(function: Any) -> Any:
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return function(*args, **kwargs)
+
+        return wrapper
+
+    def conn_and_x(conn: str, x: int) -> None: ...
+
+    for wrapped in (connected(conn_and_x), passed_on(connected(conn_and_x))):
+        task = TaskDefinition(wrapped, "f", TaskOptions(sensitive=("x",)))
+        assert task.fits((5,), {})
+        assert not task.fits((5, 6), {})
+    # Without one, it passes on what it gets.
+    assert not TaskDefinition(passed_on(conn_and_x), "f", TaskOptions()).fits((5,), {})
+
+
 # What cannot be a task.
 
 
