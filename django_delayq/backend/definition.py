@@ -27,7 +27,7 @@ from django_delayq.conf import Backoff
 from django_delayq.delivery.durability import Durability
 from django_delayq.exceptions import InvalidTask as NoTask
 from django_delayq.jobs import registry
-from django_delayq.jobs.definition import TaskDefinition
+from django_delayq.jobs.definition import TaskDefinition, signature_of
 from django_delayq.jobs.options import OnDuplicate, Seconds, SharedOptions, TaskOptions
 from django_delayq.redaction import show
 from django_delayq.wire.delay import Delay
@@ -231,6 +231,11 @@ class BackendTask(TaskDefinition):
     ) -> None:
         """Describe a task; ``function`` is what a worker calls, ``sender`` that of Django's signals."""
         super().__init__(function, task.module_path, options)
+        if task.takes_context:
+            # Django insists on the name.
+            context = signature_of(task.func).parameters.get("context")
+            if context is not None and context.kind is context.POSITIONAL_OR_KEYWORD:
+                self.filled = "context"
         self.sender = sender
         #: As the decorator made it.
         self.task = task

@@ -22,6 +22,8 @@ class TaskDefinition:
     takes_delay = True
     #: Whether ON_COMMIT of the settings is meant for it.
     heeds_on_commit = True
+    #: The parameter that a worker fills by position, so that no call may give its name.
+    filled: str | None = None
     # The commit that sends its jobs, as decided for these settings.
     _commit: Commit | None = None
     _decided_for: Settings | None = None
@@ -74,6 +76,7 @@ class TaskDefinition:
             and taking.required.keys() <= names
             and names.isdisjoint(taking.given)
             and (taking.allowed is None or names <= taking.allowed)
+            and self.filled not in names
         )
 
     def misfit(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
@@ -87,9 +90,12 @@ class TaskDefinition:
         unexpected = [
             name
             for name in kwargs
-            if taking.allowed is not None
-            and name not in taking.allowed
-            and name not in taking.given
+            if name == self.filled
+            or (
+                taking.allowed is not None
+                and name not in taking.allowed
+                and name not in taking.given
+            )
         ]
         close = {name: closest(name, missing) for name in unexpected}
         meant = [name for name in close.values() if name is not None]

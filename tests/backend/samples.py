@@ -72,6 +72,11 @@ async def tell_context(context: Any, word: str) -> list[Any]:
     return [word, context.attempt, context.task_result.args, context.task_result.kwargs]
 
 
+@task(takes_context=True)
+def tell_any(context: Any, **words: str) -> list[str]:
+    return sorted(words)
+
+
 @task
 def odd(kind: str) -> Any:
     """Return what cannot be kept."""

@@ -301,6 +301,8 @@ def test_argument_that_does_not_fit_is_refused(configure) -> None:
 def test_context_is_no_argument_of_a_call(configure, queue_name) -> None:
     with pytest.raises(TypeError, match="unexpected 'context'"):
         samples.tell_context.enqueue(word="w", context=1)
+    with pytest.raises(TypeError, match="unexpected 'context'"):
+        samples.tell_any.enqueue(word="w", context=1)
 
     result = samples.tell_context.using(queue_name=queue_name).enqueue("w")
     assert result.args == ["w"]
