@@ -159,6 +159,14 @@ def put(keys: DeliveryKeys, payload: bytes, *, now_us: int | None = None) -> Cal
     )
 
 
+def first_that_holds(
+    first: DeliveryKeys, others: Sequence[DeliveryKeys] = ()
+) -> Call[int]:
+    """Ask which of some queues is the first with a due element: its place among them, from 1; 0: none has one."""
+    listed = [keys.queue.destination for keys in others]
+    return Call(*bind_list(PACKAGES, "holds", first, listed))
+
+
 class AnyHolds(msgspec.Struct, frozen=True):
     """Ask whether any of some queues has a due element: of one server at one moment, of a cluster one after the other."""
 
@@ -178,8 +186,7 @@ class AnyHolds(msgspec.Struct, frozen=True):
             [[keys] for keys in self.queues] if has_nodes(client) else [self.queues]
         )
         for first, *others in groups:
-            listed = [keys.queue.destination for keys in others]
-            yield Call(*bind_list(PACKAGES, "holds", first, listed))
+            yield first_that_holds(first, others)
 
 
 def untake(

@@ -1165,6 +1165,11 @@ def _(world: World) -> Any:
     return queue_calls.confirm(world.keys, jobs, owner=owner, now_us=world.now_us)
 
 
+@op(queue_calls.first_that_holds)
+def _(world: World) -> Any:
+    return queue_calls.first_that_holds(world.keys)
+
+
 @op(queue_calls.untake)
 def _(world: World) -> Any:
     owner = world.random.choice(OWNERS)
