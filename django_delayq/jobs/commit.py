@@ -17,6 +17,7 @@ from django.utils.connection import ConnectionDoesNotExist
 from redis.exceptions import RedisError
 
 from django_delayq.clock import monotonic_ms
+from django_delayq.delivery.states import State
 from django_delayq.exceptions import InvalidTask, MaybeScheduled
 from django_delayq.jobs.job import Job
 from django_delayq.jobs.options import Commit
@@ -167,13 +168,20 @@ class Hook:
 
 
 def promised(using: str, queue: str) -> int:
-    """Return how many jobs the open transaction of a database has for a queue."""
+    """Return how many jobs the commit of the open transaction of a database will store in a queue, at most."""
     connection: Any = connections[using]
     hooks = (hook for _, hook, _ in connection.run_on_commit)
-    jobs = {
-        id(job): job for hook in hooks if isinstance(hook, Hook) for job in hook.jobs
-    }
-    return sum(job.queue == queue for job in jobs.values())
+    jobs = (job for hook in hooks if isinstance(hook, Hook) for job in hook.jobs)
+    # Of several jobs with one unique key, one is stored.
+    return len(
+        {
+            job.unique or id(job)
+            for job in jobs
+            if job.queue == queue
+            and job.state is not State.CANCELLED
+            and not job.was_sent
+        }
+    )
 
 
 def run_ours(using: str) -> None:

@@ -219,9 +219,9 @@ def check_room(using: str, jobs: Sequence[Job[Any]], *, beside: int = 0) -> None
             # Whatever became of the question, no job was sent.
             mark_unsent(error)
             raise
-        count += promised(using, queue) + beside
-        if count + len(new) > found.max_jobs:
-            raise _queue_full(queue, count, new)
+        coming = promised(using, queue) + beside
+        if count + coming + len(new) > found.max_jobs:
+            raise _queue_full(queue, count, new, coming=coming)
 
 
 def _waiting_for(job: Job[Any]) -> Wait | None:
@@ -518,7 +518,10 @@ def _again(job: Job[Any]) -> str:
     return "schedule() of the same Batch" if job.draft.extras.batch else "schedule_many"
 
 
-def _queue_full(queue: str, count: int, refused: list[Job[Any]]) -> QueueFull:
+def _queue_full(
+    queue: str, count: int, refused: list[Job[Any]], *, coming: int = 0
+) -> QueueFull:
+    """Return the error. ``coming`` is how many other jobs a commit will store."""
     settings = conf.get_settings()
     found, name = settings.find(queue), settings.whole(queue)
     limit = (found.max_jobs if found else None) or 0
@@ -526,11 +529,12 @@ def _queue_full(queue: str, count: int, refused: list[Job[Any]]) -> QueueFull:
     share = "" if whole is None else f", of which a shard has {limit:,}"
     total = limit if whole is None else whole.max_jobs or 0
     more = "another job" if len(refused) == 1 else f"{len(refused):,} more jobs"
+    others = f", {coming:,} come with the commit" if coming else ""
     return QueueFull(
-        f"queue {queue!r} has no room for {more}: it holds {count:,} that wait or run, and"
+        f"queue {queue!r} has no room for {more}: it holds {count:,} that wait or run{others}, and"
         f" DELAYQ['QUEUES'][{name!r}]['MAX_JOBS'] is {total:,}{share}. {ADVICE.format(_again(refused[0]))}",
         queue=queue,
-        count=count,
+        count=count + coming,
         limit=limit,
         unsent=refused,
     )

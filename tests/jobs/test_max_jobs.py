@@ -522,6 +522,24 @@ class TestOnCommit:
 
         assert "not stored" in "".join(failure.value.__notes__)
 
+    def test_jobs_that_the_commit_will_not_store_do_not_count(
+        self, queue: str, hand: Hand, limit: Any
+    ) -> None:
+        limit(3)
+
+        with transaction.atomic():
+            cancelled = schedule(on(queue), LATER, 1)
+            assert cancelled.cancel()
+            for _ in range(3):
+                schedule(samples.once.using(queue=queue), LATER, 5)
+            jobs = [schedule(on(queue), LATER, n) for n in range(2)]
+            with pytest.raises(QueueFull, match=r"holds 0 .* 3 come with the") as full:
+                schedule(on(queue), LATER, 3)
+
+        assert full.value.count == 3
+        assert {job.token for job in jobs} < set(hand.tokens())
+        assert len(hand.tokens()) == 3
+
     def test_job_with_a_unique_key_is_not_refused_before_the_commit(
         self, queue: str, limit: Any
     ) -> None:
