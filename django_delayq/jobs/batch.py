@@ -140,16 +140,22 @@ class Batch(Generic[R]):
             self._awaits_commit = hook.awaits_commit()
             self.callback.leave_to_commit(self._awaits_commit)
             for job in joined:
-                job.draft.awaits_commit = hook.awaits_commit()
+                job.wait_for_commit(hook.awaits_commit())
             hook.join(commit.using)
         return joined
 
     def _store_promised(self, jobs: list[Job[T]]) -> None:
         with self._scheduling():
             # Until it is sent, it can be scheduled again.
-            self._awaits_commit, self.callback._draft = None, self._draft
+            awaits_commit, draft = self._awaits_commit, self._draft
+            self._awaits_commit, self.callback._draft = None, draft
             self.callback.note_commit()
-            self._store([job for job in jobs if job.is_unsent], is_promised=True)
+            try:
+                self._store([job for job in jobs if job.is_unsent], is_promised=True)
+            finally:
+                if draft is not None:
+                    # If it is not sent, it is missing, as any other job of this commit.
+                    draft.awaits_commit = awaits_commit
 
     def _store(
         self, joined: list[Job[T]], *, is_promised: bool = False
@@ -366,7 +372,7 @@ def _draft_of(job: object, what: str) -> Draft:
     why = ""
     if draft is None:
         why = "it was sent, follows another job, or is the callback of a batch, already"
-    elif draft.awaits_commit is not None:
+    elif job.awaits_commit:
         why = "it waits for a commit already"
     elif draft.sent_ms is not None:
         why = "it was sent already"

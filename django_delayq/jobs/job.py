@@ -300,12 +300,19 @@ class Job(Generic[R_co]):
             )
         return self._draft
 
+    def wait_for_commit(self, awaits_commit: Callable[[], bool]) -> None:
+        """Be `UNCOMMITTED` while ``awaits_commit`` says so, also if an earlier commit has not sent the job."""
+        self.draft.awaits_commit = awaits_commit
+        if self.state is State.MISSING:
+            self.state = State.UNCOMMITTED
+
     def leave_to_commit(self, awaits_commit: Callable[[], bool]) -> Draft:
         """Give away what was prepared, because the job is a row of a transaction now, or the callback of its batch.
 
         It is `UNCOMMITTED` while ``awaits_commit`` says so. After that only the server can say where it is.
         """
         draft = self.draft
+        self.wait_for_commit(awaits_commit)
         self._draft = None
         self._awaits_commit: Callable[[], bool] | None = awaits_commit
         return draft

@@ -178,7 +178,7 @@ def _leave_to_commits(jobs: Iterable[Job[Any]]) -> None:
         else:
             hook = Hook(waiting, partial(_send_all_promised, waiting))
         for job in waiting:
-            job.draft.awaits_commit = hook.awaits_commit()
+            job.wait_for_commit(hook.awaits_commit())
         hook.join(using)
 
 

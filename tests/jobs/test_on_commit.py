@@ -315,8 +315,9 @@ def test_batch_goes_with_its_callback(queue: str, hand: Hand, says_so: str) -> N
     assert len(hand.tokens()) == 2
 
 
+@pytest.mark.parametrize("is_in_transaction", [False, True])
 def test_batch_that_a_commit_could_not_send_can_be_scheduled_again(
-    settings: Any, queue: str, hand: Hand
+    settings: Any, queue: str, hand: Hand, is_in_transaction: bool
 ) -> None:
     good = settings.DELAYQ
     callback, *jobs = prepared(queue)
@@ -331,8 +332,14 @@ def test_batch_that_a_commit_could_not_send_can_be_scheduled_again(
         commit()
     settings.DELAYQ = good
     assert f"what failed is its job {callback.id}" in "\n".join(failure.value.__notes__)
+    assert {job.refresh() for job in (callback, *jobs)} == {State.MISSING}
 
-    batch.schedule(jobs)
+    if is_in_transaction:
+        with transaction.atomic():
+            batch.schedule(jobs)
+            assert {job.refresh() for job in (callback, *jobs)} == {State.UNCOMMITTED}
+    else:
+        batch.schedule(jobs)
 
     assert set(hand.tokens()) == {job.token for job in jobs}
     assert callback.refresh() is State.HELD
