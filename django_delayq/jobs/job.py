@@ -219,6 +219,17 @@ class Job(Generic[R_co]):
         #: What the worker says that runs the job; None if the job does not run here. Tasks call `check` and `stopping`.
         self.here: Here | None = None
 
+    def __getstate__(self) -> object:
+        # A copy of a handle that waits for a commit can only ask the server: the hook sees none but the handle itself.
+        found: Any = super().__getstate__()
+        nothing, slots = found
+        slots.pop("_awaits_commit", None)
+        draft = self._draft
+        if draft is not None and draft.awaits_commit is not None:
+            waits = draft.awaits_commit()
+            slots["_draft"] = None if waits else replace(draft, awaits_commit=None)
+        return nothing, slots
+
     @property
     def id(self) -> str:
         """``queue:token``. It stays the same through moves, retries and dead letter."""

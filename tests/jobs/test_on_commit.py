@@ -691,6 +691,30 @@ def test_handle_can_be_pickled_once_its_job_was_sent(queue: str, hand: Hand) -> 
     assert hand.tokens() == [job.token]
 
 
+def test_pickled_handle_of_a_job_that_waits_for_a_commit_asks_the_server(
+    queue: str, hand: Hand
+) -> None:
+    with transaction.atomic():
+        job = schedule(on(queue), LATER, 1)
+        copied = pickle.loads(pickle.dumps(job))
+        assert copied == job
+        assert copied.refresh() is State.MISSING
+
+    assert hand.tokens() == [job.token]
+    assert copied.refresh() is State.SCHEDULED
+
+
+def test_pickled_handle_of_a_job_that_was_rolled_back_can_be_sent(
+    queue: str, hand: Hand
+) -> None:
+    with rolled_back():
+        job = schedule(on(queue), LATER, 1)
+
+    schedule_many([pickle.loads(pickle.dumps(job))])
+
+    assert hand.tokens() == [job.token]
+
+
 def test_lost_reply_after_the_commit_says_one_thing(
     settings: Any, server: Server, queue: str, hand: Hand
 ) -> None:
