@@ -97,7 +97,7 @@ def _send(job: Job[R], *, is_promised: bool = False) -> Job[R]:
             perform(client, meeting)
     except RedisError as error:
         _forget_sending([draft], [sent_ms], error)
-        explain(error, [job])
+        explain(error, [job], has_jobs=is_promised)
         raise
     if job.created:
         if job_scheduled.receivers:
@@ -326,8 +326,13 @@ def _forget_sending(
             draft.sent_ms = sent_ms
 
 
-def explain(error: RedisError, jobs: Sequence[Job[Any]]) -> None:
-    """Add a note to a server's error: what it means for these jobs, and what to do."""
+def explain(
+    error: RedisError, jobs: Sequence[Job[Any]], *, has_jobs: bool = False
+) -> None:
+    """Add a note to a server's error: what it means for these jobs, and what to do.
+
+    ``has_jobs`` says that the caller has them, and so can send them again.
+    """
     names = ", ".join(job.id for job in jobs[:3]) + (
         f" and {len(jobs) - 3} more" if len(jobs) > 3 else ""
     )
@@ -337,6 +342,8 @@ def explain(error: RedisError, jobs: Sequence[Job[Any]]) -> None:
         " To be able to repeat it safely, make the job first: job = task.prepare(delay, ...), then"
         f" schedule(job), and again within {limits.REPEAT_MS // 1000} s."
     )
+    if has_jobs:
+        advice = f" To repeat it safely, pass the job to schedule_many within {limits.REPEAT_MS // 1000} s."
     if may_have_run(error):
         became = f"no reply to scheduling {names}, which may be stored or not."
         if not isinstance(error, RedisConnectionError | RedisTimeoutError):

@@ -733,6 +733,8 @@ def test_lost_reply_after_the_commit_says_one_thing(
 
     notes = "\n".join(failure.value.__notes__)
     assert "may be stored or not" in notes
+    assert "pass the job to schedule_many within" in notes
+    assert "make the job first" not in notes
     assert "not stored" not in notes
     assert "was not" not in notes
     assert len(hand.tokens()) == 1
