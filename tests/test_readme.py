@@ -80,9 +80,10 @@ INSTALLED_APPS = [
 DELAYQ = {}
 """
 )
-#: After the settings of a page: the servers that pages name are not there.
+#: After the settings of a page: the servers that pages name are not there, and the apps that they add are.
 NO_SERVER = """
 DELAYQ.pop("CONNECTION", None)
+INSTALLED_APPS = list(dict.fromkeys(INSTALLED_APPS))
 """
 MANAGE = """
 import os
@@ -315,7 +316,7 @@ def test_settings_of_a_page_are_valid(document: Path) -> None:
     for block in blocks_of(document):
         if block.path != "settings.py":
             continue
-        said: dict[str, Any] = {}
+        said: dict[str, Any] = {"INSTALLED_APPS": []}
         exec(block.text, said)
         assert list(conf.find_problems(said.get("DELAYQ", {}))) == [], block.text
 
