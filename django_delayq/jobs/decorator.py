@@ -127,7 +127,9 @@ class DelayedTask(TaskDefinition, Generic[P, R_co]):
     def prepare(
         self, delay: Delay, /, *args: P.args, **kwargs: P.kwargs
     ) -> Job[R_co]: ...
-    def prepare(self, delay: Delay, /, *args: P.args, **kwargs: P.kwargs) -> Job[Any]:
+    def prepare(
+        self, delay: Any = None, /, *args: P.args, **kwargs: P.kwargs
+    ) -> Job[Any]:
         """Make a job with its id, but do not send it: ``schedule(job)`` does, or `schedule_many` with others.
 
         Raises:
@@ -148,7 +150,9 @@ class DelayedTask(TaskDefinition, Generic[P, R_co]):
     def schedule(
         self, delay: Delay, /, *args: P.args, **kwargs: P.kwargs
     ) -> Job[R_co]: ...
-    def schedule(self, delay: Delay, /, *args: P.args, **kwargs: P.kwargs) -> Job[Any]:
+    def schedule(
+        self, delay: Any = None, /, *args: P.args, **kwargs: P.kwargs
+    ) -> Job[Any]:
         """Call this task later; see `django_delayq.schedule`."""
         return send(prepare(self, delay, args, kwargs))
 
@@ -165,7 +169,7 @@ class DelayedTask(TaskDefinition, Generic[P, R_co]):
         self, delay: Delay, /, *args: P.args, **kwargs: P.kwargs
     ) -> Job[R_co]: ...
     async def aschedule(
-        self, delay: Delay, /, *args: P.args, **kwargs: P.kwargs
+        self, delay: Any = None, /, *args: P.args, **kwargs: P.kwargs
     ) -> Job[Any]:
         """`schedule` on the event loop."""
         return await asend(prepare(self, delay, args, kwargs))

@@ -40,6 +40,7 @@ from django_delayq.exceptions import (
     NotSigned,
 )
 from django_delayq.jobs import formats
+from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.redaction import SHOWN, show
 from django_delayq.wire.signing import (
     JOB_START,
@@ -394,6 +395,21 @@ def plain(
             for name, item in kwargs.items()
         },
     )
+
+
+def named(
+    error: InvalidArguments,
+    task: TaskDefinition,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> InvalidArguments:
+    """Return an error of `plain` that names the task of the call, and the parameter instead of its place."""
+    given = {**task.call_signature.bind_partial(*args).arguments, **kwargs}
+    try:
+        plain((), given)
+    except InvalidArguments as told:
+        error = told
+    return InvalidArguments(f"task {task.name!r}: {error}")
 
 
 def plain_value(value: object, name: str) -> Any:

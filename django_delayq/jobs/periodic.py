@@ -276,7 +276,10 @@ def periodic(
             task.using(**options).options,
         )
         check_options(task.name, schedule.options, overlap)
-        envelopes.plain(args, kwargs or {})
+        try:
+            envelopes.plain(args, kwargs or {})
+        except InvalidArguments as error:
+            raise envelopes.named(error, task, args, kwargs or {}) from None
         if any(other.name == schedule.name for other in task.schedules):
             raise InvalidSchedule(
                 f"task {task.name!r} has two schedules named {schedule.name!r}; give each @periodic a name= of its own"

@@ -31,7 +31,9 @@ from django_delayq.wire.delay import (
 #: Some 31 years. No delay is that long, but clocks and generated keys count higher.
 NO_DELAY_S = 10**9
 #: What to say of a delay that is none.
-FIRST = ". schedule() takes it first, before the arguments of the function"
+FIRST = (
+    ". schedule() takes it first, without a name, before the arguments of the function"
+)
 #: The longest key that a function for `unique` may return, bytes. A locator, a header and a hash each hold it.
 MAX_UNIQUE_KEY = 1_024
 
@@ -58,7 +60,10 @@ def prepare(
     # Almost every call fits, and is not looked at any further.
     if kwargs or not 0 < len(args) <= most or len(args) < least:
         _check_call(task, delay, args, kwargs)
-    plain_args, plain_kwargs = envelopes.plain(args, kwargs)
+    try:
+        plain_args, plain_kwargs = envelopes.plain(args, kwargs)
+    except InvalidArguments as error:
+        raise envelopes.named(error, task, args, kwargs) from None
     carried = None if options is task.base else options.carried(task.base)
     format = formats.last_known(queue.name)
     call = envelopes.Envelope(task.name, plain_args, plain_kwargs, carried, at_ms)

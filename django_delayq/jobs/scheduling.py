@@ -1,6 +1,7 @@
 """`schedule` and `aschedule`: call a task later, given the task or its name."""
 
 from collections.abc import Coroutine, Mapping, Sequence
+from types import FunctionType
 from typing import Any, ParamSpec, TypeVar, overload
 
 from django_delayq.exceptions import InvalidTask
@@ -36,7 +37,8 @@ def schedule(task: Any, /, *args: Any, **kwargs: Any) -> Job[Any]:
     """Call a task later, ``schedule(task, delay, …)``, or send one prepared job, ``schedule(job)``.
 
     ``task`` is a decorated function or its registered name, ``delay`` a number of seconds, a timedelta or an aware
-    datetime (one in the past means now). Once this returns, the job runs at least once. It takes one round trip.
+    datetime (one in the past means now). Once this returns, or in a transaction its commit, the job runs at least once.
+    It takes one round trip.
 
     A job that ``task.prepare(delay, …)`` made is sent as `schedule_many` sends it, with the errors of that.
 
@@ -85,11 +87,21 @@ def _check_alone(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         )
 
 
+def _advice(task: object) -> str:
+    if not callable(task):
+        return (
+            "pass the task itself, without calling it, as in schedule(task, delay, …)"
+        )
+    if isinstance(task, FunctionType) and task.__name__ != "<lambda>":
+        return "decorate the function with @delayed_task"
+    return "write a function in tasks.py that calls it, and decorate that with @delayed_task"
+
+
 def _find(task: object) -> DelayedTask[Any, Any]:
     # Its own method is called, which a project's tests may have patched.
     found = get_task(task) if isinstance(task, str) else task
     if not isinstance(found, DelayedTask):
         raise InvalidTask(
-            f"{show(task)} is not a task, so it cannot be scheduled; decorate the function with @delayed_task"
+            f"{show(task)} is not a task, so it cannot be scheduled; {_advice(task)}"
         )
     return found

@@ -3,6 +3,7 @@ import copy
 import functools
 import inspect
 import pickle
+import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
@@ -20,6 +21,8 @@ from django_delayq import (
     Snooze,
     TaskNotFound,
     delayed_task,
+    every,
+    periodic,
     queue_handler,
     schedule,
 )
@@ -599,6 +602,40 @@ def test_delay_that_is_meant_is_not_warned_of(close: Any) -> None:
     close.prepare(4711, order_id=5)
 
 
+async def test_delay_that_is_missing_or_named_is_told_with_its_place(
+    queue: str,
+) -> None:
+    @delayed_task(queue=queue)
+    def pay(order_id: int) -> None: ...
+
+    with pytest.raises(InvalidDelay, match="takes it first, without a name"):
+        pay.prepare(delay=60, order_id=1)  # type: ignore[call-overload]
+    with pytest.raises(InvalidDelay, match="takes it first, without a name"):
+        pay.schedule(delay=60, order_id=1)  # type: ignore[call-overload]
+    with pytest.raises(InvalidDelay, match="takes it first, without a name"):
+        schedule(pay)  # type: ignore[call-overload]
+    with pytest.raises(InvalidDelay, match="takes it first, without a name"):
+        await pay.aschedule(delay=60, order_id=1)  # type: ignore[call-overload]
+
+
+def test_argument_that_is_no_json_is_told_with_its_task_and_parameter(
+    queue: str,
+) -> None:
+    @delayed_task(name="shop.pay", queue=queue)
+    def pay(order_id: int, *more: int, **others: int) -> None: ...
+
+    for args, kwargs, said in (
+        (({1},), {}, "order_id"),
+        ((1, 2, {3}), {}, "more[1]"),
+        ((1,), {"x": {2}}, "x"),
+    ):
+        words = f"task 'shop.pay': {said} is of type set, which is not JSON"
+        with pytest.raises(InvalidArguments, match=re.escape(words)):
+            pay.prepare(0, *args, **kwargs)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArguments, match=r"task 'shop\.pay': order_id is of"):
+        periodic(every(60), args=({1},))(pay)
+
+
 def test_missing_argument_is_told_with_the_delay_that_took_its_place(
     queue: str,
 ) -> None:
@@ -618,7 +655,7 @@ def test_missing_argument_is_told_with_the_delay_that_took_its_place(
         " did you mean 'order_id'?"
     )
     with pytest.raises(
-        InvalidDelay, match="takes it first, before the arguments of the function"
+        InvalidDelay, match="takes it first, without a name, before the arguments of"
     ):
         pay.prepare("4711", 5)
     with pytest.raises(InvalidDelay, match=r"of type str$"):

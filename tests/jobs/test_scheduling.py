@@ -789,14 +789,23 @@ def test_unknown_queue_is_told_with_those_there_are(queue: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "task",
-    [5, None, print, samples.add.function, [samples.add]],
-    ids=["number", "None", "builtin", "function", "list"],
+    ("task", "advice"),
+    [
+        (5, "pass the task itself, without calling it"),
+        (None, "pass the task itself, without calling it"),
+        ([samples.add], "pass the task itself, without calling it"),
+        (print, "write a function in tasks.py that calls it, and decorate that"),
+        (lambda: None, "write a function in tasks.py that calls it, and decorate that"),
+        (samples.add.function, "; decorate the function with @delayed_task"),
+    ],
+    ids=["number", "None", "list", "builtin", "lambda", "function"],
 )
-def test_what_is_no_task_is_refused_with_advice(queue: str, task: Any) -> None:
-    with pytest.raises(InvalidTask, match="decorate"):
+def test_what_is_no_task_is_refused_with_advice(
+    queue: str, task: Any, advice: str
+) -> None:
+    with pytest.raises(InvalidTask, match=advice):
         schedule(task, 0, 1)
-    with pytest.raises(InvalidTask, match="decorate"):
+    with pytest.raises(InvalidTask, match=advice):
         asyncio.run(aschedule(task, 0, 1))
 
 
