@@ -7,6 +7,7 @@ has changed. `find_problems` collects what is wrong; ``manage.py check`` prints 
 import difflib
 import heapq
 import os
+import sys
 from collections.abc import (
     Callable,
     Collection,
@@ -20,6 +21,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from django.apps import apps
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
@@ -870,7 +872,9 @@ def _check_keys(
             yield Problem(
                 "E002",
                 f"{path} has an unknown key {show(key)}.",
-                (suggestion(key, known).strip() or f"Known are {', '.join(known)}."),
+                _place_of(key, known)
+                or suggestion(key, known).strip()
+                or f"Known are {', '.join(known)}.",
             )
         elif not known[key][1](item):
             yield Problem(
@@ -878,6 +882,23 @@ def _check_keys(
                 f"{path}[{key!r}] is {_show_setting(key, item)}.",
                 f"Give {known[key][2]}.",
             )
+
+
+def _place_of(key: Any, known: Collection[str]) -> str:
+    """Say where a key belongs that is known, but not here; empty if it is not known anywhere."""
+    # The option of a task has the name of what it takes.
+    name = "RETRY" if key == "BACKOFF" else key
+    if name in known:
+        return f"Here it is called {name}."
+    for path, keys in (
+        ("DELAYQ", _TOP),
+        ("DELAYQ['QUEUES'][name]", _QUEUE),
+        ("DELAYQ['WORKER']", _WORKER),
+    ):
+        if name in keys:
+            as_what = "" if name == key else f" as {name}"
+            return f"It belongs in {path}{as_what}."
+    return ""
 
 
 def _show_setting(key: str, value: Any) -> str:
@@ -1060,8 +1081,12 @@ def get_settings() -> Settings:
     """Return the settings of this process.
 
     Raises:
-        InvalidSettings: ``DELAYQ`` is wrong. The message says what is, and what to do.
+        InvalidSettings: ``DELAYQ`` is wrong, or the app is not installed. The message says what to do.
     """
+    # Without the app, nothing keeps the jobs of tests from the server of CONNECTION. Not by `is_installed`: the registry
+    # may lack the app in a test with `available_apps`.
+    if apps.ready and "django_delayq.apps" not in sys.modules:
+        raise InvalidSettings("'django_delayq' is not in INSTALLED_APPS: add it there")
     return read_settings(getattr(django_settings, "DELAYQ", {}))
 
 

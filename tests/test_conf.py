@@ -19,7 +19,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
 from django.views.debug import ExceptionReporter
 
-from django_delayq import conf
+from django_delayq import conf, delayed_task
 from django_delayq.calls.call import CallPacker
 from django_delayq.clients.clients import own_clients
 from django_delayq.clients.primary import PrimaryConnection
@@ -40,6 +40,7 @@ from django_delayq.embedded import server
 from django_delayq.exceptions import InvalidSettings, NotSigned, QueueNotFound
 from django_delayq.queues.blocking import BlockingQueue
 from django_delayq.redaction import hide
+from django_delayq.testing import captured
 from django_delayq.wire.frame import FrameFormat
 from tests.polling import await_until, wait_until
 from tests.sentinels import NAME, Watched
@@ -248,6 +249,23 @@ def test_setting_that_is_no_dict_is_refused(value: Any) -> None:
         (
             {"WORKER": {"THREAD": 1}},
             "DELAYQ['WORKER'] has an unknown key 'THREAD'. Did you mean 'THREADS'?",
+        ),
+        ({"THREADS": 4}, "unknown key 'THREADS'. It belongs in DELAYQ['WORKER']."),
+        (
+            {"MAX_ATTEMPTS": 4},
+            "unknown key 'MAX_ATTEMPTS'. It belongs in DELAYQ['QUEUES'][name].",
+        ),
+        (
+            {"WORKER": {"OUTBOX": True}},
+            "DELAYQ['WORKER'] has an unknown key 'OUTBOX'. It belongs in DELAYQ.",
+        ),
+        (
+            {"QUEUES": {"a": {"BACKOFF": {}}}},
+            "DELAYQ['QUEUES']['a'] has an unknown key 'BACKOFF'. Here it is called RETRY.",
+        ),
+        (
+            {"BACKOFF": {}},
+            "key 'BACKOFF'. It belongs in DELAYQ['QUEUES'][name] as RETRY.",
         ),
     ],
 )
@@ -680,6 +698,21 @@ def test_wrong_settings_are_refused_when_they_are_used() -> None:
     with override_settings(DELAYQ={"WORKR": {}}):
         with pytest.raises(InvalidSettings, match="unknown key 'WORKR'"):
             get_settings()
+
+
+def test_settings_without_the_app_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "django_delayq.apps")
+
+    # Each reads the settings again.
+    with override_settings(DELAYQ={"CONNECTION": URL}):
+        with pytest.raises(InvalidSettings, match="not in INSTALLED_APPS: add it the"):
+            get_settings()
+    with override_settings(DELAYQ={}), captured():
+        with pytest.raises(InvalidSettings, match="not in INSTALLED_APPS: add it the"):
+            delayed_task(len_of).schedule(0, "")
+
+
+def len_of(text: str) -> None: ...
 
 
 def test_importing_the_package_reads_no_settings() -> None:
