@@ -1,5 +1,6 @@
 """The app of the package. Once all apps are loaded, it imports the ``tasks`` module of each, and ``MODULES``."""
 
+from contextlib import suppress
 from importlib import import_module
 
 from django.apps import AppConfig
@@ -8,6 +9,7 @@ from django.utils.translation import gettext_lazy
 
 from django_delayq import checks, conf
 from django_delayq.exceptions import InvalidSettings
+from django_delayq.jobs import contexts
 from django_delayq.jobs.envelope import signed_for
 from django_delayq.queues.options import set_default_options, set_signer
 from django_delayq.testing import mode
@@ -26,6 +28,7 @@ class DelayqConfig(AppConfig):
         set_signer(signed_for)
         autodiscover_modules("tasks")
         import_modules()
+        load_contexts()
 
 
 def import_modules() -> None:
@@ -47,3 +50,10 @@ def import_modules() -> None:
                 f"DELAYQ['MODULES'] names {name!r}, which cannot be imported: {type(error).__name__}: {error}. Correct the"
                 " name, or the module: without it a worker can only hold the jobs of its tasks"
             ) from error
+
+
+def load_contexts() -> None:
+    """Import what ``DELAYQ["CONTEXT"]`` names, so that Sentry masks the error of the first call as well."""
+    with suppress(InvalidSettings):
+        # `manage.py check` says what is wrong.
+        contexts.load(conf.get_settings().context)

@@ -6,11 +6,11 @@ What a task marks as sensitive is masked in all that an attempt sends.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import date
 from functools import partial
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 import sentry_sdk
@@ -22,11 +22,16 @@ from sentry_sdk.utils import (  # type: ignore[attr-defined]  # where 2.15 has i
     safe_repr,
 )
 
+from django_delayq.jobs.arguments import sensitive_texts
 from django_delayq.jobs.context import current_job
 from django_delayq.jobs.contexts import being_scheduled
 from django_delayq.jobs.decisions import Decision, Retry
+from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.job import Job
-from django_delayq.redaction import MASK, Masker
+from django_delayq.jobs.preparing import prepare
+from django_delayq.jobs.registry import find_task
+from django_delayq.jobs.sending import _Sending
+from django_delayq.redaction import MASK, MOST_SECRETS, WHOLE, Masker
 
 #: The most values of an event that are looked at. The others are masked.
 MOST_VALUES = 20_000
@@ -38,6 +43,8 @@ MOST_SENT = 10_000
 _STRUCTURE = frozenset({"type", "event_id", "level", "platform"})
 #: Parts of an event below which a project has put names and numbers.
 _FREE = frozenset({"vars", "extra", "data", "tags", "contexts", "request", "user", "params", "attributes"})  # fmt: skip
+#: Where calls are scheduled: the modules of the frames that have their arguments.
+_OURS = ("django_delayq.jobs.", "django_delayq.backend.")
 #: The loggers in which Django's tasks, and the package of that name, log each failure.
 _DJANGOS = frozenset({"django.tasks", "django_tasks"})
 
@@ -235,6 +242,103 @@ def _drop_repeated(event: Any, hint: Any) -> Any:
 
 
 add_global_event_processor(_drop_repeated)
+
+
+def _mask_calls(event: Any, hint: Any) -> Any:
+    """Mask what is sensitive in the error of a call that schedules: frames have its arguments, and the payload."""
+    raised = hint.get("exc_info") if hint else None
+    if not raised or raised[1] is None:
+        return event
+    try:
+        secrets = _secrets_of_calls(raised[1])
+        if secrets is None:
+            return event
+        for each in event.get("exception", {}).get("values", ()):
+            _drop_variables(each)
+        return _Masking(secrets).mask(event)
+    except Exception:
+        # Without masks, nothing may be sent.
+        return None
+
+
+add_global_event_processor(_mask_calls)
+
+
+def _secrets_of_calls(error: BaseException) -> Sequence[str] | None:
+    """Return how the sensitive values read of the calls that an error has kept from being scheduled; None: there are none."""
+    calls: list[tuple[TaskDefinition, Sequence[Any], Mapping[str, Any]]] = []
+    jobs: dict[int, Job[Any]] = {}
+    for frame in _frames(error):
+        if frame.f_code is prepare.__code__:
+            local = frame.f_locals
+            calls.append((local["task"], local["args"], local["kwargs"]))
+        elif frame.f_globals.get("__name__", "").startswith(_OURS):
+            for value in list(frame.f_locals.values()):
+                jobs.update((id(job), job) for job in _jobs_in(value))
+    for job in jobs.values():
+        for name, in_order, by_name in _calls_of(job):
+            if (known := find_task(name)) is not None:
+                calls.append((known, in_order, by_name))
+    calls = [each for each in calls if each[0].base.sensitive]
+    if len(calls) > MOST_SECRETS:
+        return WHOLE
+    texts: set[str] = set()
+    for task, args, kwargs in calls:
+        texts.update(sensitive_texts(task, args, kwargs))
+    return [*texts] if calls else None
+
+
+def _calls_of(job: Job[Any]) -> Iterator[tuple[str, list[Any], dict[str, Any]]]:
+    """Yield the calls of a job and of those that follow it."""
+    if job.task is not None:
+        yield job.task, job.args, job.kwargs
+    rest = [] if job._draft is None else [job._draft.extras.follow]
+    while rest:
+        follow = rest.pop()
+        for each in () if follow is None else (*follow.then, *follow.dead):
+            yield each.call.task, each.call.args, each.call.kwargs
+            rest.append(each.call.follow)
+
+
+def _jobs_in(value: Any) -> Iterator[Job[Any]]:
+    # Not by isinstance: that reads the value's `__class__`, which may run code.
+    kind = type(value)
+    if kind is Job:
+        yield value
+    elif kind is _Sending:
+        for each in vars(value).values():
+            if type(each) is list:
+                yield from _jobs_in(each)
+    elif kind is list or kind is tuple:
+        yield from (each for each in value if type(each) is Job)
+
+
+def _frames(error: BaseException) -> Iterator[FrameType]:
+    """Yield the frames of an error, and of those that led to it."""
+    rest, seen = [error], set()
+    while rest:
+        each = rest.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        traceback = each.__traceback__
+        while traceback is not None:
+            yield traceback.tb_frame
+            traceback = traceback.tb_next
+        rest += [led for led in (each.__cause__, each.__context__) if led is not None]
+        if issubclass(type(each), BaseExceptionGroup):
+            rest += each.exceptions  # type: ignore[attr-defined]
+
+
+def _drop_variables(value: Any) -> None:
+    """Leave out the variables of our frames and of those below: a payload writes a value as no list of forms has it."""
+    stack = value.get("stacktrace") or {}
+    is_below = False
+    for frame in stack.get("frames", ()):
+        module = frame.get("module") or ""
+        is_below = is_below or module.startswith(_OURS)
+        if is_below or module.startswith("redis."):
+            frame.pop("vars", None)
 
 
 def _job_of_djangos(record: Any) -> str | None:

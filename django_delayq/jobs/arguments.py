@@ -109,8 +109,11 @@ def _texts_of(value: Any) -> Iterator[str]:
         match rest.pop():
             case dict() as items:
                 rest += items.values()
-            case list() | tuple() as items:
+            case list() | tuple() | set() | frozenset() as items:
                 rest += items
+            # Neither is JSON: it is an argument that was refused.
+            case bytes() as data:
+                rest.append(data.decode(errors="replace"))
             case str() as text if len(text) >= LEAST_SECRET:
                 yield text
                 if len(stripped := text.strip()) >= LEAST_SECRET:

@@ -2,11 +2,14 @@
 
 import asyncio
 import socketserver
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.views.debug import ExceptionReporter
+from django.views.decorators.debug import sensitive_variables
 from redis.exceptions import (
     ConnectionError,
     NoPermissionError,
@@ -361,3 +364,25 @@ def test_user_of_no_channel_schedules_and_is_told_once_what_that_costs(
 
     (record,) = caplog.records
     assert "the server did not let us publish it" in record.getMessage()
+
+
+@sensitive_variables()
+def schedule_quietly(task: Any, secret: int) -> None:
+    schedule(task, LATER, secret)
+
+
+def test_djangos_error_mail_has_no_variables_below_a_function_that_hides_its_own(
+    point_at: Callable[[str], Any], settings: Any, rf: Any
+) -> None:
+    """docs/howto/admin.md advises this."""
+    settings.DEBUG = False
+    task = point_at("unix:///dev/null/nobody")
+    try:
+        schedule_quietly(task, 47_114_711)
+    except ConnectionError:
+        reporter = ExceptionReporter(rf.get("/"), *sys.exc_info(), is_email=True)
+
+    frames = reporter.get_traceback_frames()
+    assert "_send" in [frame["function"] for frame in frames]
+    ours = frames[1:]
+    assert not [frame for frame in ours if "47114711" in str(frame["vars"])]

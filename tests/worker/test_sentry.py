@@ -23,7 +23,9 @@ from django_delayq import (
     delayed_task,
     get_job,
     schedule,
+    schedule_many,
 )
+from django_delayq.apps import load_contexts
 from django_delayq.backend import sensitive
 from django_delayq.context import sentry as context
 from django_delayq.context.sentry import Sentry
@@ -206,6 +208,81 @@ def test_nothing_that_an_attempt_sends_has_a_sensitive_value(
     assert frames[-1]["function"] == f"_{way}"
     assert failure["contexts"]["delayq"]["job"] == job.id
     assert errors(sent)[0]["threads"]["values"][0]["stacktrace"]["frames"]
+
+
+# Sentry itself leaves out what is named token.
+@delayed_task
+def lead():
+    pass
+
+
+@delayed_task(sensitive=("letter",))
+def receive(letter, order=0):
+    pass
+
+
+def _too_large(letter):
+    receive.schedule(0, letter, order="x" * conf.get_settings().max_payload_bytes)
+
+
+def _no_json(letter):
+    receive.schedule(0, {letter})
+
+
+def _no_delay(letter):
+    receive.schedule("soon", letter=letter)
+
+
+def _no_fit(letter):
+    schedule(receive, 0, letter, 1, 2)
+
+
+def _not_stored(letter):
+    receive.schedule(0, letter)
+
+
+def _not_stored_with_others(letter):
+    schedule_many(receive.prepare(0, letter) for _ in range(2))
+
+
+def _not_stored_with_what_follows(letter):
+    schedule(lead.prepare(0).then(receive.prepare(0, letter)))
+
+
+CALLS = [
+    _too_large,
+    _no_json,
+    _no_delay,
+    _no_fit,
+    _not_stored,
+    _not_stored_with_others,
+    _not_stored_with_what_follows,
+]
+
+
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
+def test_the_error_of_a_call_that_schedules_has_no_sensitive_value(
+    configure, settings, call
+):
+    with sentry(configure) as sent:
+        settings.DELAYQ = settings.DELAYQ | {"CONNECTION": "unix:///dev/null/nobody"}
+        try:
+            call(TOKEN)
+        except Exception as error:
+            sentry_sdk.capture_exception(error)
+
+    (event,) = errors(sent)
+    assert_hidden(sent)
+    frames = event["exception"]["values"][-1]["stacktrace"]["frames"]
+    # What surrounds the value stays.
+    assert call.__name__ in [frame["function"] for frame in frames]
+
+
+def test_contexts_are_there_before_the_first_call(configure):
+    with sentry(configure):
+        load_contexts()
+
+        assert contexts.load.cache_info().currsize == 1
 
 
 def test_logs_that_an_attempt_sends_have_no_sensitive_value(configure):
