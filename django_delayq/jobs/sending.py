@@ -55,6 +55,12 @@ SCHEDULE_BYTES = 1 << 20
 MOST_MEETINGS = 20
 #: What to do about a full queue.
 ADVICE = "Pass error.unsent to {} once workers have made room, start more workers, or raise MAX_JOBS"
+#: What to do about a job that may be stored: if its caller has no handle, and if it has one.
+PREPARE = (
+    " To be able to repeat it safely, make the job first: job = task.prepare(delay, ...), then"
+    f" schedule(job), and again within {limits.REPEAT_MS // 1000} s."
+)
+AGAIN = f" To repeat it safely, pass the job to schedule_many within {limits.REPEAT_MS // 1000} s."
 
 
 # `send` and `asend` are written twice: as steps they would cost `schedule` another 5 % of its processor time.
@@ -97,7 +103,7 @@ def _send(job: Job[R], *, is_promised: bool = False) -> Job[R]:
             perform(client, meeting)
     except RedisError as error:
         _forget_sending([draft], [sent_ms], error)
-        explain(error, [job], has_jobs=is_promised)
+        explain(error, [job], AGAIN if is_promised else PREPARE)
         raise
     if job.created:
         if job_scheduled.receivers:
@@ -326,24 +332,16 @@ def _forget_sending(
             draft.sent_ms = sent_ms
 
 
-def explain(
-    error: RedisError, jobs: Sequence[Job[Any]], *, has_jobs: bool = False
-) -> None:
+def explain(error: RedisError, jobs: Sequence[Job[Any]], advice: str = PREPARE) -> None:
     """Add a note to a server's error: what it means for these jobs, and what to do.
 
-    ``has_jobs`` says that the caller has them, and so can send them again.
+    ``advice`` is for jobs that may be stored.
     """
     names = ", ".join(job.id for job in jobs[:3]) + (
         f" and {len(jobs) - 3} more" if len(jobs) > 3 else ""
     )
     if not names:
         return
-    advice = (
-        " To be able to repeat it safely, make the job first: job = task.prepare(delay, ...), then"
-        f" schedule(job), and again within {limits.REPEAT_MS // 1000} s."
-    )
-    if has_jobs:
-        advice = f" To repeat it safely, pass the job to schedule_many within {limits.REPEAT_MS // 1000} s."
     if may_have_run(error):
         became = f"no reply to scheduling {names}, which may be stored or not."
         if not isinstance(error, RedisConnectionError | RedisTimeoutError):
@@ -1086,7 +1084,8 @@ class _Sending:
         if self.failure is not None and not is_ours and not self._sent and not unknown:
             raise self.failure
         if isinstance(self.failure, RedisError):
-            explain(self.failure, unknown or unsent)
+            # The error that holds them says how to send them again.
+            explain(self.failure, unknown or unsent, advice="")
         text = (
             f"{len(self._sent)} of {len(self._sent) + len(unsent)} jobs are scheduled"
         )

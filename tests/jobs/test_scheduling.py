@@ -1022,6 +1022,8 @@ def test_lost_reply_is_not_asked_for_again_when_it_is_too_late(
     notes = "\n".join(failure.value.__cause__.__notes__)
     assert "not repeated" in notes
     assert "may be stored or not" in notes
+    assert "make the job first" not in notes
+    assert "Pass error.unsent to schedule_many within" in str(failure.value)
     assert len(hand.tokens()) == 1
 
 
