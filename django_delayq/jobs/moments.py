@@ -276,7 +276,7 @@ def _read(text: str, expression: str) -> str:
         )
     if len(fields) != 5:
         raise InvalidSchedule(
-            f"cron({show(expression)}) has {len(fields) if text else 0} fields; give five: minute, hour, day of the month,"
+            f"cron({show(expression)}) has {_counted(len(fields) if text else 0)}; give five: minute, hour, day of the month,"
             " month, day of the week, such as '0 9 * * 1-5'"
         )
     if not text.isascii():
@@ -314,11 +314,19 @@ def _read_term(number: int, term: str, expression: str) -> str:
                 f"cron({show(expression)}): {term} ends before it begins, as the week begins with Sunday; write {instead}"
             )
     elif slash and values != "*":
+        low, high = map(int, _WHOLE[number].split("-"))
+        first = _number(number, values.upper())
+        if not low <= first <= high:
+            first = low
         raise InvalidSchedule(
-            f"cron({show(expression)}): {term} has a step and no range; write */{step}, or a range such as"
-            f" {_WHOLE[number]}/{step}"
+            f"cron({show(expression)}): {term} has a step and no range; write {first}-{high}/{step}, or */{step} to begin"
+            f" with {low}"
         )
     return term
+
+
+def _counted(fields: int) -> str:
+    return "1 field" if fields == 1 else f"{fields} fields"
 
 
 def _number(number: int, text: str) -> int:

@@ -137,7 +137,7 @@ def _attempt(number: int, attempt: Failure) -> Event:
     if attempt.worker:
         facts.append(gettext("worker {worker}").format(worker=attempt.worker))
     if attempt.kind:
-        facts.append(attempt.kind)
+        facts.append(state_label(attempt.kind))
     return Event(
         gettext("Attempt {number}").format(number=number_text(number)),
         attempt.at,

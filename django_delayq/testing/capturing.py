@@ -90,7 +90,9 @@ class CapturedJob:
         given = [*map(repr, self.args)]
         given += [f"{name}={value!r}" for name, value in self.kwargs.items()]
         state = "" if self.state is State.SCHEDULED else f", {self.state}"
-        return f"{self.task}({', '.join(given)}) due in {self.due_in}{state}"
+        # The clock of the server may be a ms ahead.
+        due_in = timedelta(seconds=round(self.due_in.total_seconds(), 1))
+        return f"{self.task}({', '.join(given)}) due in {due_in}{state}"
 
 
 class Captured(Sequence[CapturedJob]):
@@ -190,7 +192,11 @@ class Captured(Sequence[CapturedJob]):
         }
         found = self.of(task, **like)
         if not found or count not in (None, len(found)):
-            times = "" if count is None else f" {count} times, but {len(found)} times"
+            times = (
+                ""
+                if count is None
+                else f" {count} time{'s' * (count != 1)}, but {len(found)}"
+            )
             raise AssertionError(
                 f"{_described(task, like)} was not scheduled{times}; {self.listed()}"
             )
@@ -202,7 +208,7 @@ class Captured(Sequence[CapturedJob]):
         if found:
             what = "something" if task is None else _described(task, like)
             raise AssertionError(
-                f"{what} was scheduled, {len(found)} times; {self.listed()}"
+                f"{what} was scheduled, {len(found)} time{'s' * (len(found) != 1)}; {self.listed()}"
             )
 
 

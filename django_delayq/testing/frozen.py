@@ -231,7 +231,7 @@ class FrozenQueue:
         if due:
             more = f" and {len(due) - LISTED} more" if len(due) > LISTED else ""
             raise AssertionError(
-                f"{len(due)} jobs are due and have not run: {', '.join(due[:LISTED])}{more}. Run them with q.run_due(), or"
+                f"{'1 job is due and has' if len(due) == 1 else f'{len(due)} jobs are due and have'} not run: {', '.join(due[:LISTED])}{more}. Run them with q.run_due(), or"
                 " advance(), cancel them, or say frozen_queue(leave_due=True) if the test is not about them"
             )
 

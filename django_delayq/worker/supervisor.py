@@ -297,7 +297,9 @@ class Supervisor:
             try:
                 while self._orphans:
                     count = self._recover_owner(client, self._orphans[0])
-                    logger.info("%d leases of a dead process are given back", count)
+                    what = "1 lease" if count == 1 else f"{count} leases"
+                    verb = "is" if count == 1 else "are"
+                    logger.info("%s of a dead process %s given back", what, verb)
                     self._orphans.pop(0)
             finally:
                 client.close()

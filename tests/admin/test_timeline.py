@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client
+from django.utils import translation
+from django.utils.translation import gettext
 
 from django_delayq import delayed_task, get_job, schedule
 from django_delayq.calls.running import run
@@ -22,6 +24,8 @@ from django_delayq.delivery.states import State
 from django_delayq.delivery.workers import REGISTRY, WorkerInfo, register, unregister
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.envelope import Envelope, Follow, Follower
+from django_delayq.showing import timeline
+from django_delayq.showing.display import Failure
 from django_delayq.showing.timeline import Stretch, stretches_of
 from tests.admin.conftest import url
 from tests.admin.filling import OWNER, Queue, error
@@ -159,6 +163,17 @@ def test_life_is_told_in_the_order_of_time(browser: Client, queue: Queue) -> Non
     assert events[1].facts == ["ran for 1.000 s", "worker web-1/4711", "failed"]
     assert [event.error for event in events] == ["", "broke 1", "broke 2", ""]
     assert [event.is_open for event in events] == [False, False, False, True]
+
+
+def test_the_end_of_an_attempt_is_said_in_the_readers_language() -> None:
+    failure = Failure(message="", kind="failed", traceback="", at=None)
+
+    with translation.override("de"):
+        assert timeline._attempt(1, failure).facts == ["fehlgeschlagen"]
+        banner = gettext("django-delayq {version} on {server}")
+        shown = banner.format(version="1.0", server=gettext("the embedded server"))
+
+    assert shown == "django-delayq 1.0, Server: eingebetteter Server"
 
 
 def test_dead_letter_that_was_started_over_is_due_again_after_its_first_attempt(

@@ -33,7 +33,7 @@ MINUTE = timedelta(minutes=1)
         ("0 0 31 2 8", "Bad day-of-week"),
         ("*/0 * * * *", "Bad minute"),
         ("a b c d e", "cannot be read"),
-        ("@noon", "has 1 fields"),
+        ("@noon", "has 1 field;"),
         ("٣ * * * *", "beyond ASCII"),
         ("0," * 300 + "0 * * * *", "characters is too long"),
     ],
@@ -281,12 +281,15 @@ def test_step_of_a_range_of_one_value_changes_nothing(expression, same, words):
 @pytest.mark.parametrize(
     ("expression", "instead"),
     [
-        ("5/10 * * * *", r"5/10 has a step and no range; write \*/10, or .* 0-59/10"),
-        ("0 3/4 * * *", r"3/4 has a step .* 0-23/4"),
+        (
+            "5/10 * * * *",
+            r"5/10 has a step and no range; write 5-59/10, or \*/10 to begin with 0",
+        ),
+        ("0 3/4 * * *", r"3/4 has a step .* 3-23/4"),
         ("0 0 L/2 * *", r"L/2 has a step .* 1-31/2"),
         ("0 0 LW/2 * *", r"LW/2 has a step"),
         ("0 0 1 JAN/2 *", r"JAN/2 has a step .* 1-12/2"),
-        ("0 0 * * 1/2", r"1/2 has a step .* 0-6/2"),
+        ("0 0 * * 1/2", r"1/2 has a step .* 1-6/2"),
         ("0 0 * * MON,TUE/2", r"TUE/2 has a step"),
         ("0 0 * * 5L/2", r"5L/2 has a step"),
         ("0 0 * * MON#1/2", r"MON#1/2 has a step"),

@@ -2,6 +2,7 @@
 
 import asyncio
 import unittest
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -116,11 +117,19 @@ def test_failure_says_that_nothing_was_scheduled() -> None:
         jobs.assert_scheduled(double)
 
 
+def test_a_captured_job_is_shown_without_the_ms_of_the_servers_clock() -> None:
+    with captured() as jobs:
+        double.schedule(86_400, 1)
+
+    shown = str(replace(jobs[0], due_in=timedelta(days=1, milliseconds=1)))
+    assert shown == "tests.testing.samples.double(1) due in 1 day, 0:00:00"
+
+
 def test_assert_not_scheduled_lists_what_was() -> None:
     with captured() as jobs:
         double.schedule(0, 1)
 
-    with pytest.raises(AssertionError, match=r"1 times; scheduled were:\n  1\. "):
+    with pytest.raises(AssertionError, match=r"1 time; scheduled were:\n  1\. "):
         jobs.assert_not_scheduled(double)
     with pytest.raises(AssertionError, match="something was scheduled"):
         jobs.assert_not_scheduled()

@@ -299,6 +299,14 @@ class CommitTest(TestCase):
 # Bad input
 
 
+def test_a_single_job_that_is_left_due_is_counted_as_one() -> None:
+    with (
+        pytest.raises(AssertionError, match=r"^1 job is due and has not run: "),
+        frozen_queue(),
+    ):
+        double.schedule(0, 1)
+
+
 def test_jobs_that_are_left_due_are_an_error_that_names_them() -> None:
     q = frozen_queue()
     q.__enter__()
