@@ -164,9 +164,7 @@ class Captured(Sequence[CapturedJob]):
         return [
             job
             for job in map(_captured, found)
-            if job.task == name
-            and (wanted_args is None or job.args == wanted_args)
-            and (wanted_kwargs is None or job.kwargs == wanted_kwargs)
+            if job.task == name and _is_call(job, wanted_args, wanted_kwargs)
         ]
 
     def count(self, task: AnyTask | None = None, **like: Any) -> int:
@@ -210,6 +208,18 @@ class Captured(Sequence[CapturedJob]):
             raise AssertionError(
                 f"{what} was scheduled, {len(found)} time{'s' * (len(found) != 1)}; {self.listed()}"
             )
+
+
+def _is_call(job: "CapturedJob", args: Any, kwargs: Any) -> bool:
+    """Whether a job has these arguments, None for any, or gives the same parameters in another way."""
+    if args in (None, job.args) and kwargs in (None, job.kwargs):
+        return True
+    bind = get_task(job.task).call_signature.bind
+    try:
+        wanted = bind(*(args or ()), **(kwargs or {}))
+        return bool(wanted == bind(*job.args, **job.kwargs))
+    except TypeError:
+        return False
 
 
 def _whole(queue: str) -> str:

@@ -63,6 +63,18 @@ def test_what_is_scheduled_is_listed_and_does_not_run() -> None:
     assert RAN == []
 
 
+def test_argument_is_compared_whether_it_has_a_name_or_not() -> None:
+    with captured() as jobs:
+        once.schedule(0, n=42)
+        once.schedule(0, 43, "x")
+
+    jobs.assert_scheduled(once, args=(42,))
+    jobs.assert_scheduled(once, kwargs={"n": 43, "why": "x"})
+    jobs.assert_scheduled(once, args=(43,), kwargs={"why": "x"})
+    jobs.assert_not_scheduled(once, args=(41,))
+    jobs.assert_not_scheduled(once, args=(42,), kwargs={"why": "x"})
+
+
 def test_assert_scheduled_compares_what_it_is_given() -> None:
     with captured() as jobs:
         double.schedule(900, 1)
@@ -91,7 +103,7 @@ def test_moment_is_compared_with_a_second_to_spare_and_a_delay_to_the_ms() -> No
     "like",
     [
         {"args": (2,)},
-        {"kwargs": {"n": 1}},
+        {"kwargs": {"n": 2}},
         {"due_in": 899},
         {"queue": "mail"},
         {"count": 2},
