@@ -244,7 +244,7 @@ def _check_schedules() -> Sequence[checks.CheckMessage]:
         except DelayqError as error:
             found.append(
                 checks.Error(
-                    f"Schedule {schedule.name!r} of task {schedule.task.name!r} cannot go on: {error}.",
+                    f"Schedule {schedule.name!r} of task {schedule.task.name!r} cannot go on: {str(error).removesuffix('.')}.",
                     hint="Correct its @periodic. A worker that starts with --skip-checks leaves this schedule out.",
                     id="django_delayq.E013",
                 )

@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from cronsim import CronSim, CronSimError
 from django.conf import settings
 
+from django_delayq.conf import suggestion
 from django_delayq.exceptions import InvalidSchedule
 from django_delayq.redaction import show
 from django_delayq.wording import Wording, gettext, ngettext
@@ -273,6 +274,11 @@ def _read(text: str, expression: str) -> str:
         raise InvalidSchedule(
             f"cron({show(expression)}) has six fields, and five are read: minute, hour, day, month, weekday. Cron has no"
             " seconds; every(timedelta(seconds=…)) has"
+        )
+    if text.startswith("@"):
+        raise InvalidSchedule(
+            f"cron({show(expression)}) is not known."
+            + (suggestion(text, _MACROS) or f" Known are {', '.join(_MACROS)}.")
         )
     if len(fields) != 5:
         raise InvalidSchedule(

@@ -110,7 +110,7 @@ def test_worker_that_does_not_know_the_task_leaves_it_until_its_time_is_over(
     assert rig.state() == before
 
     rig.now = HOLD
-    why = "no task shop.new. It was held, and no worker that knows it came in time."
+    why = "no task shop.new. It was held, and no worker that can run it came in time."
     told = EndedHere("a".ljust(22, "-"), State.QUARANTINED, "", why)
     assert rig.release("shop.old") == Released(0, 1, b"", (told,))
     assert rig.state() == {"quarantine": {"a": HOLD}}

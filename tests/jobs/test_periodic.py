@@ -191,7 +191,9 @@ def test_check_tells_a_task_that_needs_arguments(queue):
 def test_check_tells_a_queue_that_is_not_configured(queue):
     define("nowhere")
 
-    assert "E013" in [id for id, _ in problems()]
+    ((id, text),) = problems()
+    assert id == "E013"
+    assert ".." not in text
 
 
 def test_check_tells_two_schedules_of_one_name(queue):

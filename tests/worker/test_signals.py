@@ -496,7 +496,7 @@ def test_a_job_that_was_held_for_too_long_is_told_as_quarantined(
     ((name, sender, quarantined, _, named),) = told
     assert (name, sender, quarantined) == ("job_quarantined", None, job)
     assert quarantined.task == "noop"
-    assert "no worker that knows it came in time" in named["reason"]
+    assert "no worker that can run it came in time" in named["reason"]
 
 
 def test_a_task_that_ignores_its_time_limit_is_told_before_its_process_ends(

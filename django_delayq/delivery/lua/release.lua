@@ -105,7 +105,7 @@ for _, job in ipairs(over) do
   release_unique(keys.unique, job.tail, job.token)
   redis.call('HSET', keys.headers, job.token,
     struct.pack(HEADER, job.attempts, job.kills, job.start, NOBODY, NOBODY) .. with_batch(without_unique(job.tail)))
-  local why = job.why .. ' It was held, and no worker that knows it came in time.'
+  local why = string.gsub(job.why, '%.?$', '.', 1) .. ' It was held, and no worker that can run it came in time.'
   redis.call('HSET', keys.errors, job.token, cjson.encode({ kind = 'task', at = now_ms, error = why }))
   local payload = redis.call('HGET', keys.payloads, job.token)
   if keys.last_ended then
