@@ -330,10 +330,13 @@ def test_filter_says_what_it_looks_for() -> None:
         datetime(2026, 1, 1, tzinfo=UTC),
     )
 
-    assert search.words == [
+    with timezone.override("UTC"):
+        words = search.words
+
+    assert words == [
         "state: dead and held",
         "queue: mail",
         "task: shop.send",
         "text: Zoë",
-        "due from 2026-01-01 00:00:00",
+        "due from 2026-01-01 00:00:00 UTC",
     ]

@@ -257,7 +257,7 @@ def test_callback_of_a_batch_runs_after_its_last_job() -> None:
 
 def test_schedules_go_on_if_the_test_asks_for_that() -> None:
     with frozen_queue(now=NOON, periodic=True) as q:
-        store_schedule("hourly", double, cron("0 * * * *"), args=[1])
+        store_schedule("hourly", double, cron("0 * * * *", tz="UTC"), args=[1])
         assert len(q.advance(hours=3, minutes=30)) == 3
     assert [NOON + timedelta(hours=n) for n in (1, 2, 3)] == MOMENTS
 

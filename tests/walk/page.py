@@ -30,6 +30,11 @@ HANDED_IN = {
         "keys.key",
     ): "The keys of a queue know their names: `Keys` is a protocol.",
     ("calls", "bind"): "A cache looks the same keys up, by their hash.",
+    ("calls", "pool.get_connection"): "A pool makes the connections that it lends.",
+    (
+        "calls",
+        "steps.send",
+    ): "An operation of several calls is a generator of its own layer.",
     ("clients", "self.state"): "Tests may put another server in the place of this one.",
     (
         "waiting",

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import redis
-from django.conf import settings
+from django.test.utils import override_settings
 
 from django_delayq import delayed_task, queue_handler, schedule
 from django_delayq.jobs import outbox
@@ -112,11 +112,11 @@ def walks_apart(url: str, queue: str) -> tuple["Walk", "Walk"]:
 def both(url: str, queue: str) -> tuple["Walk", "Walk"]:
     """Record both walks here, as in a project without the app of the outbox."""
     outbox.install(None)
-    settings.DELAYQ = {
+    delayq = {
         "CONNECTION": url,
         "QUEUES": {queue: {}, f"{queue}-java": {"REDISSON": REDISSON}},
     }
-    with redis.Redis.from_url(url) as client:
+    with override_settings(DELAYQ=delayq), redis.Redis.from_url(url) as client:
         return walk_of_job(client, queue), walk_of_element(client, f"{queue}-java")
 
 
