@@ -7,12 +7,14 @@ from http.cookiejar import CookieJar
 from typing import Any
 from urllib.parse import urlencode
 from urllib.request import HTTPCookieProcessor, ProxyHandler, build_opener
+from zoneinfo import ZoneInfo
 
 import pytest
 
 from tests.chromium import chromium_in
 from tests.example.demo import demo, port_of, wait_for_the_end_of_the_tour
 from tests.polling import wait_until
+from tests.settings import TIME_ZONE
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -106,7 +108,7 @@ class Site:
 
 
 def _for_a_widget(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%dT%H:%M:%S}"
+    return f"{moment.astimezone(ZoneInfo(TIME_ZONE)):%Y-%m-%dT%H:%M:%S}"
 
 
 @pytest.fixture(scope="module")
