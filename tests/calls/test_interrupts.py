@@ -55,8 +55,15 @@ PHASES = {
     },
     "borrowing": {"get_connection", "borrow", "_get", "make_connection", "of_thread"},
 }
-#: Python itself reports what is raised here, and goes on.
-UNRAISABLE = {"__del__", "_remove", "_commit_removals"}
+#: Functions and modules without an interrupt. Python itself reports what is raised in the first three, and goes on. An
+#: interrupt of `logging` or of an import, both in redis-py's connect, may leave a lock held for the rest of the process.
+SPARED = {
+    "__del__",
+    "_remove",
+    "_commit_removals",
+    "logging",
+    "importlib._bootstrap",
+}
 
 
 class Interrupt(BaseException):
@@ -73,7 +80,7 @@ def phase_of(names: set[str]) -> str:
 def names_of(frame: types.FrameType | None) -> set[str]:
     names = set()
     while frame is not None and frame.f_code.co_name != "interrupted":
-        names.add(frame.f_code.co_name)
+        names |= {frame.f_code.co_name, frame.f_globals["__name__"]}
         frame = frame.f_back
     return names
 
@@ -91,7 +98,7 @@ def interrupted(call: Callable[[], object], at: int) -> str | None:
         if phase is not None or event not in ("call", "c_return"):
             return
         left -= 1
-        if left < 0 and not (names := names_of(frame)) & UNRAISABLE:
+        if left < 0 and not (names := names_of(frame)) & SPARED:
             phase = phase_of(names)
             raise Interrupt
 
@@ -558,9 +565,9 @@ def awaited(task: "asyncio.Future[Any]") -> set[str]:
 
 
 def names_of_all(frame: types.FrameType | None) -> set[str]:
-    """Return the names of all functions; none within a finalizer."""
+    """Return the names of all functions and their modules; none where no interrupt falls."""
     names = set()
     while frame is not None:
-        names.add(frame.f_code.co_name)
+        names |= {frame.f_code.co_name, frame.f_globals["__name__"]}
         frame = frame.f_back
-    return set() if names & UNRAISABLE else names
+    return set() if names & SPARED else names
