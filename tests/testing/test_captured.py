@@ -75,6 +75,15 @@ def test_argument_is_compared_whether_it_has_a_name_or_not() -> None:
     jobs.assert_not_scheduled(once, args=(42,), kwargs={"why": "x"})
 
 
+def test_moment_matches_one_that_was_made_of_an_earlier_now() -> None:
+    moment = timezone.now() + timedelta(minutes=15)
+    with captured() as jobs:
+        double.schedule(moment, 1)
+
+    jobs.assert_scheduled(double, due_in=moment + timedelta(milliseconds=500))
+    jobs.assert_not_scheduled(double, due_in=moment + timedelta(seconds=5))
+
+
 def test_assert_scheduled_compares_what_it_is_given() -> None:
     with captured() as jobs:
         double.schedule(900, 1)
