@@ -96,9 +96,9 @@ def row_of(schedule: Schedule) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What a button does, and what is said of it."""
+    """One action of the page, and the message that it shows."""
 
-    #: Takes the schedule and what was posted; returns what is said of it.
+    #: Changes the schedule by the posted form, and returns the message to show.
     act: Callable[[Schedule, Mapping[str, str]], str]
     #: What the admin's log has of it before it is done.
     log: str | Promise

@@ -54,7 +54,7 @@ _sent: OrderedDict[str, int] = OrderedDict()
 
 
 class Sentry:
-    """Tells Sentry what is scheduled, what runs, how late it is, and which failure ended a job."""
+    """Report scheduled jobs, attempts, their lateness and final failures to Sentry."""
 
     name = "sentry"
 

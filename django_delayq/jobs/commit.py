@@ -1,7 +1,7 @@
 """Sends jobs with the commit of a transaction. A failure is reported, and stops no other commit hook.
 
 Django stops at the first commit hook that raises, and drops the rest. So our failures are kept until all other hooks
-have run, and are then raised to whoever committed. If a hook of somebody else raises, the jobs behind it are sent first.
+have run, and are then raised to whoever committed. If a foreign hook raises, the jobs behind it are sent first.
 """
 
 import threading
@@ -66,7 +66,7 @@ def is_awaited(commit: Commit, task: str | None) -> bool:
         if commit.in_outbox:
             option, instead = "outbox=True", "use atomic(), or outbox=False"
         raise TransactionManagementError(
-            f"{option} of task {task!r}: autocommit is off, so nothing tells of the commit; {instead}"
+            f"{option} of task {task!r}: autocommit is off, so no hook runs at the commit; {instead}"
         )
     return False
 
@@ -144,7 +144,7 @@ class Hook:
             self._send()
 
     def give_up(self, why: str) -> None:
-        """Do what is right instead of `send`, which is not tried.
+        """Handle the jobs of a hook that is given up before `send`.
 
         Raises:
             MaybeScheduled: the jobs are not stored.
@@ -157,7 +157,7 @@ class Hook:
         failures = None if self._commit is None else self._commit.failures
         try:
             if failures is None:
-                # Somebody else calls the hook: Django drops no other hooks.
+                # Django did not call this hook, so it has no other hooks to drop.
                 self.send()
             else:
                 failures.watch(self)
@@ -246,7 +246,7 @@ class _Commit:
 
     def collect(self, run: Callable[[], None]) -> None:
         """Call what runs hooks; then raise what ours have failed with."""
-        # A hook of somebody else may make a transaction, which has a commit of its own.
+        # A foreign hook may open a transaction, which has its own commit.
         before, failures = self.failures, _Failures()
         self.failures = failures
         try:
@@ -275,7 +275,7 @@ class _Failures:
         except Exception as error:
             self._failed.append((jobs, error))
             self._took_ms += monotonic_ms() - begun_ms
-            # If a hook of somebody else raises as well, nobody sees the error that `check` raises.
+            # If a foreign hook raises as well, its error hides the one that `check` raises.
             logger.error(
                 "the transaction is committed, but sending its %s failed: %s",
                 _named(jobs),

@@ -318,7 +318,7 @@ class Job(Generic[R_co]):
             self.state = State.UNCOMMITTED
 
     def leave_to_commit(self, awaits_commit: Callable[[], bool]) -> Draft:
-        """Give away what was prepared, because the job is a row of a transaction now, or the callback of its batch.
+        """Return the draft and drop it: a row of a transaction, or a batch, now owns the job.
 
         It is `UNCOMMITTED` while ``awaits_commit`` says so. After that only the server can say where it is.
         """

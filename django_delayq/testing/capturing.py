@@ -382,7 +382,7 @@ class Immediate(Recorder):
 
     @contextmanager
     def afterwards(self) -> Iterator[None]:
-        """Run what is sent within this context at its end; in a job, after that job."""
+        """Run jobs sent within this context when it ends; inside a job, after that job."""
         with self._begun() as turn:
             yield
             while turn.to_run:

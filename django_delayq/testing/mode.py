@@ -75,7 +75,7 @@ class RunsAtOnce(Protocol):
     """A server of tests that runs each job within the call that sends it."""
 
     def afterwards(self) -> AbstractContextManager[Any]:
-        """Run what is sent within this context at its end, not before."""
+        """Run jobs sent within this context when it ends, not before."""
 
     def aafterwards(self) -> AbstractAsyncContextManager[Any]:
         """`afterwards` on the event loop."""

@@ -63,7 +63,7 @@ def close_connections() -> None:
 
 
 def _give_up(connection: BaseDatabaseWrapper, error: Exception) -> None:
-    """Let go of a connection that cannot be closed: who uses this database next connects anew."""
+    """Drop a connection that cannot be closed. The next use of this database opens another."""
     logger.error(
         "a connection to database %r cannot be closed: %s",
         connection.alias,

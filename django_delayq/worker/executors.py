@@ -413,7 +413,7 @@ def _read_in_thread(
             # The project's codec has forked, and this is the child: its thread would wait for work for ever.
             leave(None)
         if limit.has_struck and isinstance(result, BaseException):
-            # The attempt has caught what was raised in this thread. The limit puts it into words.
+            # The attempt caught the exception of this thread. The limit has the message for it.
             raise result
         return result
 

@@ -378,7 +378,7 @@ def test_atomic_without_autocommit_is_no_commit_to_wait_for(
             for written in (on(queue).prepare(LATER, 1), in_outbox):
                 with pytest.raises(
                     transaction.TransactionManagementError,
-                    match="tells of the commit; give on_commit=False",
+                    match="runs at the commit; give on_commit=False",
                 ):
                     Batch(written).schedule(prepared(queue, 1))
             with pytest.raises(transaction.TransactionManagementError):
