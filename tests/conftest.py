@@ -267,7 +267,7 @@ def server(server_kind: str) -> Iterator[Server | ExternalServer | TestCluster]:
 
 @pytest.fixture
 def private_server(server_kind: str) -> Iterator[Callable[..., Server]]:
-    """Start servers for this test alone: ``private_server(appendonly="yes")``."""
+    """Start servers for this test alone: ``private_server(appendonly="yes")``, ``private_server("--sentinel")``."""
     if server_kind == ExternalServer.kind:
         pytest.skip(
             "restarts or misconfigures its server; DELAYQ_TEST_URL is somebody's"
@@ -276,8 +276,8 @@ def private_server(server_kind: str) -> Iterator[Callable[..., Server]]:
         pytest.skip("starts a single server")
     started = []
 
-    def start(**options: str) -> Server:
-        server = Server(server_kind, options)
+    def start(*arguments: str, **options: str) -> Server:
+        server = Server(server_kind, options, arguments=arguments)
         started.append(server)
         return server.start()
 

@@ -17,8 +17,7 @@ from django_delayq.worker.process import REFUSED
 from django_delayq.worker.pulse import Flag
 from tests.conftest import skip_old_redis_py
 from tests.polling import wait_until
-from tests.servers import Server, free_port
-from tests.tls import KIND
+from tests.servers import free_port
 from tests.worker.project import tasks
 from tests.worker.workers import kill
 
@@ -193,27 +192,20 @@ def test_a_cluster_has_refused_only_if_all_its_nodes_have(
         assert not is_refused(reached(use, url(*order)))
 
 
-def test_sentinels_have_refused_only_if_all_have(use: Any) -> None:
-    sentinels = [
-        Server(KIND, {"requirepass": "right"}, arguments=("--sentinel",)).start()
-        for _ in range(2)
-    ]
+def test_sentinels_have_refused_only_if_all_have(use: Any, private_server: Any) -> None:
+    sentinels = [private_server("--sentinel", requirepass="right") for _ in range(2)]
     ports = [sentinel.port for sentinel in sentinels]
 
     def url(*ports: int, password: str = "wrong") -> str:
         hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
         return f"redis+sentinel://{hosts}/mymaster/0?sentinel_password={password}"
 
-    try:
-        assert is_refused(reached(use, url(*ports)))
-        # No Sentinel knows that name.
-        assert is_refused(reached(use, url(*ports, password="right")))
-        for password in ("wrong", "right"):
-            some = url(ports[0], free_port(), password=password)
-            assert not is_refused(reached(use, some))
-    finally:
-        for sentinel in sentinels:
-            sentinel.stop()
+    assert is_refused(reached(use, url(*ports)))
+    # No Sentinel knows that name.
+    assert is_refused(reached(use, url(*ports, password="right")))
+    for password in ("wrong", "right"):
+        some = url(ports[0], free_port(), password=password)
+        assert not is_refused(reached(use, some))
 
 
 def test_a_task_that_ends_its_process_with_78_ends_no_worker(
