@@ -153,6 +153,12 @@ class State(msgspec.Struct):
     fired: str = "0"
     #: How many missed moments were caught up with in a row.
     behind: str = "0"
+    #: The moments to come whose jobs were cancelled or run early, epoch ms, with spaces between.
+    early: str = ""
+
+    @property
+    def early_ms(self) -> set[int]:
+        return {_read_text(each) for each in self.early.split()}
 
     @property
     def fired_ms(self) -> int:

@@ -3,10 +3,11 @@
 This module knows the queues and definitions of schedules. What a change does to the job that waits is in ``delivery``.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import islice
 from typing import Any, NamedTuple, Unpack, cast
 
 import msgspec
@@ -15,9 +16,9 @@ from django_delayq import conf
 from django_delayq.calls.steps import Steps, aperform, perform
 from django_delayq.calls.together import together
 from django_delayq.clients.clients import own_clients
-from django_delayq.clock import boottime_ms
+from django_delayq.clock import boottime_ms, epoch_ms
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import periods, storing
+from django_delayq.delivery import looking, periods, storing
 from django_delayq.delivery.periods import KEPT, Entry
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import (
@@ -267,12 +268,14 @@ class Schedule:
     paused_since: datetime | None = None
     paused_by: str = ""
     paused_reason: str = ""
-    #: The moment whose job waits, in UTC; None: no job waits.
+    #: The next moment that has a job, in UTC: not one whose job was cancelled, or run early. None: there is none.
     next_moment: datetime | None = None
     #: The last moment that has come, in UTC.
     last_moment: datetime | None = None
-    #: The id of the job of the next moment; empty: none.
+    #: The id of the job that waits for the next moment; empty: it is not stored yet, or there is no such moment.
     job_id: str = ""
+    #: The moments to come whose jobs were cancelled or run early, epoch ms.
+    _had: frozenset[int] = field(default=frozenset(), repr=False)
 
     @property
     def is_paused(self) -> bool:
@@ -286,10 +289,13 @@ class Schedule:
     def moments(self, count: int = 5) -> list[datetime]:
         """Return the next moments by the clock of this machine, in the schedule's time zone, whether or not it is paused.
 
+        A moment whose job was cancelled, or run early, is not among them.
+
         Raises:
             InvalidSchedule: this machine does not know the zone.
         """
-        return self.when.next(count)
+        coming = (at for at in self.when.moments(epoch_ms()) if at not in self._had)
+        return [datetime_of(at, self.when.zone) for at in islice(coming, count)]
 
     def refresh(self) -> "Schedule":
         """Look again.
@@ -451,9 +457,14 @@ def _listing(queue: str | None) -> Steps[list[Schedule]]:
         if isinstance(known, Exception):
             raise known
         code = _in_code(each.name)
-        for found in known.found():
-            with suppress(InvalidSchedule):
-                schedules.append(_shown(found, code))
+        shown = yield from together(
+            [_showing(known, found, code) for found in known.found()]
+        )
+        for one in shown:
+            if isinstance(one, Schedule):
+                schedules.append(one)
+            elif not isinstance(one, InvalidSchedule):
+                raise one
         enrolled = {
             schedule.name for schedule in schedules if schedule.queue == each.name
         }
@@ -482,7 +493,7 @@ def _getting(name: str, queue: str | None) -> Steps[Schedule]:
         if one is not None:
             # What a later version has written is not shown.
             with suppress(InvalidSchedule):
-                return _shown(one, _in_code(queue))
+                return (yield from _showing(known, one, _in_code(queue)))
     all_found = yield from _listing(queue)
     found = [schedule for schedule in all_found if schedule.name == name]
     if len(found) > 1:
@@ -500,8 +511,43 @@ def _not_found(name: str, names: Sequence[str] = ()) -> ScheduleNotFound:
     return ScheduleNotFound(f"no schedule is named {show(name)}{known}")
 
 
-def _shown(found: Found, code: Mapping[str, CodeSchedule]) -> Schedule:
-    definition, change, state = found.definition, found.change, found.entry.state
+def _waiting_token(known: Known, entry: Entry) -> Steps[str]:
+    """Return the token of the job that waits for the next moment; empty: it was cancelled, or run early."""
+    token, moment_ms = entry.state.token, entry.moment_ms
+    if not token or moment_ms is None:
+        return ""
+    job = yield looking.inspect(known.queue.keys, token)
+    is_early = job.score_ms <= known.now_ms < moment_ms
+    is_waiting = job.state in (State.SCHEDULED, State.DUE) and not is_early
+    return token if is_waiting else ""
+
+
+def _coming(found: Found, had: Collection[int], now_ms: int) -> int | None:
+    """Return the next moment that has a job, epoch ms; None: there is none, or this machine does not know the zone."""
+    moment_ms = found.entry.moment_ms
+    if moment_ms is None or moment_ms not in had:
+        return moment_ms
+    if found.definition.catch_up != "all":
+        moment_ms = max(moment_ms, now_ms)
+    try:
+        return next((at for at in found.when.moments(moment_ms) if at not in had), None)
+    except InvalidSchedule:
+        return None
+
+
+def _showing(
+    known: Known, found: Found, code: Mapping[str, CodeSchedule]
+) -> Steps[Schedule]:
+    """Say what a schedule is, after a look at the job that waits.
+
+    Raises:
+        InvalidSchedule: a later version of ours may have written it.
+    """
+    definition, change, entry = found.definition, found.change, found.entry
+    when, state, moment_ms = found.when, entry.state, entry.moment_ms
+    token = yield from _waiting_token(known, entry)
+    had = {*state.early_ms, moment_ms} if moment_ms and not token else state.early_ms
+    next_ms = _coming(found, had, known.now_ms)
     is_known = found.name in code
     if found.is_stored:
         try:
@@ -509,12 +555,12 @@ def _shown(found: Found, code: Mapping[str, CodeSchedule]) -> Schedule:
             is_known = True
         except TaskNotFound:
             is_known = False
-    moment_ms, paused_ms = found.entry.moment_ms, change.paused_ms if change else 0
+    paused_ms = change.paused_ms if change else 0
     return Schedule(
         found.name,
         found.queue.name,
         definition.task,
-        found.when,
+        when,
         definition.args,
         definition.kwargs,
         definition.options,
@@ -527,9 +573,10 @@ def _shown(found: Found, code: Mapping[str, CodeSchedule]) -> Schedule:
         paused_since=datetime_of(paused_ms) if paused_ms else None,
         paused_by=change.by if change else "",
         paused_reason=change.reason if change else "",
-        next_moment=None if moment_ms is None else _moment_of(moment_ms),
+        next_moment=None if next_ms is None else _moment_of(next_ms),
         last_moment=_moment_of(state.fired_ms) if state.fired_ms else None,
-        job_id=f"{found.queue.name}:{state.token}" if state.token else "",
+        job_id=f"{found.queue.name}:{token}" if token else "",
+        _had=frozenset(had),
     )
 
 

@@ -2,7 +2,7 @@
 
 import io
 import json
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -33,13 +33,16 @@ from django_delayq import (
 )
 from django_delayq.checks import check_settings
 from django_delayq.clients.clients import own_clients
+from django_delayq.clock import iso_text
 from django_delayq.conf import get_settings
 from django_delayq.delivery.states import State
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import registry
 from django_delayq.jobs.periodic import MAX_NAME, all_schedules
 from django_delayq.jobs.schedules import MAX_STORED, Known, loading
+from django_delayq.translating import moment_text
 from django_delayq.worker.periodic import Periods
+from tests.polling import wait_until
 from tests.servers import ExternalServer, Server
 
 NEVER = cron("0 0 1 1 *", tz="UTC")
@@ -231,6 +234,53 @@ def test_schedule_in_code_is_listed_before_and_after_a_worker_enrolls_it(queue):
     assert not any((after.is_orphan, after.is_paused, after.is_stored))
     assert after.moments(2)[0] == after.next_moment
     assert get_job(after.job_id).moment == after.next_moment
+
+
+@pytest.mark.parametrize("how", ["cancel", "run_now"])
+def test_moment_whose_job_was_cancelled_or_run_early_is_not_the_next(queue, how):
+    define(queue)
+    enroll(queue)
+    before = get_schedule("tests.periodic")
+    first, second, third = before.moments(3)
+    assert before.next_moment == first
+
+    assert getattr(get_job(before.job_id), how)()
+    after = before.refresh()
+
+    assert (after.next_moment, after.job_id) == (second, "")
+    assert after.moments(2) == [second, third]
+    assert get_schedules(queue) == [after]
+    (listed,) = json.loads(call("--json"))
+    assert listed["next"] == listed["moments"][0] == iso_text(second)
+    assert moment_text(first) not in call()
+    # A change of the definition and back keeps in mind which moments have had their jobs.
+    again = after.override(cron("0 0 2 1 *")).override(None)
+    assert again.next_moment == second
+
+
+def test_job_that_was_moved_and_waits_still_is_that_of_the_next_moment(queue):
+    define(queue)
+    enroll(queue)
+    before = get_schedule("tests.periodic")
+
+    assert get_job(before.job_id).reschedule(timedelta(hours=1))
+
+    assert before.refresh() == before
+
+
+def test_moment_that_came_without_a_worker_is_the_next_while_its_job_waits(queue):
+    define(queue, every(1))
+    enroll(queue)
+    schedule = get_schedule("tests.periodic")
+    wait_until(
+        lambda: schedule.next_moment < datetime.now(UTC), description="its moment"
+    )
+
+    assert schedule.refresh() == schedule
+    assert get_job(schedule.job_id).cancel()
+    after = schedule.refresh()
+    assert after.next_moment > schedule.next_moment
+    assert after.job_id == ""
 
 
 def test_schedules_of_a_queue_that_is_not_configured(queue):
