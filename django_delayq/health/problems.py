@@ -595,7 +595,7 @@ def _missing_rights(rights: Rights) -> Iterator[ServerProblem]:
         yield ServerProblem(
             Level.WARNING,
             f"User {user!r} may not use the key{_s(rights.registry)} {_some(rights.registry)}: no page lists the"
-            " workers, and nobody can stop one from afar.",
+            " workers, and stop_worker() reaches none.",
             f"ACL SETUSER {user} {' '.join(f'~{_glob(key)}' for key in rights.registry)}",
         )
     if rights.channels:

@@ -1,4 +1,4 @@
-"""The workers that live on the server: what each process says of itself, and orders for it from afar."""
+"""The workers that the server lists: what each process says of itself, and the orders that it obeys."""
 
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -89,7 +89,7 @@ class Worker(NamedTuple):
 
 
 class Order(msgspec.Struct):
-    """What a process is told from afar."""
+    """A command that the server passes to one process."""
 
     #: `QUIET` or `STOP`.
     do: str

@@ -47,7 +47,7 @@ class Ending:
         self.is_retiring = False
         #: The process claims no more, and goes on with what it has until it is stopped.
         self.is_quiet = False
-        #: It was told from afar to end, so that no other is to take its place.
+        #: An order has stopped it, so no other process takes its place.
         self.is_dismissed = False
         #: When the process stopped claiming; None: it still claims.
         self.stop_ms: float | None = None

@@ -189,7 +189,7 @@ class ClaimLoop:
         self.ending.stop(grace_s)
         self.alarm.wake(_SELF)
 
-    # From afar.
+    # Orders.
 
     def _be_quiet(self) -> None:
         if self._is_burst:

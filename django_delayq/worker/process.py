@@ -52,7 +52,7 @@ UNABLE = 76
 REFUSED = 78
 #: How long a thread may keep the interpreter while another wants it; Python's default is ten times as long.
 SWITCH_INTERVAL_S = 0.0005
-#: It was told from afar to end: it has settled everything, and is not replaced.
+#: An order has stopped it: it has settled everything, and is not replaced.
 DISMISSED = 77
 #: At the end, how long coroutines get to notice their cancellation, and idle threads to close their connections.
 CANCEL_S = 1.0

@@ -1,4 +1,4 @@
-"""That this process lives, what it runs, and what it is told from afar: one write every five seconds."""
+"""The heartbeat of this process, what it runs, and the orders for it: one write every five seconds."""
 
 import heapq
 import os
@@ -50,7 +50,7 @@ class Registering:
         quiet: Callable[[], None],
         stop: Callable[[], None],
     ) -> None:
-        """``quiet`` and ``stop`` do what this process is told from afar."""
+        """``quiet`` and ``stop`` carry out the orders to this process."""
         self._line = line
         #: What names this process in the registry.
         self.id = owner.hex()

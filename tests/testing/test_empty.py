@@ -8,7 +8,16 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from django_delayq import State, find_jobs, get_schedules, limits, pause, paused
+from django_delayq import (
+    State,
+    every,
+    find_jobs,
+    get_schedules,
+    limits,
+    pause,
+    paused,
+    periodic,
+)
 from django_delayq.calls.script import NAMES
 from django_delayq.clients.clients import own_clients
 from django_delayq.testing import captured, immediate, mode
@@ -29,6 +38,17 @@ def test_queues_limits_and_schedules_read_as_empty(reads: Any) -> None:
         assert get_schedules() == []
         with pytest.raises(NotImplementedError, match="use frozen_queue"):
             pause("default")
+
+
+@pytest.mark.parametrize("reads", [captured, immediate])
+def test_schedules_in_code_are_read(reads: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(double, "schedules", ())
+    periodic(every(60), name="sums", args=[1])(double)
+
+    with reads():
+        (schedule,) = get_schedules()
+
+    assert (schedule.name, schedule.is_enrolled) == ("sums", False)
 
 
 @pytest.mark.django_db

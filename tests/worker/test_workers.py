@@ -1,4 +1,4 @@
-"""The processes that live, as pages list them, and what they are told from afar."""
+"""The processes that live, as pages list them, and their orders."""
 
 import asyncio
 import json
