@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING
 
 from django_delayq.conf import Backoff
 from django_delayq.delivery.durability import Durable
-from django_delayq.delivery.pausing import Pause
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import (
     DecodeError,
@@ -53,7 +52,15 @@ from django_delayq.jobs.limiting import (
     set_limit,
 )
 from django_delayq.jobs.moments import cron, every
-from django_delayq.jobs.pausing import apause, apaused, aresume, pause, paused, resume
+from django_delayq.jobs.pausing import (
+    Pause,
+    apause,
+    apaused,
+    aresume,
+    pause,
+    paused,
+    resume,
+)
 from django_delayq.jobs.periodic import periodic
 from django_delayq.jobs.schedules import (
     Schedule,

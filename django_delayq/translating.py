@@ -4,16 +4,16 @@ Messages of exceptions and lines of logs are English in every language, so that 
 """
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
-from django.utils import formats, timezone, translation
+from django.utils import formats, translation
 from django.utils.functional import Promise
 from django.utils.translation import gettext, ngettext, pgettext_lazy
 
 from django_delayq.faults import Fault
 from django_delayq.health.problems import ServerProblem
-from django_delayq.jobs.moments import When
+from django_delayq.jobs.moments import When, in_zone
 from django_delayq.wording import Value, Wording
 
 #: A state as pages name it; a few say more than `State` does.
@@ -86,16 +86,6 @@ def moment_text(moment: datetime) -> str:
     """
     local = in_zone(moment)
     return f"{seconds_text(local)} {local.tzname()}"
-
-
-def in_zone(moment: datetime) -> datetime:
-    """Return a moment in the current time zone; in UTC where that zone is beyond the end of Python's calendar."""
-    if timezone.is_naive(moment):
-        return timezone.make_aware(moment)
-    try:
-        return timezone.localtime(moment)
-    except OverflowError:
-        return moment.astimezone(UTC)
 
 
 def seconds_text(local: datetime) -> str:

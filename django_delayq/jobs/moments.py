@@ -14,6 +14,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 from django.conf import settings
+from django.utils import timezone as timezones
 
 from django_delayq.conf import suggestion
 from django_delayq.exceptions import InvalidSchedule
@@ -425,6 +426,16 @@ def when_of(body: object) -> When:
 def ms_of(moment: datetime) -> int:
     """Return epoch ms, rounded down."""
     return (moment - _EPOCH) // timedelta(milliseconds=1)
+
+
+def in_zone(moment: datetime) -> datetime:
+    """Return a moment in the current time zone; in UTC where that zone is beyond the end of Python's calendar."""
+    if timezones.is_naive(moment):
+        return timezones.make_aware(moment)
+    try:
+        return timezones.localtime(moment)
+    except OverflowError:
+        return moment.astimezone(UTC)
 
 
 def datetime_of(moment_ms: int, zone: tzinfo = UTC) -> datetime:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeVar
 
 from django_delayq import conf
 from django_delayq.calls.steps import Steps, aperform, perform
@@ -18,7 +18,7 @@ from django_delayq.clients.clients import own_clients
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import holding, pausing
 from django_delayq.delivery.limits import MAX_BATCH
-from django_delayq.delivery.pausing import MAX_PAUSED_TASKS, Pause
+from django_delayq.delivery.pausing import MAX_PAUSED_TASKS
 from django_delayq.exceptions import (
     EncodeError,
     InvalidArguments,
@@ -27,6 +27,7 @@ from django_delayq.exceptions import (
     TaskNotFound,
 )
 from django_delayq.jobs.decorator import DelayedTask
+from django_delayq.jobs.moments import in_zone
 from django_delayq.jobs.registry import get_task
 from django_delayq.jobs.sharding import on_each
 from django_delayq.logs import get_log
@@ -38,6 +39,22 @@ logger = get_log("django_delayq.jobs")
 #: The longest reason, and name of who pauses, characters: each claim carries those of paused tasks.
 MAX_REASON = 500
 Task = DelayedTask[..., Any] | str
+P = TypeVar("P", bound=pausing.Pause)
+
+
+class Pause(pausing.Pause):
+    """A pause of a queue, or of one task on it; as text, one sentence with moments in Django's current time zone."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return self.words.said_by(lambda english, _: english, _for_people)
+
+
+def _for_people(value: Any) -> Any:
+    if not isinstance(value, datetime):
+        return value
+    return f"{in_zone(value):%Y-%m-%d %H:%M:%S %Z}"
 
 
 def pause(
@@ -196,17 +213,17 @@ def _releasing(queue: QueueSettings, task: str) -> Steps[None]:
 def _asking(queue: str | None) -> Steps[list[Pause]]:
     found: list[Pause] = []
     for each in conf.get_settings().queues_of(queue):
-        found += yield pausing.pauses(each.keys)
+        found += map(Pause._make, (yield pausing.pauses(each.keys)))
     return merged_pauses(found)
 
 
-def merged_pauses(pauses: Sequence[Pause]) -> list[Pause]:
+def merged_pauses(pauses: Sequence[P]) -> list[P]:
     """Return pauses, where a pause of all shards of a queue is one of the queue."""
     settings = conf.get_settings()
-    found: dict[tuple[str, str | None], list[Pause]] = {}
+    found: dict[tuple[str, str | None], list[P]] = {}
     for each in pauses:
         found.setdefault((settings.whole(each.queue), each.task), []).append(each)
-    merged: list[Pause] = []
+    merged: list[P] = []
     for (name, _), several in found.items():
         whole = settings.sharded.get(name)
         parts = (

@@ -30,11 +30,12 @@ from django_delayq.jobs.arguments import (
     task_in,
 )
 from django_delayq.jobs.envelope import Envelope, Follow, Follower
+from django_delayq.jobs.moments import in_zone
 from django_delayq.jobs.progress import as_progress
 from django_delayq.jobs.registry import get_handler
 from django_delayq.queues.reading import read
 from django_delayq.redaction import HIDDEN, redact
-from django_delayq.translating import in_zone, number_text, seconds_text
+from django_delayq.translating import number_text, seconds_text
 
 #: Arguments of a call in a row of a table.
 MOST_ARGUMENTS = 40

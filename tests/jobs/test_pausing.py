@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from django_delayq import (
     EncodeError,
@@ -328,3 +329,21 @@ def test_lost_replies_change_nothing(settings: Any, server: Server, queue: str) 
         assert paused() == []
     finally:
         proxy.close()
+
+
+def test_pause_as_text_has_moments_in_the_current_zone_and_to_the_second(
+    queue: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    at = datetime(2124, 1, 1, 12, tzinfo=UTC)
+    pause(queue, by="ann", until=at, reason="migration")
+    (found,) = paused(queue)
+
+    with timezone.override("Asia/Kathmandu"):
+        since = f"{timezone.localtime(found.since):%Y-%m-%d %H:%M:%S} +0545"
+        assert str(found) == (
+            f"queue {queue} is paused since {since}, until 2124-01-01 17:45:00 +0545, by ann: migration"
+        )
+    with timezone.override("UTC"):
+        assert "until 2124-01-01 12:00:00 UTC, by ann" in str(found)
+    # Programs read the log.
+    assert "until 2124-01-01T12:00:00.000+00:00" in caplog.text
