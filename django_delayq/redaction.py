@@ -92,8 +92,8 @@ def _hosts(scheme: str, place: str) -> list[str]:
 
 
 def _redact_parameter(parameter: str) -> str:
-    name, equals, _ = parameter.partition("=")
-    if equals and _HARMLESS.fullmatch(unquote(name)):
+    name, equals, value = parameter.partition("=")
+    if equals and (value == MASK or _HARMLESS.fullmatch(unquote(name))):
         return parameter
     # An unknown name may be the part of a password after an &.
     return f"{name}={MASK}" if equals and _SECRET.search(unquote(name)) else MASK

@@ -34,7 +34,7 @@ from django_delayq.showing import display, fields, timeline
 from django_delayq.showing.display import Moment, ShownProgress, relative_text
 from django_delayq.showing.fields import Field
 from django_delayq.showing.timeline import Event
-from django_delayq.translating import say_problems, state_label
+from django_delayq.translating import number_text, say_problems, state_label
 
 #: Columns of a paragraph, and of what stands below a label.
 WIDTH, INDENT = 100, "  "
@@ -51,7 +51,7 @@ def columns(*, have_ended: bool = False) -> list[Column]:
         Column(gettext("ID")),
         Column(gettext("STATE")),
         Column(gettext("ENDED") if have_ended else gettext("DUE")),
-        Column(gettext("TRIES"), is_number=True),
+        Column(gettext("ATTEMPTS"), is_number=True),
         Column(gettext("TASK"), is_cut=True),
     ]
 
@@ -62,9 +62,18 @@ def row_of(job: Job[Any]) -> list[str]:
         one_line(job.id) if job.token else gettext("(no ID)"),
         state_label(job.state),
         "" if due_ms is None else relative_text(due_ms - int(epoch_ms())),
-        str(job.attempts + job.kills or ""),
+        _attempts_text(job),
         one_line(call_text(job) + _error_text(job)),
     ]
+
+
+def _attempts_text(job: Job[Any]) -> str:
+    """Write how many attempts failed, and apart from them how many lost their worker."""
+    failed = number_text(job.attempts)
+    if job.kills:
+        template = gettext("{attempts} + {kills} killed")
+        return template.format(attempts=failed, kills=number_text(job.kills))
+    return failed if job.attempts else ""
 
 
 def row_of_end(job: EndedJob) -> list[str]:
@@ -244,10 +253,10 @@ def _lines_of_event(event: Event, is_folded: bool) -> Iterator[str]:
         )
     yield from _paragraph(one_line(", ".join(told)), _labelled(event.label))
     if event.error:
-        yield from _indented(redact(event.error), INDENT * 2)
+        yield from _indented(event.error, INDENT * 2)
     for part in event.traceback:
         is_left_out = is_folded and part.summary
-        text = f"  [{part.summary}]" if is_left_out else redact(part.text)
+        text = f"  [{part.summary}]" if is_left_out else part.text
         yield from _indented(text, INDENT * 3)
 
 

@@ -568,9 +568,9 @@ def read_failure(error: bytes, now_ms: int) -> Failure | None:
     at, began = found.get("at"), found.get("began")
     took_ms = at - began if type(at) is int and type(began) is int else -1
     return Failure(
-        message=cut(clean(found.get("error") or ""), PAGE_CHARACTERS),
+        message=cut(redact(clean(found.get("error") or "")), PAGE_CHARACTERS),
         kind=cut(clean(found.get("kind") or ""), ROW_CHARACTERS),
-        traceback=cut(clean(found.get("traceback") or ""), PAGE_CHARACTERS),
+        traceback=cut(redact(clean(found.get("traceback") or "")), PAGE_CHARACTERS),
         at=Moment.of(at, now_ms)
         if isinstance(at, int) and not isinstance(at, bool)
         else None,

@@ -193,10 +193,8 @@ def _life(
         count=number_text(seen.attempts), most=number_text(most)
     )
     if seen.kills:
-        lost = ngettext(
-            "{count} more lost the worker", "{count} more lost the worker", seen.kills
-        )
-        attempts += "; " + lost.format(count=number_text(seen.kills))
+        killed = ngettext("{count} killed", "{count} killed", seen.kills)
+        attempts += " + " + killed.format(count=number_text(seen.kills))
     fields.append(Field(gettext("Attempts"), attempts))
     return fields
 

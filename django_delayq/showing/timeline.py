@@ -12,7 +12,7 @@ from django_delayq.delivery.looking import Inspected
 from django_delayq.delivery.states import GRAVES, State
 from django_delayq.showing.display import Failure, Moment, clean, read_failure
 from django_delayq.showing.fields import SCORE_LABELS
-from django_delayq.translating import number_text, state_label
+from django_delayq.translating import kind_label, number_text, state_label
 
 _FRAME = re.compile(r'  File "([^"\n]+)", line \d+')
 #: Files of Python and of installed packages, on whatever machine the worker runs.
@@ -137,7 +137,7 @@ def _attempt(number: int, attempt: Failure) -> Event:
     if attempt.worker:
         facts.append(gettext("worker {worker}").format(worker=attempt.worker))
     if attempt.kind:
-        facts.append(state_label(attempt.kind))
+        facts.append(kind_label(attempt.kind))
     return Event(
         gettext("Attempt {number}").format(number=number_text(number)),
         attempt.at,
@@ -171,7 +171,7 @@ def _now(seen: Inspected, state: str, worker: str, note: str) -> list[Event]:
         Event(
             label[:1].upper() + label[1:],
             moment,
-            [reason.kind] if reason is not None and reason.kind else [],
+            [kind_label(reason.kind)] if reason is not None and reason.kind else [],
             note,
             error=reason.message if reason is not None else "",
             traceback=stretches_of(reason.traceback) if reason is not None else [],

@@ -849,8 +849,9 @@ class Attempt:
             "job": self.id,
             "task": self.name,
             "outcome": "lost" if self.is_lost else word,
-            "attempt": self.leased.attempts + 1,
         }
+        if not self.is_unrun:
+            fields["attempt"] = self.leased.attempts + 1
         if self.started_ms:
             fields["late_ms"] = round(self.late_ms, 1)
             fields["took_ms"] = round(ended_ms - self.started_ms, 1)

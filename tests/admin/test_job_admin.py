@@ -215,7 +215,7 @@ def test_kills_and_expired_leases_are_told(browser: Client, queue: Queue) -> Non
     response = browser.get(url("job", queue.name, token))
 
     assert "lease expired 0 + 2 killed" in content_of(page)
-    assert "2 more lost the worker" in content_of(response)
+    assert "0 of 10 failed + 2 killed" in content_of(response)
     assert response.context["can_cancel"]
 
 

@@ -12,7 +12,7 @@ from django.utils.translation import gettext
 from django_delayq import delayed_task, get_job, schedule
 from django_delayq.calls.running import run
 from django_delayq.clock import epoch_ms
-from django_delayq.delivery import settling
+from django_delayq.delivery import looking, settling
 from django_delayq.delivery.progress import (
     JobProgress,
     StoredProgress,
@@ -165,11 +165,41 @@ def test_life_is_told_in_the_order_of_time(browser: Client, queue: Queue) -> Non
     assert [event.is_open for event in events] == [False, False, False, True]
 
 
-def test_the_end_of_an_attempt_is_said_in_the_readers_language() -> None:
-    failure = Failure(message="", kind="failed", traceback="", at=None)
+@pytest.mark.parametrize(
+    ("kind", "german", "chinese"),
+    [
+        ("failed", "fehlgeschlagen", "失败"),
+        ("killed", "Worker-Tod", "worker 死亡"),
+        ("expired", "abgelaufen", "已过期"),
+        ("task", "Task", "任务函数"),
+        ("payload", "Payload", "载荷"),
+        ("frame", "Frame", "帧"),
+        # A later version may have written it.
+        ("tired", "tired", "tired"),
+    ],
+)
+def test_the_end_of_an_attempt_is_said_in_the_readers_language(
+    kind: str, german: str, chinese: str
+) -> None:
+    failure = Failure(message="", kind=kind, traceback="", at=None)
+    for language, text in (("de", german), ("zh-hans", chinese), ("en", kind)):
+        with translation.override(language):
+            assert timeline._attempt(1, failure).facts == [text]
 
+
+def test_reason_of_a_job_that_is_held_is_said_in_the_readers_language(
+    queue: Queue,
+) -> None:
+    seen = run(queue.client, looking.inspect(queue.keys, queue.held(7)))
+
+    with translation.override("zh-hans"):
+        (event,) = timeline._now(seen, "held", "", "")
+
+    assert event.facts == ["任务函数"]
+
+
+def test_banner_is_said_in_the_readers_language() -> None:
     with translation.override("de"):
-        assert timeline._attempt(1, failure).facts == ["fehlgeschlagen"]
         banner = gettext("django-delayq {version} on {server}")
         shown = banner.format(version="1.0", server=gettext("the embedded server"))
 

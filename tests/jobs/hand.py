@@ -107,10 +107,15 @@ class Hand:
         assert self.run(settling.retry(self.keys, [failed])) == []
 
     def bury(
-        self, job: Leased, state: State = State.DEAD, *, keep: bool = False
+        self,
+        job: Leased,
+        state: State = State.DEAD,
+        *,
+        keep: bool = False,
+        said: str = "ValueError: no",
     ) -> None:
-        error = envelopes.error_text("ValueError: no", kind="failed", at_ms=5)
-        text = envelopes.result_text(state, error="ValueError: no")
+        error = envelopes.error_text(said, kind="failed", at_ms=5)
+        text = envelopes.result_text(state, error=said)
         rejected = Rejected(job.token, job.fence, error, 60_000 if keep else None, text)
         assert self.run(settling.bury(self.keys, [rejected], state=state)) == []
 

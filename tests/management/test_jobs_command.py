@@ -14,7 +14,7 @@ import pytest
 from django.core.management import load_command_class
 
 from django_delayq import State, pause, schedule
-from django_delayq.delivery import ended, upgrading
+from django_delayq.delivery import ended, looking, upgrading
 from django_delayq.delivery.ended import EndRecord
 from django_delayq.delivery.progress import JobProgress, note_progress
 from django_delayq.delivery.workers import REGISTRY, WorkerInfo, register
@@ -22,6 +22,7 @@ from django_delayq.jobs import finding
 from django_delayq.jobs.progress import stored_progress
 from django_delayq.management import progress
 from django_delayq.management.commands import delayq_jobs
+from django_delayq.showing import display
 from tests.jobs import samples
 from tests.jobs.adding import add
 from tests.jobs.conftest import LATER
@@ -83,10 +84,10 @@ def test_list_of_what_has_ended_has_the_last_ends_first(
     ]
     said = call("delayq_jobs", "list", "--state", "ended")
     heading, cancelled, expired, dead, _ = said.lines
-    assert heading.split() == ["ID", "STATE", "ENDED", "TRIES", "TASK"]
+    assert heading.split() == ["ID", "STATE", "ENDED", "ATTEMPTS", "TASK"]
     assert cancelled.startswith(f"{queue}:{3:022}  cancelled  ")
     assert expired.endswith("shop.tasks.late: too late")
-    assert dead.endswith(f" ago     10  {ADD}: ValueError: no")
+    assert dead.endswith(f" ago        10  {ADD}: ValueError: no")
     (found,) = call(
         "delayq_jobs", "list", "--state", "ended", "--limit", "1", "--json"
     ).out.splitlines()
@@ -115,10 +116,39 @@ def test_list_has_a_row_a_job_that_reads_as_its_call(queue: str, call: Call) -> 
     said = call("delayq_jobs", "list")
 
     heading, row = said.lines
-    assert heading.split() == ["ID", "STATE", "DUE", "TRIES", "TASK"]
+    assert heading.split() == ["ID", "STATE", "DUE", "ATTEMPTS", "TASK"]
     assert row.startswith(f"{job.id}  scheduled  in ")
     assert row.endswith(f'{ADD}(a=4711, note="late")')
     assert (said.status, said.err) == (0, "")
+
+
+def test_list_counts_failed_attempts_and_kills_apart(
+    queue: str, hand: Hand, call: Call
+) -> None:
+    add(queue, 1, delay=0)
+    hand.kill(hand.take(), max_kills=3)
+
+    _, row = call("delayq_jobs", "list").lines
+
+    assert "  0 + 1 killed  " in row
+
+
+def test_masked_value_in_a_url_of_an_error_is_written_the_same_everywhere(
+    queue: str, hand: Hand, call: Call
+) -> None:
+    job = add(queue, 1, delay=0)
+    said = "HTTPError: 404 for https://x/?t=*** and https://user:hunter2@y/?u=hunter2"
+    hand.bury(hand.take(), said=said)
+    shown = "HTTPError: 404 for https://x/?t=*** and https://user:***@y/?***"
+
+    assert call("delayq_jobs", "list").lines[1].endswith(shown)
+    assert shown in call("delayq_jobs", "show", job.id).out
+    assert (
+        json.loads(call("delayq_jobs", "list", "--json").out)["error"]["error"] == shown
+    )
+    # The admin reads it like this.
+    seen = hand.run(looking.inspect(hand.keys, job.token))
+    assert [each.message for each in display.read_attempts(seen)] == [shown]
 
 
 def test_json_steers_no_terminal_and_has_a_line_a_job(queue: str, call: Call) -> None:
