@@ -18,13 +18,16 @@ from sentry_sdk.integrations.dedupe import DedupeIntegration
 from sentry_sdk.scope import add_global_event_processor
 from sentry_sdk.utils import (  # type: ignore[attr-defined]  # where 2.15 has it
     AnnotatedValue,
+    capture_internal_exceptions,
     current_stacktrace,
+    event_from_exception,
     safe_repr,
 )
 
+from django_delayq.conf import get_settings
 from django_delayq.jobs.arguments import sensitive_texts
 from django_delayq.jobs.context import current_job
-from django_delayq.jobs.contexts import being_scheduled
+from django_delayq.jobs.contexts import being_scheduled, load
 from django_delayq.jobs.decisions import Decision, Retry
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.job import Job
@@ -59,7 +62,7 @@ class Sentry:
     name = "sentry"
 
     def __init__(self, *, every_attempt: bool = False) -> None:
-        """``every_attempt``: send the failures of attempts that are retried as well."""
+        """``every_attempt``: send the failures of attempts that are retried as well, and the deaths of worker processes."""
         self._sends_every = every_attempt
         self._client: Any = None
 
@@ -189,7 +192,20 @@ def _send(scope: Any, job: Job[Any], error: BaseException, sends_every: bool) ->
     scope.set_tag("delayq.task", job.task or "")
     scope.set_context("delayq", {"job": job.id, "attempt": attempt})
     _remember(job.id, attempt)
-    sentry_sdk.capture_exception(failure)
+    assert job.here is not None
+    with capture_internal_exceptions():
+        event, hint = event_from_exception(
+            failure,
+            client_options=sentry_sdk.get_client().options,
+            mechanism={"type": "delayq", "handled": False},
+        )
+        if issubclass(type(failure), Retry):
+            said = f"attempt {attempt}"
+            if job.here.ends_with(error):
+                said += " was the last"
+            value = event["exception"]["values"][-1]
+            value["value"] = f"{value['value']} ({said})" if value["value"] else said
+        sentry_sdk.capture_event(event, hint=hint)
 
 
 def _remember(job_id: str, attempt: int) -> None:
@@ -212,8 +228,7 @@ def _failure(
     if not issubclass(kind, Decision):
         return error if sends_every or job.here.ends_with(error) else None
     if issubclass(kind, Retry) and (sends_every or job.here.ends_with(error)):
-        cause = error.__cause__ if error.__suppress_context__ else error.__context__
-        return error if cause is None else cause
+        return error
     return None
 
 
@@ -228,20 +243,46 @@ def _describe(transaction: Any, job: Job[Any]) -> None:
         )
 
 
-def _drop_repeated(event: Any, hint: Any) -> Any:
-    """Drop the event of a log record that repeats a failure which was sent."""
+def _take_record(event: Any, hint: Any) -> Any:
+    """Make the event of a log record one of its job; drop it if it repeats a failure that was sent, or ends no job."""
     record = hint.get("log_record") if hint else None
-    if record is None or not _sent:
+    if record is None:
         return event
     if (job := _job_of_djangos(record)) is not None:
         return None if job in _sent else event
     said = getattr(record, "delayq", None)
     if record.name != "django_delayq.worker" or not isinstance(said, dict):
         return event
-    return None if _sent.get(said.get("job", "")) == said.get("attempt") else event
+    if "job" not in said:
+        # A worker process has died. Its jobs run again, or an event says that they do not.
+        return event if _sends_every() else None
+    job, attempt = said["job"], said.get("attempt")
+    if attempt is not None and _sent.get(job) == attempt:
+        return None
+    found = {"job": job} if attempt is None else {"job": job, "attempt": attempt}
+    event.setdefault("contexts", {})["delayq"] = found
+    event.setdefault("tags", {}).update(
+        {"delayq.queue": job.rpartition(":")[0], "delayq.task": said["task"]}
+    )
+    for each in event.get("exception", {}).get("values", ()):
+        each["mechanism"] = {
+            **(each.get("mechanism") or {}),
+            "type": "delayq",
+            "handled": False,
+        }
+    return event
 
 
-add_global_event_processor(_drop_repeated)
+def _sends_every() -> bool:
+    """Whether the project asks for every failure; true if it has not set up our context."""
+    loaded = [
+        getattr(each.restore, "__self__", None) for each in load(get_settings().context)
+    ]
+    ours = [each for each in loaded if isinstance(each, Sentry)]
+    return not ours or any(each._sends_every for each in ours)
+
+
+add_global_event_processor(_take_record)
 
 
 def _mask_calls(event: Any, hint: Any) -> Any:

@@ -253,7 +253,10 @@ class Supervisor:
                     # Not every signal has a name.
                     how = f"was killed by signal {-code}, {signal.strsignal(-code)}"
                 logger.error(
-                    "worker process %d %s; its leases are given back", pid, how
+                    "worker process %d %s; its leases are given back",
+                    pid,
+                    how,
+                    extra={"delayq": {"process": pid}},
                 )
             if is_refused:
                 # The process has logged why, and all others would end like it.

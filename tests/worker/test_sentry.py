@@ -22,6 +22,8 @@ from django_delayq import (
     current_job,
     delayed_task,
     get_job,
+    pause,
+    resume,
     schedule,
     schedule_many,
 )
@@ -35,7 +37,7 @@ from django_delayq.testing import frozen_queue
 from tests.backend.samples import task as django_task
 from tests.polling import wait_until
 from tests.worker.sentried.apps import ENVIRONMENT
-from tests.worker.sentried.tasks import charge, decline
+from tests.worker.sentried.tasks import charge, decline, die
 
 #: A token with everything that is written in another way somewhere.
 TOKEN = "t0k/3n+\"'\\\n  ü%" + hashlib.shake_256(b"no period").hexdigest(1_600)
@@ -338,6 +340,10 @@ def fail(order):
     raise ValueError(f"order {order}, attempt {current_job().attempts + 1}")
 
 
+def tags_of(task):
+    return {"delayq.queue": "default", "delayq.task": task.name}
+
+
 def run_to_the_end(job):
     with frozen_queue() as q:
         job = job.schedule(0, 4711)
@@ -358,6 +364,8 @@ def test_only_the_failure_that_ends_a_job_is_an_error_event(configure, traces):
     (value,) = event["exception"]["values"]
     assert value["value"] == "order 4711, attempt 3"
     assert event["contexts"]["delayq"] == {"job": job.id, "attempt": 3}
+    assert event["tags"] == tags_of(fail)
+    assert value["mechanism"] == {"type": "delayq", "handled": False}
     assert "logentry" not in event
 
 
@@ -372,6 +380,8 @@ def test_every_attempt_is_an_error_event_where_a_project_asks_for_it(configure):
 def decide(what):
     if what == "retry":
         raise Retry(0, "no answer") from OSError("refused")
+    if what == "bare retry":
+        raise Retry
     if what == "retry alone":
         raise Retry(0, "no answer")
     raise {"cancel": Cancel("enough"), "snooze": Snooze(3_600)}[what]
@@ -382,8 +392,9 @@ def decide(what):
     [
         ("cancel", []),
         ("snooze", []),
-        ("retry", ["refused"]),
-        ("retry alone", ["no answer"]),
+        ("retry", [["refused", "no answer (attempt 2 was the last)"]]),
+        ("retry alone", [["no answer (attempt 2 was the last)"]]),
+        ("bare retry", [["attempt 2 was the last"]]),
     ],
 )
 def test_a_decision_is_sent_only_as_the_failure_that_ends_a_job(
@@ -394,9 +405,10 @@ def test_a_decision_is_sent_only_as_the_failure_that_ends_a_job(
         q.run_due()
         q.advance(10)
 
-    assert [each["exception"]["values"][-1]["value"] for each in errors(sent)] == (
-        sent_as
-    )
+    assert [
+        [value["value"] for value in each["exception"]["values"]]
+        for each in errors(sent)
+    ] == sent_as
 
 
 @pytest.mark.parametrize(
@@ -437,7 +449,10 @@ def test_a_retry_is_sent_where_a_project_asks_for_every_attempt(configure):
             each["exception"]["values"][-1]["value"],
         )
         for each in errors(sent)
-    ] == [(1, "refused"), (2, "refused")]
+    ] == [
+        (1, "no answer (attempt 1)"),
+        (2, "no answer (attempt 2 was the last)"),
+    ]
 
 
 def test_an_attempt_forgets_what_was_sent_for_an_earlier_one(configure):
@@ -505,11 +520,78 @@ def test_a_failure_that_only_the_worker_sees_is_an_event_of_its_log(configure):
 
     (event,) = errors(sent)
     assert event["logger"] == "django_delayq.worker"
-    assert "returned a generator" in event["exception"]["values"][-1]["value"]
+    (value,) = event["exception"]["values"]
+    assert "returned a generator" in value["value"]
+    assert value["mechanism"] == {"type": "delayq", "handled": False}
+    assert event["tags"] == tags_of(forget_to_loop)
     # Sentry groups events by the format of their message, and shows that as their title.
     assert event["logentry"]["message"].startswith(
         f"job=%s task={forget_to_loop.name} outcome=dead attempt=%s"
     )
+
+
+@delayed_task(on_expiry="dead", expires=1)
+def too_late():
+    pass
+
+
+def test_a_job_that_expires_as_a_dead_letter_is_an_event_with_its_tags(configure):
+    with sentry(configure) as sent, frozen_queue() as q:
+        job = too_late.schedule(0)
+        pause("default")
+        q.advance(10)
+        resume("default")
+        q.run_due()
+        assert job.refresh() is State.DEAD
+
+    (event,) = errors(sent)
+    assert event["contexts"]["delayq"] == {"job": job.id}
+    assert event["tags"] == tags_of(too_late)
+
+
+@pytest.mark.parametrize(
+    ("path", "count"),
+    [
+        ("django_delayq.context.sentry.Sentry", 0),
+        ("tests.worker.test_sentry.every_attempt", 1),
+    ],
+)
+def test_the_death_of_a_worker_process_is_an_event_only_where_a_project_asks_for_it(
+    configure, path, count
+):
+    with sentry(configure, path) as sent:
+        logging.getLogger("django_delayq.worker").error(
+            "worker process 7 was killed", extra={"delayq": {"process": 7}}
+        )
+
+    assert len(errors(sent)) == count
+
+
+def test_a_job_that_kills_its_workers_is_one_event_with_its_tags(
+    configure, program, tmp_path, queue_name
+):
+    delayq = configure()
+    delayq["CONTEXT"] = ["django_delayq.context.sentry.Sentry"]
+    delayq["WORKER"] = {"MAX_KILLS": 0}
+    path = tmp_path / "sentry"
+    job = schedule(die.using(queue=queue_name), 0)
+    worker = program(
+        "--queue",
+        queue_name,
+        environment={
+            "WORKER_TEST_APPS": "tests.worker.sentried",
+            ENVIRONMENT: str(path),
+        },
+    )
+    worker.wait_for_log("was killed by signal 9")
+    wait_until(lambda: job.refresh() is State.DEAD, description="it is dead")
+    wait_until(path.exists, description="something is sent")
+    worker.stop()
+
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    (event,) = [each["item"] for each in lines if each["type"] == "event"]
+    assert event["contexts"]["delayq"] == {"job": job.id}
+    assert event["tags"] == {"delayq.queue": queue_name, "delayq.task": die.name}
 
 
 def test_a_job_that_the_worker_gives_back_is_no_failure(configure):
