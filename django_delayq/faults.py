@@ -55,6 +55,12 @@ def describe_fault(error: Exception) -> Fault:
     return Fault(what, message, hint)
 
 
+def fault_line(error: Exception) -> str:
+    """Say in one line of a log what an error means, what to do, and its own text."""
+    fault = describe_fault(error)
+    return f"{fault.what} {fault.hint} ({fault.message})"
+
+
 def is_misconfigured(error: Exception) -> bool:
     """Return whether only another ``DELAYQ['CONNECTION']``, or another account on the server, helps."""
     return isinstance(
@@ -174,8 +180,9 @@ def _meaning(error: Exception, message: str) -> tuple[str, str]:
         return (
             gettext("The server does not answer."),
             gettext(
-                "Is the server of DELAYQ['CONNECTION'] up, and can it be reached from here? Jobs that are scheduled stay"
-                " on it; workers go on as soon as it is back."
+                "Is the server of DELAYQ['CONNECTION'] up, and can it be reached from here? If the URL begins with"
+                " rediss://, does the server speak TLS? Jobs that are scheduled stay on it; workers go on as soon as it"
+                " is back."
             ),
         )
     if isinstance(error, TryAgainError):

@@ -13,6 +13,7 @@ from django_delayq.clock import boottime_ms, monotonic_ms
 from django_delayq.conf import WorkerSettings
 from django_delayq.delivery import claiming
 from django_delayq.delivery.claiming import Claimed, Limited, Mode
+from django_delayq.faults import fault_line
 from django_delayq.logs import get_log
 from django_delayq.redaction import redact
 from django_delayq.waiting.alarm import Alarm
@@ -160,7 +161,7 @@ class Claiming:
             logger.error(
                 "queue %s cannot be served, trying again: %s",
                 queue.settings.name,
-                redact(str(error)),
+                fault_line(error) if is_of_node(error) else redact(str(error)),
                 exc_info=not isinstance(error, RedisError),
             )
         queue.problem = str(error)

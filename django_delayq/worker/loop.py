@@ -20,7 +20,7 @@ from django_delayq.delivery.claiming import LOOKS_A_LEASE
 from django_delayq.delivery.periods import CHANGED
 from django_delayq.delivery.workers import ORDERED
 from django_delayq.exceptions import DelayqError
-from django_delayq.faults import describe_fault
+from django_delayq.faults import fault_line
 from django_delayq.jobs.stopping import Stop
 from django_delayq.logs import get_log
 from django_delayq.waiting.alarm import CAP_MS, Alarm
@@ -346,12 +346,9 @@ class ClaimLoop:
         self._threads.wake()
         self._outage.note_error(error)
         if self._outage.is_hopeless:
-            fault = describe_fault(error)
             logger.error(
-                "the server has refused every connection since this worker was started, so it ends: %s %s (%s)",
-                fault.what,
-                fault.hint,
-                fault.message,
+                "the server has refused every connection since this worker was started, so it ends: %s",
+                fault_line(error),
             )
             self.is_refused = True
             self.stop(0.0)

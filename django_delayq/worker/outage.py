@@ -1,5 +1,6 @@
 """Whether the server serves this process, as last logged, and how long to wait before asking it again."""
 
+import logging
 from enum import Enum, auto
 
 from django_delayq import faults
@@ -81,19 +82,11 @@ class Outage:
         if service is self._service:
             return
         self._service = service
-        fault = faults.describe_fault(error)
-        if is_misconfigured:
-            logger.error(
-                "the server does not serve, trying again until it does: %s %s (%s)",
-                fault.what,
-                fault.hint,
-                fault.message,
-            )
-        else:
-            logger.warning(
-                "the server does not serve, trying again until it does: %s",
-                fault.message,
-            )
+        logger.log(
+            logging.ERROR if is_misconfigured else logging.WARNING,
+            "the server does not serve, trying again until it does: %s",
+            faults.fault_line(error),
+        )
 
     @property
     def is_hopeless(self) -> bool:

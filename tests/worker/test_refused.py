@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 from redis.exceptions import AuthenticationError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from django_delayq import schedule
 from django_delayq.clients.clients import own_clients
 from django_delayq.delivery.states import State
-from django_delayq.faults import is_refused
+from django_delayq.faults import describe_fault, is_refused
 from django_delayq.worker import outage
 from django_delayq.worker.outage import REFUSED_MS, Outage
 from django_delayq.worker.process import REFUSED
@@ -78,6 +79,48 @@ def test_another_error_in_between_begins_the_time_again(clock: list[float]) -> N
     it.note_error(refusal)
 
     assert not it.is_hopeless
+
+
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [
+        (
+            RedisConnectionError("Error 111 connecting to h:6379. Connection refused."),
+            "Is the server of DELAYQ['CONNECTION'] up",
+        ),
+        (
+            RedisConnectionError("Error -2 connecting. Name or service not known."),
+            "Is the server of DELAYQ['CONNECTION'] up",
+        ),
+        # What a server without TLS makes of a handshake.
+        (
+            RedisTimeoutError("Timeout connecting to server"),
+            "If the URL begins with rediss://, does the server speak TLS?",
+        ),
+        # What a server with TLS makes of plain text.
+        (
+            RedisConnectionError("Error while reading: Connection reset by peer"),
+            "ask for what DELAYQ['CONNECTION'] does not have: a password, TLS (rediss://)",
+        ),
+        (
+            AuthenticationError("WRONGPASS"),
+            "Check user and password in DELAYQ['CONNECTION']",
+        ),
+    ],
+    ids=str,
+)
+def test_an_outage_is_logged_once_with_what_to_check(
+    error: Exception, hint: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    it = Outage(1_000, Flag())
+
+    it.note_error(error)
+    it.note_error(error)
+
+    (record,) = caplog.records
+    assert hint in record.getMessage()
+    assert f"({error})" in record.getMessage()
+    assert "CONNECTION" in describe_fault(error).hint
 
 
 @pytest.mark.parametrize("by", ["this", "another"])
