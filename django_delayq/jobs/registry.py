@@ -55,12 +55,15 @@ def get_task(name: str) -> TaskDefinition:
     try:
         return _tasks[name]
     except KeyError:
+        if "<locals>" in name:
+            hint = " A task defined in a function cannot be imported by a worker; define it at the top of a module."
+        else:
+            hint = (
+                f"{_suggestion(name)} Put it in tasks.py of an app in INSTALLED_APPS, name its module in DELAYQ['MODULES'],"
+                f" or give name={show(name)} to the function that replaced it; a worker that has it runs its jobs."
+            )
         raise TaskNotFound(
-            f"no task is registered as {show(name)}."
-            + _suggestion(name)
-            + f" Put it in tasks.py of an app in INSTALLED_APPS, name its module in DELAYQ['MODULES'], or give name={show(name)} to the function that replaced it;"
-            " a worker that has it runs its jobs.",
-            name,
+            f"no task is registered as {show(name)}.{hint}", name
         ) from None
 
 

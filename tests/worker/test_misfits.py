@@ -140,6 +140,27 @@ def test_job_that_no_code_takes_goes_to_quarantine_with_the_reason(
         assert [each.outcome for each in q.run_due()] == ["succeeded"]
 
 
+def test_job_of_a_task_that_is_defined_in_a_function_is_held_with_that_reason() -> None:
+    @delayed_task
+    def inner() -> None: ...
+
+    why = "A task defined in a function cannot be imported by a worker; define it at the top of a module"
+    with frozen_queue() as q:
+        job = inner.schedule(0)
+        registry._tasks.pop(inner.name)
+        q.run_due()
+
+        assert job.refresh() is State.HELD
+        assert job.error is not None
+        assert why in job.error["error"]
+
+        q.advance(minutes=16)
+
+        assert job.refresh() is State.QUARANTINED
+        assert f"{why}. It was held" in job.error["error"]
+        assert "Put it in tasks.py" not in job.error["error"]
+
+
 @pytest.mark.parametrize("why", ["HOLD_UNKNOWN is 0", "too many names"])
 def test_job_that_cannot_be_held_goes_to_quarantine(
     deploy: Any, settings: Any, ran: list[Any], why: str
