@@ -1,12 +1,16 @@
 """Releases held jobs that this process can run by now, as many as it can soon start."""
 
+from collections.abc import Sequence
+
 from redis.client import Redis
 
 from django_delayq.calls.running import run
 from django_delayq.conf import QueueSettings, get_keyring
 from django_delayq.delivery import holding, limiting, pausing
+from django_delayq.delivery.claiming import EndedHere
 from django_delayq.jobs.registry import all_tasks, find_task, get_handler
 from django_delayq.logs import get_log
+from django_delayq.redaction import show
 from django_delayq.worker import telling
 from django_delayq.worker.pausing import Pauses
 
@@ -16,6 +20,8 @@ logger = get_log("django_delayq.worker")
 LOOK_AT_HELD_MS = 5_000.0
 #: How many different calls it looks at, from the first and from the cursor on, among those that other code did not take.
 MOST_SHAPES = 1_000
+#: Ids in one line of the log, at most.
+MOST_IDS = 10
 
 
 class HeldJobs:
@@ -70,12 +76,7 @@ class HeldJobs:
             self.next_ms = now_ms
         if reply.ends:
             telling.tell_ends(settings.name, reply.ends)
-        if reply.quarantined:
-            logger.error(
-                "queue %s: %d jobs went to quarantine: they were held, and no worker that can run them came in time",
-                settings.name,
-                reply.quarantined,
-            )
+        _log_quarantined(settings.name, reply.ends)
         return reply.released + loosened.released > 0
 
     def _fitting_names(self) -> list[str]:
@@ -91,6 +92,23 @@ class HeldJobs:
             )
             names |= run(self._client, call).counts
         return [name for name in names if _takes_call_held_as(name)]
+
+
+def _log_quarantined(queue: str, ends: Sequence[EndedHere]) -> None:
+    """Log a line for each task and reason."""
+    ids: dict[tuple[str, str], list[str]] = {}
+    for end in ends:
+        ids.setdefault((end.task, end.why), []).append(f"{queue}:{end.token}")
+    for (task, why), its in ids.items():
+        more = len(its) - MOST_IDS
+        logger.error(
+            "queue %s: no worker came in time that can run %s, so these jobs went to quarantine: %s%s. Reason: %s",
+            queue,
+            show(task) if task else "a job without a task",
+            ", ".join(its[:MOST_IDS]),
+            f" and {more} more" if more > 0 else "",
+            why,
+        )
 
 
 def _takes_call_held_as(name: str) -> bool:

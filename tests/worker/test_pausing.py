@@ -388,13 +388,13 @@ def test_held_jobs_whose_resume_broke_off_are_released_by_a_worker(
 
 
 def test_jobs_of_unknown_tasks_are_quarantined_in_time_though_another_is_paused(
-    configure, work, queue_name, monkeypatch
+    configure, work, queue_name, monkeypatch, caplog
 ):
     monkeypatch.setattr(held, "LOOK_AT_HELD_MS", 10.0)
     configure({}, worker={"HOLD_UNKNOWN": 0.05})
     pause(queue_name, task=tasks.note)
     schedule(tasks.note.using(queue=queue_name), 0)
-    schedule(tasks.nothing.using(queue=queue_name), 0)
+    unknown = schedule(tasks.nothing.using(queue=queue_name), 0)
     monkeypatch.delitem(registry._tasks, tasks.nothing.name)
     work()
 
@@ -402,3 +402,6 @@ def test_jobs_of_unknown_tasks_are_quarantined_in_time_though_another_is_paused(
         return counts(queue_name).quarantined == 1 and counts(queue_name).held == 1
 
     wait_until(quarantined, description="the unknown one is in quarantine")
+    # The log names the task and the job.
+    line = f"that can run {tasks.nothing.name!r}, so these jobs went to quarantine: {unknown.id}. Reason: TaskNotFound"
+    wait_until(lambda: line in caplog.text, description="the log says so")
