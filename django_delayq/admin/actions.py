@@ -78,7 +78,7 @@ ACTIONS = {
             "reschedule",
             gettext_lazy("Reschedule"),
             ngettext_lazy("Reschedule {count} job?", "Reschedule {count} jobs?"),
-            gettext_lazy("All of them get the same start time. Jobs that run keep going."),
+            gettext_lazy("The start time becomes the one given here. Jobs that run keep going."),
             ngettext_lazy("{count} job is rescheduled.", "{count} jobs are rescheduled."),
             _WAITING,
             lambda pages, said: bulk.rescheduling(pages),

@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from django.utils import timezone
 from django.utils.formats import number_format
 from django.utils.functional import Promise
 from django.utils.translation import gettext
@@ -82,7 +83,7 @@ def bars_ahead(
     total = sum(counts)
     rows = [
         [
-            gettext("until {time}").format(time=relative_text((n + 1) * unit_ms)),
+            relative_text((n + 1) * unit_ms),
             number_text(count),
         ]
         for n, count in enumerate(counts)
@@ -96,7 +97,7 @@ def bars_ahead(
         key,
         title,
         summary if total else gettext("Nothing is due in this time."),
-        [gettext("When"), gettext("Due")],
+        [gettext("Until"), gettext("Due")],
         rows,
         bars=_bars([(count, 0) for count in counts])[0],
         grid=_counts_grid(max(counts, default=0)),
@@ -127,14 +128,14 @@ def bars_of_runs(key: str, title: Text, series: Series) -> Chart:
             for each in figures
         ]
     )
-    summary = gettext("{runs} runs, {failed} of them failed").format(
+    summary = gettext("{runs} in all, {failed} failed").format(
         runs=number_text(runs), failed=number_text(failed)
     )
     return Chart(
         key,
         title,
         summary if rows else gettext("Nothing ran in this time."),
-        [gettext("From"), gettext("Runs"), gettext("Failed")],
+        [_since_head(), gettext("Runs"), gettext("Failed")],
         rows,
         bars=plain,
         hatched=hatched,
@@ -170,7 +171,7 @@ def lines_of_times(
         key,
         title,
         summary if rows else gettext("Nothing was measured in this time."),
-        [gettext("From"), gettext("Half within"), gettext("99 of 100 within")],
+        [_since_head(), gettext("Half within"), gettext("99 of 100 within")],
         rows,
         lines=[
             _line(gettext("50 %"), [p50 for p50, _ in found], low, high),
@@ -183,6 +184,12 @@ def lines_of_times(
         grid=_times_grid(low, high) if rows else [],
         ticks=_ticks_behind(series),
     )
+
+
+def _since_head() -> str:
+    """Name the column of times, and their zone."""
+    since = gettext("From")
+    return f"{since} ({timezone.get_current_timezone_name()})"
 
 
 def _number(value: float) -> str:

@@ -99,7 +99,7 @@ def test_figures_of_the_last_minutes_are_shown(browser: Client, queue: Queue) ->
         assert unit == "ms"
         assert 4 <= float(number) <= 6.25
     runs = chart(page, "runs")
-    assert "1,207 runs, 30 of them failed" in runs.summary
+    assert "1,207 in all, 30 failed" in runs.summary
     assert [each[1:] for each in runs.rows] == [["1,200", "30"], ["7", "0"]]
     assert runs.bars.count("M") == 2
     assert runs.hatched.count("M") == 1
@@ -123,7 +123,7 @@ def test_pictures_go_back_as_far_as_one_asks(
 
     page = overview(browser, span=span)
 
-    assert f"{runs} runs" in chart(page, "runs").summary
+    assert f"{runs} in all" in chart(page, "runs").summary
     assert row_of(page, queue)["runs"] == 5
 
 
@@ -143,7 +143,7 @@ def test_pictures_are_of_all_queues_or_of_one(
 
     for page, due, runs in ((both, 2, 5), (one, 1, 3)):
         assert f"{due} due" in chart(page, "ahead-hour").summary
-        assert f"{runs} runs" in chart(page, "runs").summary
+        assert f"{runs} in all" in chart(page, "runs").summary
     assert f'<option value="{other.name}" selected>' in one.content.decode()
     assert overview(browser, queue="nobody", span="nothing").context["chosen"] == ""
 
@@ -160,7 +160,7 @@ def test_what_is_coming_is_counted_by_when_it_is_due(
     assert [row[1] for row in chart(page, "ahead-hour").rows] == ["3", "1"]
     assert [row[1] for row in chart(page, "ahead-day").rows] == ["4", "1"]
     assert [row[1] for row in chart(page, "ahead-weeks").rows] == ["5", "1"]
-    assert chart(page, "ahead-hour").rows[0][0] == "until in 2 min"
+    assert chart(page, "ahead-hour").rows[0][0] == "in 2 min"
 
 
 def test_empty_pictures_say_so(browser: Client, queue: Queue) -> None:
@@ -440,6 +440,16 @@ def test_pages_that_refresh_themselves_have_the_script(
 )  # fmt: skip
 def test_axis_ends_at_a_round_number(most: int, top: int) -> None:
     assert charts._nice(most) == top
+
+
+def test_table_of_a_picture_names_the_zone(queue: Queue, settings: Any) -> None:
+    settings.TIME_ZONE = "Asia/Kathmandu"
+    living.measure_an_hour(queue)
+    series = queue_statistics([queue.name], minutes=60)[queue.name]
+
+    drawn = charts.bars_of_runs("runs", "Runs", series)
+
+    assert drawn.heads[0] == "From (Asia/Kathmandu)"
 
 
 def test_bars_stay_within_the_picture(browser: Client, queue: Queue) -> None:

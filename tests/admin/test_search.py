@@ -51,6 +51,15 @@ def test_pages_of_all_queues_lead_to_each_other(
         assert f'<li><a href="{url(other)}">' in page
 
 
+def test_fields_of_times_name_the_zone(browser: Client, settings: Any) -> None:
+    settings.TIME_ZONE = "Asia/Kathmandu"
+
+    page = content_of(browser.get(url("search")))
+
+    assert "Due from (Asia/Kathmandu):" in page
+    assert "until before (Asia/Kathmandu):" in page
+
+
 def test_jobs_are_found_by_state_and_queue(browser: Client, queue: Queue) -> None:
     waits, dead, held = queue.schedule(), queue.dead(1), queue.held(2)
 

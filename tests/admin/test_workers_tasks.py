@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.contrib.admin.models import CHANGE, LogEntry
@@ -62,6 +63,18 @@ def test_process_is_shown_with_what_it_runs(browser: Client, queue: Queue) -> No
     link = f'<a href="{url("job", queue.name, job)}">shop.tasks.send_reminder</a>'
     assert link in page.content.decode()
     assert browser.get(url("job", queue.name, job)).status_code == 200
+
+
+def test_next_moments_of_tasks_name_the_zone(
+    browser: Client, queue: Queue, settings: Any
+) -> None:
+    settings.TIME_ZONE = "Asia/Kathmandu"
+    living.serve(queue, queue.running(17).token)
+    living.measure_an_hour(queue)
+
+    page = content_of(browser.get(url("tasks")))
+
+    assert "Next periodic (Asia/Kathmandu)" in page
 
 
 def test_many_processes_are_paged_and_those_that_are_not_read_are_counted(
