@@ -107,9 +107,9 @@ def main() -> None:
                 _say(f"half of the limit is {rate:,.0f} jobs a second")
                 for node in nodes_of(servers):
                     node.client().flushall()
+            report = soak(options, servers, rate, Path(folder) / "soak", interrupts)
         except (Interrupted, ProcessEnded) as error:
             sys.exit(f"there is nothing to judge: {error}")
-        report = soak(options, servers, rate, Path(folder) / "soak", interrupts)
     publish(report, options.output)
     if any(finding.holds is False for finding in report.findings):
         sys.exit(1)
@@ -138,9 +138,11 @@ def soak(
     with _setting(servers, folder, options.longest, interrupts) as setting:
         setting.begin(rate)
         try:
-            while (left_s := options.seconds - setting.spent_s) > 0:
-                setting.sleep(min(options.every, left_s))
+            at_s = 0.0
+            while at_s < options.seconds:
+                setting.sleep(min(options.every, options.seconds - at_s))
                 samples.append(setting.sample())
+                at_s = samples[-1].at_s
                 _tell(samples[-1], options.seconds)
             setting.stop_producing()
             _say("the producer has stopped; what waits comes to its end")
@@ -250,7 +252,11 @@ class Setting:
         self.server_name = f"{servers.kind} {'.'.join(map(str, servers.version))}"
 
     def begin(self, rate: float) -> None:
-        """Start the producer once all worker processes claim."""
+        """Start the producer once all worker processes claim. Time counts from its first job.
+
+        Raises:
+            Interrupted, ProcessEnded: before that.
+        """
         from django_delayq.jobs.workers import workers
 
         wait_until(
@@ -268,19 +274,17 @@ class Setting:
         )
         for name, process in (("producer", self._producer), ("worker", self._worker)):
             self._ends[os.pidfd_open(process.pid)] = name
+        while not self.ledger.events[Event.STORED]:
+            self.sleep(0.05)
+            self.ledger.read()
         self._watcher = Watcher()
         self._watcher.start()
-        self._began = time.monotonic()
         pids = {
             **names_of(nodes_of(self._servers)),
             "producer": self._producer.pid,
             "supervisor": self._worker.pid,
         }
         self._sampler = Sampler(self._nodes, self.ledger, self._watcher, pids)
-
-    @property
-    def spent_s(self) -> float:
-        return time.monotonic() - self._began
 
     def sleep(self, seconds: float) -> None:
         """Let time pass.
