@@ -251,6 +251,10 @@ class _Commit:
         self.failures = failures
         try:
             run()
+        except BaseException:
+            # It hides ours from whoever committed.
+            failures.log()
+            raise
         finally:
             self.failures = before
         failures.check()
@@ -275,7 +279,10 @@ class _Failures:
         except Exception as error:
             self._failed.append((jobs, error))
             self._took_ms += monotonic_ms() - begun_ms
-            # If a foreign hook raises as well, its error hides the one that `check` raises.
+
+    def log(self) -> None:
+        """Log the errors, which `check` would raise."""
+        for jobs, error in self._failed:
             logger.error(
                 "the transaction is committed, but sending its %s failed: %s",
                 _named(jobs),

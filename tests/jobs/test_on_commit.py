@@ -548,6 +548,16 @@ def test_failure_after_the_commit_is_raised_and_names_the_job(queue: str) -> Non
     assert Group.objects.filter(name="committed").exists()
 
 
+@pytest.mark.usefixtures("unreachable")
+def test_failure_that_is_raised_after_the_commit_is_not_logged_as_well(
+    queue: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(Exception, match="Error"), transaction.atomic():
+        schedule(on(queue), LATER, 1)
+
+    assert [each for each in caplog.records if each.name == "django_delayq"] == []
+
+
 def test_job_that_failed_to_be_sent_can_be_sent_again(
     settings: Any, queue: str, hand: Hand
 ) -> None:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 import sentry_sdk
+from django.db import transaction
 from sentry_sdk.integrations.dedupe import DedupeIntegration
 from sentry_sdk.integrations.logging import LoggingIntegration
 from sentry_sdk.transport import Transport
@@ -278,6 +279,19 @@ def test_the_error_of_a_call_that_schedules_has_no_sensitive_value(
     frames = event["exception"]["values"][-1]["stacktrace"]["frames"]
     # What surrounds the value stays.
     assert call.__name__ in [frame["function"] for frame in frames]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_job_that_a_commit_cannot_send_is_one_event(configure, settings):
+    with sentry(configure) as sent:
+        settings.DELAYQ = settings.DELAYQ | {"CONNECTION": "unix:///dev/null/nobody"}
+        try:
+            with transaction.atomic():
+                _not_stored(TOKEN)
+        except Exception as error:
+            sentry_sdk.capture_exception(error)
+
+    assert len(errors(sent)) == 1
 
 
 def test_contexts_are_there_before_the_first_call(configure):
