@@ -698,12 +698,15 @@ class Attempt:
             self.when = decision.when or self._backoff(failures)
             self.verdict = Verdict.RETRY
             # It is a decision: where the task took it is no news for the log.
-            self.exception = None
+            self.exception, self.masked = None, ""
         else:
             text += f"; this was attempt {failures}, and max_attempts is {most}"
             self._reject(Verdict.BURY, decision, kind="failed", text=text)
-            if not self.masked:
-                self.exception = _cause_of(decision)
+            cause = _cause_of(decision)
+            if not self.secrets:
+                self.exception = cause
+            else:
+                self.masked = "" if cause is None else traceback_of(cause, self.secrets)
 
     def _reject(
         self, verdict: Verdict, error: BaseException, *, kind: str, text: str = ""
@@ -880,7 +883,7 @@ class Attempt:
             text += " (its lease ended before it did, so this end changes nothing; it may run elsewhere)"
         if self.masked:
             text += "\n%s"
-            args.append(self.masked)
+            args.append(self.masked.rstrip("\n"))
         exc_info = None
         if exception is not None:
             exc_info = (type(exception), exception, exception.__traceback__)

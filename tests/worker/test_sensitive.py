@@ -252,6 +252,32 @@ def test_decision_that_quotes_the_value_is_masked(
     assert "s3cret" not in f"{dead.error}{caplog.text}"
 
 
+@pytest.mark.parametrize("sensitive", [(), ("token",)])
+def test_log_has_no_traceback_of_a_retry_and_that_of_what_is_behind_the_last_one(
+    caplog: pytest.LogCaptureFixture, sensitive: tuple[str, ...]
+) -> None:
+    def insist(token: str) -> None:
+        try:
+            raise Refused("behind it")
+        except Refused as error:
+            raise Retry(0) from error
+
+    caplog.set_level(logging.WARNING, "django_delayq.worker")
+    task = delayed_task(
+        name=f"insist on {sensitive}", sensitive=sensitive, max_attempts=2
+    )(insist)
+    with frozen_queue() as q:
+        task.schedule(0, "s3cret")
+        q.run_due()
+        q.run_due()
+
+    retried, dead = map(logging.Formatter().format, caplog.records)
+    assert "Traceback" not in retried
+    assert dead.endswith("Refused: behind it")
+    assert "insist" in dead
+    assert "direct cause" not in dead
+
+
 def test_search_by_text_passes_over_the_value() -> None:
     with frozen_queue():
         job = refuse.schedule(3600, 4711, "s3cret")
