@@ -312,13 +312,28 @@ def test_first_screen_of_the_readme_does_what_it_says(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT))
 )
-def test_settings_of_a_page_are_valid(document: Path) -> None:
+def test_settings_of_a_page_are_valid_and_keep_what_the_reader_has(
+    document: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JOBS_KEY", "a secret that the pages only name")
+    had: dict[str, Any] = {
+        "CONNECTION": "redis://localhost:6379/0",
+        "QUEUES": {"default": {}, "mail": {}},
+        "KEEP_ENDED": 100,
+    }
+    # The other pages add to what these two begin with, or list.
+    is_first = document in (README, ROOT / "docs" / "settings.md")
+    said: dict[str, Any] = {"INSTALLED_APPS": [], "DELAYQ": {} if is_first else had}
     for block in blocks_of(document):
         if block.path != "settings.py":
             continue
-        said: dict[str, Any] = {"INSTALLED_APPS": []}
+        keys, queues = {*said["DELAYQ"]}, {*said["DELAYQ"].get("QUEUES", {})}
+
         exec(block.text, said)
-        assert list(conf.find_problems(said.get("DELAYQ", {}))) == [], block.text
+
+        assert list(conf.find_problems(said["DELAYQ"])) == [], block.text
+        assert keys <= {*said["DELAYQ"]}, block.text
+        assert queues <= {*said["DELAYQ"].get("QUEUES", {})}, block.text
 
 
 @pytest.mark.parametrize(

@@ -350,7 +350,9 @@ def _advise_settings(survey: Survey, name: str) -> Iterator[str]:
 
 
 def setting(name: str, options: dict[str, str]) -> str:
-    return f'  DELAYQ = {{"QUEUES": {json.dumps({name: options}, ensure_ascii=False)}}}'
+    # Not the whole dict: somebody types it below the settings that are there.
+    names, values = (json.dumps(each, ensure_ascii=False) for each in (name, options))
+    return f'  DELAYQ["QUEUES"][{names}] = {values}'
 
 
 def describe_plan(survey: Survey, target: FrameFormat, is_drop: bool) -> Iterator[str]:
