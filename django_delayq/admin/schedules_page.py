@@ -12,7 +12,7 @@ from django.utils.translation import gettext, gettext_lazy
 from django_delayq.admin.visit import Visit, queue_of
 from django_delayq.conf import QueueSettings
 from django_delayq.exceptions import DelayqError, InvalidSchedule
-from django_delayq.jobs.moments import cron
+from django_delayq.jobs.moments import Cron, cron
 from django_delayq.jobs.pausing import MAX_REASON
 from django_delayq.jobs.schedules import Schedule, get_schedule, get_schedules
 from django_delayq.showing.display import clean
@@ -38,6 +38,8 @@ class Row:
     is_paused: bool
     is_overridden: bool
     is_deletable: bool
+    #: Name of the time zone of a cron expression; "": the project's.
+    tz: str
     #: The job of the next moment; "": none waits.
     job_id: str
 
@@ -90,6 +92,7 @@ def row_of(schedule: Schedule) -> Row:
         schedule.is_paused,
         schedule.is_overridden,
         schedule.is_stored or schedule.is_orphan,
+        (isinstance(schedule.when, Cron) and schedule.when.tz) or "",
         schedule.job_id,
     )
 

@@ -117,6 +117,7 @@ def test_schedule_is_paused_resumed_and_fired(browser: Client, queue: Queue) -> 
     assert (found.paused_by, found.paused_reason) == ("user0", "the <b>bank</b>")
     assert messages_of(page) == ["Schedule <daily> is paused."]
     assert "by user0: the <b>bank</b>" in content_of(page)
+    assert "would come:" in content_of(page)
     page = post(browser, queue, "fire")
     (job,) = find_jobs(queue=queue.name)
     assert messages_of(page) == [
@@ -126,12 +127,26 @@ def test_schedule_is_paused_resumed_and_fired(browser: Client, queue: Queue) -> 
         "Schedule <daily> is resumed."
     ]
     assert not get_schedule("<daily>", queue.name).is_paused
+    assert "would come:" not in content_of(page_of(browser, queue))
 
     entries = LogEntry.objects.order_by("pk")
     assert [entry.action_flag for entry in entries] == [CHANGE] * 3
     assert entries[0].change_message == (
         "Pause schedule <daily>. → Schedule <daily> is paused."
     )
+
+
+def test_change_of_moments_begins_with_the_zone_of_the_schedule(
+    browser: Client, queue: Queue
+) -> None:
+    task = define(queue, name="<daily>")
+    for name, when in (("own", cron("0 1 * * *")), ("hourly", HOURLY)):
+        store_schedule(name, task, when, queue=queue.name)
+
+    page = page_of(browser, queue).content.decode()
+
+    fields = re.findall(r'name="tz" value="([^"]*)" placeholder', page)
+    assert sorted(fields) == ["", "", "Europe/Berlin"]
 
 
 def test_schedule_gets_other_moments_and_its_own_again(
