@@ -11,6 +11,7 @@ from django_delayq.jobs.commit import is_alias
 from django_delayq.jobs.registry import all_tasks
 from django_delayq.outbox.relay import databases as with_tables
 from django_delayq.outbox.relay import has_table
+from django_delayq.outbox.writing import migrating
 
 
 def check_tables(
@@ -32,7 +33,7 @@ def check_tables(
                 continue
             what, hint = (
                 "has no tables of django_delayq.outbox",
-                f"Run manage.py migrate delayq_outbox --database {alias}.",
+                f"Run {migrating(alias)}.",
             )
         except (DatabaseError, InterfaceError) as error:
             what, hint = (

@@ -12,6 +12,7 @@ from django_delayq.jobs.commit import is_alias
 from django_delayq.logs import get_log
 from django_delayq.outbox.epoch import EpochMs
 from django_delayq.outbox.models import InboxRow
+from django_delayq.outbox.writing import noting_migration
 from django_delayq.redaction import show
 
 logger = get_log("django_delayq.outbox")
@@ -51,7 +52,8 @@ def run_once(job_id: str, using: str, call: Callable[[], Any]) -> Any:
     try:
         with transaction.atomic(using=using):
             # Beside an unfinished run of the same job this waits for its end: the row is there, or it was taken back.
-            InboxRow(job=name_of(job_id)).save(force_insert=True, using=using)
+            with noting_migration(using, InboxRow._meta.db_table):
+                InboxRow(job=name_of(job_id)).save(force_insert=True, using=using)
             is_first, begun_on = True, connection.connection
             value = call()
             if _has_ended(connection, begun_on):

@@ -13,7 +13,6 @@ from django.db.utils import DatabaseError, InterfaceError
 from redis.exceptions import RedisError
 
 from django_delayq.clock import monotonic_ms
-from django_delayq.jobs.outbox import ADVICE
 from django_delayq.logs import get_log
 from django_delayq.outbox import inbox
 from django_delayq.outbox.models import InboxRow
@@ -24,6 +23,7 @@ from django_delayq.outbox.relay import (
     databases,
     has_table,
 )
+from django_delayq.outbox.writing import migrating
 from django_delayq.redaction import redact
 
 logger = get_log("django_delayq.outbox")
@@ -221,12 +221,9 @@ class _Database:
             text, level = str(error), logger.info
             wait_ms, kind = LONGEST_MS, "replica"
         elif is_database and self._lacks_table():
-            text = f"it has no table {InboxRow._meta.db_table}: {ADVICE}"
+            text = f"it has no table {InboxRow._meta.db_table}: run {migrating(self._alias)}"
             if self._alias != DEFAULT_DB_ALIAS:
-                text += (
-                    ", with --database; or have allow_migrate() of a router say that this database has none, if no job is to"
-                    " be a row there"
-                )
+                text += "; or have allow_migrate() of a router say that this database has none, if no job is to be a row there"
                 level = logger.info
             wait_ms, kind = LONGEST_MS, "table"
         if kind != self._trouble:

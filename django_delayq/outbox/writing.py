@@ -4,10 +4,18 @@ The commit is what counts: from then on the job exists, whatever becomes of this
 the wait for a worker's look.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
-from django.db import connections, router, transaction
+from django.db import (
+    OperationalError,
+    ProgrammingError,
+    connections,
+    router,
+    transaction,
+)
 from django.db.transaction import TransactionManagementError
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -63,6 +71,24 @@ def has_outbox(alias: str) -> bool:
     return mirrored is None and router.allow_migrate_model(alias, OutboxRow)
 
 
+def migrating(alias: str) -> str:
+    """Return the command for a database that lacks the tables."""
+    return f"manage.py migrate delayq_outbox --database {alias}"
+
+
+@contextmanager
+def noting_migration(alias: str, table: str) -> Iterator[None]:
+    """Note what to do on an error of a database that names a table of ours, as each does of a table that it lacks."""
+    try:
+        yield
+    except (OperationalError, ProgrammingError) as error:
+        if table in str(error):
+            error.add_note(
+                f"django-delayq: if database {alias!r} lacks the table, run {migrating(alias)}"
+            )
+        raise
+
+
 def write(job: Job[Any], commit: Commit) -> None:
     """Write the row of a prepared job, and have the commit of the transaction send the job.
 
@@ -94,9 +120,12 @@ def write(job: Job[Any], commit: Commit) -> None:
         as_bytes(b"" if beside == Beside() else msgspec.json.encode(beside)),
     )
     # As of Django's own statements, an error is no secret of whoever swallows it.
-    with transaction.mark_for_rollback_on_error(using=connection.alias):
-        with connection.cursor() as cursor:
-            cursor.execute(_insert(connection), values)
+    with (
+        noting_migration(alias, OutboxRow._meta.db_table),
+        transaction.mark_for_rollback_on_error(using=connection.alias),
+        connection.cursor() as cursor,
+    ):
+        cursor.execute(_insert(connection), values)
     hook = _Hook(job, draft)
     job.leave_to_commit(hook.awaits_commit())
     if is_awaited(commit, job.task):

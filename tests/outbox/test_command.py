@@ -1,17 +1,19 @@
 """``manage.py delayq_outbox``, and what ``manage.py check`` says of the app."""
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.apps import apps
 from django.core.management import call_command
 from django.core.management.base import CommandError
+from django.db import OperationalError
 from django.test import override_settings
 
 from django_delayq import delayed_task
 from django_delayq.checks import check_settings
-from django_delayq.outbox import checks
+from django_delayq.outbox import checks, inbox
 from django_delayq.outbox.management.commands import delayq_outbox
 from django_delayq.outbox.models import InboxRow, OutboxRow
 from tests.databases import added
@@ -70,8 +72,33 @@ def test_database_without_the_table_is_told(
 ) -> None:
     entry = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "bare")}
     with django_db_blocker.unblock(), added("bare", entry):
-        with pytest.raises(CommandError, match="no table of the outbox in 'bare'"):
+        with pytest.raises(
+            CommandError, match="no table of the outbox in 'bare'"
+        ) as told:
             call_command("delayq_outbox", database="bare")
+    assert str(told.value).endswith(
+        "run manage.py migrate delayq_outbox --database bare"
+    )
+
+
+@pytest.mark.parametrize("option", ["outbox", "once"])
+def test_error_of_a_missing_table_says_what_to_do(
+    queue: str, django_db_blocker: Any, tmp_path: Any, option: str
+) -> None:
+    @delayed_task(name="tests.outbox.bare", queue=queue, outbox=True, on_commit="bare")
+    def row() -> None: ...
+
+    calls: dict[str, Callable[[], object]] = {
+        "outbox": lambda: row.schedule(0),
+        "once": lambda: inbox.run_once("q:1", "bare", row),
+    }
+    entry = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "bare")}
+    with django_db_blocker.unblock(), added("bare", entry):
+        with pytest.raises(OperationalError, match="no such table") as failure:
+            calls[option]()
+
+    (note,) = failure.value.__notes__
+    assert note.endswith("run manage.py migrate delayq_outbox --database bare")
 
 
 def found(**settings: Any) -> list[tuple[str, str]]:

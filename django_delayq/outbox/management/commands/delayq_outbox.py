@@ -10,10 +10,10 @@ from django.utils.formats import localize
 from django.utils.translation import gettext, gettext_lazy, ngettext
 
 from django_delayq.conf import get_settings
-from django_delayq.jobs.outbox import ADVICE
 from django_delayq.management.errors import explained
 from django_delayq.management.help import CommandWithExamples
 from django_delayq.outbox.relay import Relay, Swept, databases, has_table, look
+from django_delayq.outbox.writing import migrating
 from django_delayq.redaction import redact
 
 EXAMPLES = gettext_lazy(
@@ -59,9 +59,9 @@ class Command(CommandWithExamples):
         try:
             found = [alias for alias in asked if has_table(alias)]
             if not found:
-                raise CommandError(
-                    f"no table of the outbox in {', '.join(map(repr, asked)) or 'any database'}: {ADVICE}"
-                )
+                where = ", ".join(map(repr, asked)) or "any database"
+                what = f": run {migrating(asked[0])}" if asked else ""
+                raise CommandError(f"no table of the outbox in {where}{what}")
             problems = 0
             for alias in found:
                 if options["relay"]:
