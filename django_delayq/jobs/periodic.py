@@ -4,7 +4,7 @@ What is stored of a schedule is JSON, signed with the project's key: a worker st
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from hashlib import blake2b
 from typing import Any, Literal, TypeVar, Unpack
 
@@ -22,7 +22,7 @@ from django_delayq.exceptions import (
 )
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import formats
-from django_delayq.jobs.decorator import DelayedTask
+from django_delayq.jobs.decorator import FIXED, DelayedTask
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.job import is_unicode
 from django_delayq.jobs.limit import MAX_LIMIT_KEY
@@ -43,6 +43,8 @@ CATCH_UPS = ("one", "none", "all")
 MAX_NAME = MAX_LIMIT_KEY
 #: The name of the limit by which jobs of a schedule do not overlap. No `Limit` has one with a space.
 OWN_LIMIT = "of schedule"
+#: The options of a schedule itself. The others are those of its task.
+OWN_OPTIONS = ("name", "args", "kwargs", "catch_up", "overlap")
 #: What tells a worker whose code is later: of two definitions in code, the later one holds. A worker's processes are
 #: forked after their supervisor has read the code, so all of them have the same.
 LOADED_MS = epoch_ms()
@@ -258,6 +260,8 @@ def periodic(
             " @periodic(every(timedelta(minutes=5)))"
         )
 
+    check_names(options)
+
     def decorate(task: T) -> T:
         if not isinstance(task, DelayedTask):
             raise InvalidTask(
@@ -288,6 +292,21 @@ def periodic(
         return task
 
     return decorate
+
+
+def check_names(options: Mapping[str, Any]) -> None:
+    """Make sure that options beside a schedule's own are options of a task.
+
+    Raises:
+        InvalidTask: one is not.
+    """
+    of_tasks = [item.name for item in fields(TaskOptions)]
+    if unknown := set(options) - set(of_tasks):
+        known = [*OWN_OPTIONS, *(name for name in of_tasks if name not in FIXED)]
+        raise InvalidTask(
+            f"unknown option {min(unknown)!r} of a schedule; known are {', '.join(known)}."
+            + conf.suggestion(min(unknown), known)
+        )
 
 
 def check_parts(

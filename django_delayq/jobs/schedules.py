@@ -768,6 +768,7 @@ def _storing(
     replace: bool,
     options: CallOptions,
 ) -> Steps[Schedule]:
+    definitions.check_names(options)
     definitions.check_parts(name, when, args, kwargs, catch_up, overlap)
     found_task = cast("DelayedTask[..., Any]", get_task(name_of(task)))
     chosen: TaskOptions = found_task.using(**options).options

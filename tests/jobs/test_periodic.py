@@ -132,7 +132,11 @@ def test_schedules_of_one_task_need_names(queue):
         ({"unique": True}, InvalidTask, "is unique, so it cannot be periodic"),
         ({"priority": 101}, InvalidTask, "priority=101"),
         ({"retry_on": ValueError}, InvalidTask, "retry_on cannot be changed"),
-        ({"colour": 5}, InvalidTask, "unknown task option 'colour'"),
+        ({"colour": 5}, InvalidTask, "unknown option 'colour' of a schedule"),
+        ({"catchup": "all"}, InvalidTask, "Did you mean 'catch_up'?"),
+        ({"overlaps": False}, InvalidTask, "known are name, args, kwargs, catch_up, o"),
+        ({"arg": [1]}, InvalidTask, "Did you mean 'args'?"),
+        ({"max_attempt": 1}, InvalidTask, "Did you mean 'max_attempts'?"),
         ({"overlap": 0}, InvalidSchedule, "give True or False"),
         (
             {"overlap": False, "limit": Limit("x", concurrency=1)},
