@@ -13,6 +13,17 @@ from django_delayq.jobs.options import Commit, TaskOptions, commit_of
 from django_delayq.redaction import show
 
 
+def name_of_djangos(task: object) -> str | None:
+    """Return the name of a task of Django's; None: it is none.
+
+    Django's own class is not imported: Django 5.2 lacks it.
+    """
+    if isinstance(task, TaskDefinition):
+        return None if task.takes_delay else task.name
+    name = getattr(task, "module_path", None)
+    return name if isinstance(name, str) and hasattr(task, "enqueue") else None
+
+
 class TaskDefinition:
     """A function with the name and the options of a task."""
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
-from typing import Any, NamedTuple, Unpack, cast
+from typing import Any, NamedTuple, Unpack
 
 import msgspec
 
@@ -24,6 +24,7 @@ from django_delayq.delivery.states import State
 from django_delayq.exceptions import (
     DelayqError,
     InvalidSchedule,
+    InvalidTask,
     NotSigned,
     ScheduleNotFound,
     TaskNotFound,
@@ -770,7 +771,11 @@ def _storing(
 ) -> Steps[Schedule]:
     definitions.check_names(options)
     definitions.check_parts(name, when, args, kwargs, catch_up, overlap)
-    found_task = cast("DelayedTask[..., Any]", get_task(name_of(task)))
+    found_task = get_task(name_of(task))
+    if not isinstance(found_task, DelayedTask):
+        raise InvalidTask(
+            f"{found_task.name!r} is a task of Django's, which has no schedules: give a @delayed_task that enqueues it"
+        )
     chosen: TaskOptions = found_task.using(**options).options
     definitions.check_options(found_task.name, chosen, overlap)
     settings = conf.get_settings()

@@ -6,6 +6,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 from django_delayq.exceptions import InvalidTask
 from django_delayq.jobs.decorator import DelayedTask
+from django_delayq.jobs.definition import name_of_djangos
 from django_delayq.jobs.job import Job
 from django_delayq.jobs.registry import get_task
 from django_delayq.jobs.sending import aschedule_many, schedule_many
@@ -100,6 +101,10 @@ def _advice(task: object) -> str:
 def _find(task: object) -> DelayedTask[Any, Any]:
     # Its own method is called, which a project's tests may have patched.
     found = get_task(task) if isinstance(task, str) else task
+    if (name := name_of_djangos(found)) is not None:
+        raise InvalidTask(
+            f"{name!r} is a task of Django's: schedule it with .using(run_after=…).enqueue(…)"
+        )
     if not isinstance(found, DelayedTask):
         raise InvalidTask(
             f"{show(task)} is not a task, so it cannot be scheduled; {_advice(task)}"

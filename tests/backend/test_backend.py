@@ -18,7 +18,7 @@ from django.db import transaction
 from redis.exceptions import ConnectionError
 
 from django_delayq import InvalidTask as NoTask
-from django_delayq import delayed_task, get_job, schedule
+from django_delayq import delayed_task, every, get_job, schedule, store_schedule
 from django_delayq.backend import DelayqBackend, DelayqTask
 from django_delayq.backend.upstream import (
     BaseTaskBackend,
@@ -87,9 +87,19 @@ def test_task_stands_in_the_registry_under_its_path() -> None:
     assert "tests.backend.samples.plain" in names
 
 
-def test_task_that_schedule_is_given_by_name_is_told_to_be_enqueued() -> None:
-    with pytest.raises(NoTask, match="is not a task"):
-        schedule("tests.backend.samples.add", 0, 1)
+@pytest.mark.parametrize("task", [samples.add, "tests.backend.samples.add"])
+def test_task_that_schedule_is_given_is_told_to_be_enqueued(task: Any) -> None:
+    with pytest.raises(NoTask) as told:
+        schedule(task, 0, 1)
+
+    assert str(told.value) == (
+        "'tests.backend.samples.add' is a task of Django's: schedule it with .using(run_after=…).enqueue(…)"
+    )
+
+
+def test_task_gets_no_stored_schedule(configure, queue_name) -> None:
+    with pytest.raises(NoTask, match="a task of Django's, which has no schedules"):
+        store_schedule("daily", "tests.backend.samples.add", every(60), args=[1])
 
 
 def test_options_of_a_call_travel_with_it(configure, queue_name) -> None:

@@ -150,6 +150,11 @@ def test_wrong_schedule_is_refused_where_it_is_written(queue, options, error, to
         define(queue, **options)
 
 
+def test_misspelt_option_of_a_stored_schedule_is_named_with_the_right_one(queue):
+    with pytest.raises(InvalidTask, match=r"Did you mean 'args'\?"):
+        store_schedule("x", define(queue), HOURLY, queue=queue, arg=[1])
+
+
 @pytest.mark.parametrize("when", [None, "* * * * *", 300, timedelta(1)])
 def test_moments_are_of_cron_or_every(queue, when):
     with pytest.raises(InvalidSchedule, match="give cron"):
