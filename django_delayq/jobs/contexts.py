@@ -177,16 +177,18 @@ def _take(each: Traveller, found: object, headers: dict[str, str]) -> None:
     headers.update(own)
 
 
-def required(
-    paths: tuple[str, ...], headers: dict[str, str], task: str
-) -> dict[str, str]:
+def required(paths: tuple[str, ...], headers: dict[str, str]) -> dict[str, str]:
     """Return what a job cannot go without, as it is too large with all that was captured."""
     prefixes = tuple(each.prefix for each in load(paths) if each.is_required)
+    return {key: text for key, text in headers.items() if key.startswith(prefixes)}
+
+
+def log_left_out(task: str) -> None:
+    """Log that a job of a task goes without what it can do without."""
     logger.warning(
         "a job of %r is too large for what was captured of its context; it goes without that, see MAX_PAYLOAD_BYTES",
         task,
     )
-    return {key: text for key, text in headers.items() if key.startswith(prefixes)}
 
 
 class Carrier(Protocol):

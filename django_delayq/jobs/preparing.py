@@ -143,8 +143,9 @@ def _within_limit(
     Raises:
         EncodeError: it is too large all the same.
     """
-    if call.headers:
-        call.headers = contexts.required(settings.context, call.headers, call.task)
+    has_context = bool(call.headers)
+    if has_context:
+        call.headers = contexts.required(settings.context, call.headers)
         codec = queue.payload_codec if queue.is_shared else None
         payload = envelopes.encode(
             call, token, queue.name, conf.get_keyring(), codec, format
@@ -154,6 +155,9 @@ def _within_limit(
             f"job of {call.task!r} has {len(payload):,} bytes, more than DELAYQ['MAX_PAYLOAD_BYTES'],"
             f" {settings.max_payload_bytes:,}; store the data elsewhere and pass its key"
         )
+    if has_context:
+        # Not before: a job that is refused goes neither with it nor without.
+        contexts.log_left_out(call.task)
     return payload
 
 
