@@ -140,13 +140,14 @@ def test_change_of_moments_begins_with_the_zone_of_the_schedule(
     browser: Client, queue: Queue
 ) -> None:
     task = define(queue, name="<daily>")
-    for name, when in (("own", cron("0 1 * * *")), ("hourly", HOURLY)):
+    stored = {"stored": cron("0 1 * * *", tz="Asia/Tokyo"), "hourly": HOURLY}
+    for name, when in stored.items():
         store_schedule(name, task, when, queue=queue.name)
 
     page = page_of(browser, queue).content.decode()
 
     fields = re.findall(r'name="tz" value="([^"]*)" placeholder', page)
-    assert sorted(fields) == ["", "", "Europe/Berlin"]
+    assert sorted(fields) == ["", "Asia/Tokyo", "Europe/Berlin"]
 
 
 def test_schedule_gets_other_moments_and_its_own_again(

@@ -221,7 +221,7 @@ def test_settings_are_held_to_what_was_found(
 
     assert told in output
     if told.startswith("{"):
-        assert f'  DELAYQ = {{"QUEUES": {{"{queue_name}": {told}}}}}' in output
+        assert f'  DELAYQ["QUEUES"]["{queue_name}"] = {told}\n' in output
 
 
 def test_queue_of_jobs_alone_needs_no_options(
@@ -231,7 +231,7 @@ def test_queue_of_jobs_alone_needs_no_options(
 
     _, output = call()
 
-    assert f'DELAYQ = {{"QUEUES": {{"{queue_name}": {{}}}}}}' in output
+    assert f'  DELAYQ["QUEUES"]["{queue_name}"] = {{}}\n' in output
 
 
 def test_codec_of_their_own_is_told(rig: Rig, call: Call) -> None:
