@@ -24,7 +24,7 @@ from django_delayq.clients.clients import own_clients
 from django_delayq.codecs.unsupported import UnsupportedCodec
 from django_delayq.database_checks import check_databases, check_room
 from django_delayq.delivery.sharding import shard_name
-from django_delayq.exceptions import DelayqError
+from django_delayq.exceptions import DelayqError, QueueNotFound
 from django_delayq.faults import describe_fault
 from django_delayq.jobs import contexts, outbox, periodic, registry
 from django_delayq.jobs import envelope as envelopes
@@ -178,7 +178,8 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckM
         elif task.options.queue not in settings.queues:
             found.append(
                 checks.Error(
-                    f"Task {task.name!r} goes to queue {task.options.queue!r}, which is not in DELAYQ['QUEUES'].",
+                    f"Task {task.name!r} goes to queue {task.options.queue!r}, which is not in DELAYQ['QUEUES']."
+                    + conf.suggestion(task.options.queue, settings.names),
                     hint=f"Add {task.options.queue!r}: {{}} to DELAYQ['QUEUES'], or correct the task's queue.",
                     id="django_delayq.E007",
                 )
@@ -242,6 +243,10 @@ def _check_schedules() -> Sequence[checks.CheckMessage]:
         try:
             periodic.check(schedule)
         except DelayqError as error:
+            is_of_task = schedule.task.options.queue == schedule.task.base.queue
+            if isinstance(error, QueueNotFound) and is_of_task:
+                # E007 names the task.
+                continue
             found.append(
                 checks.Error(
                     f"Schedule {schedule.name!r} of task {schedule.task.name!r} cannot go on: {str(error).removesuffix('.')}.",

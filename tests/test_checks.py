@@ -28,6 +28,8 @@ from django_delayq.delivery.workers import (
 )
 from django_delayq.jobs.decorator import delayed_task, queue_handler
 from django_delayq.jobs.limit import Limit
+from django_delayq.jobs.moments import cron
+from django_delayq.jobs.periodic import periodic
 from django_delayq.wire.frame import FrameFormat, pack
 from django_delayq.wire.keys import QueueKeys
 from tests.databases import added
@@ -217,10 +219,21 @@ def test_task_on_a_queue_that_is_not_there_is_told() -> None:
     assert found(DELAYQ=delayq) == [
         (
             "django_delayq.E007",
-            "Task 'tests.checks.lost' goes to queue 'emials', which is not in DELAYQ['QUEUES'].",
+            "Task 'tests.checks.lost' goes to queue 'emials', which is not in DELAYQ['QUEUES']."
+            " Did you mean 'emails'?",
             "Add 'emials': {} to DELAYQ['QUEUES'], or correct the task's queue.",
         )
     ]
+
+
+def test_schedule_of_a_queue_that_is_not_there_is_told_once() -> None:
+    @periodic(cron("0 9 * * *"))
+    @delayed_task(name="tests.checks.daily", queue="emials")
+    def daily() -> None: ...
+
+    (mistake,) = found(DELAYQ={"CONNECTION": URL, "QUEUES": {"emails": {}}})
+
+    assert mistake[0] == "django_delayq.E007"
 
 
 def test_handler_of_a_queue_that_is_not_there_is_told() -> None:

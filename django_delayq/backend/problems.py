@@ -89,7 +89,8 @@ def find_problems(
     for name in sorted(queues):
         if name not in known:
             yield checks.Error(
-                f"{where}['QUEUES'] has {show(name)}, which is not in DELAYQ['QUEUES'].",
+                f"{where}['QUEUES'] has {show(name)}, which is not in DELAYQ['QUEUES']."
+                + suggestion(name, known),
                 hint=f"Add {name!r}: {{}} to DELAYQ['QUEUES'], or take it out of {where}['QUEUES'].",
                 id="django_delayq.E021",
             )
