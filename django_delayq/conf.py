@@ -988,7 +988,10 @@ def _likeness(name: str, known: str) -> float:
     if len(parts) != len(others):
         return 0.0
     return min(
-        1.0 if part == other else difflib.SequenceMatcher(None, part, other).ratio()
+        # Two letters in the wrong order make much of a short name.
+        1.0
+        if sorted(part) == sorted(other)
+        else difflib.SequenceMatcher(None, part, other).ratio()
         for part, other in zip(parts, others, strict=True)
     )
 

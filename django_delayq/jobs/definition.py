@@ -108,7 +108,12 @@ class TaskDefinition:
                 and name not in taking.given
             )
         ]
-        close = {name: closest(name, missing) for name in unexpected}
+        # A misspelt name may be that of an optional parameter.
+        free = [
+            *missing,
+            *sorted((taking.allowed or frozenset()) - kwargs.keys() - {self.filled}),
+        ]
+        close = {name: closest(name, free) for name in unexpected}
         meant = [name for name in close.values() if name is not None]
         parts = []
         if missing:

@@ -930,6 +930,10 @@ class Job(Generic[R_co]):
     def _result(self, text: bytes | str) -> R_co:
         body = envelopes.read_result(text)
         self.state = body["state"]
+        if "error" in body and self.state is State.SUCCEEDED:
+            raise JobFailed(
+                f"job {self.id} has succeeded, but what it returned could not be kept: {body['error']}"
+            )
         if "error" in body:
             raise _error_of(self.state)(
                 f"job {self.id} is {self.state}: {body['error']}"
@@ -1056,6 +1060,10 @@ def handle_of(job_id: str) -> Job[Any]:
     if not colon or not queue or not token or not is_unicode(job_id):
         raise JobNotFound(
             f"{show(job_id)} is not a job id; one looks like 'default:0Vb3-…', as Job.id returns it"
+        )
+    if job_id != job_id.strip():
+        raise JobNotFound(
+            f"{show(job_id)} is not a job id: leave out the space around it"
         )
     return Job(conf.get_settings().queue(queue).name, token, None, [], {})
 

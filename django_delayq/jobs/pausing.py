@@ -57,6 +57,10 @@ def _for_people(value: Any) -> Any:
     return f"{in_zone(value):%Y-%m-%d %H:%M:%S %Z}"
 
 
+def _shown(until: Delay | None) -> str:
+    return str(_for_people(until)) if isinstance(until, datetime) else show(until)
+
+
 def pause(
     queue: str | None = None,
     *,
@@ -149,7 +153,7 @@ def _pausing(
         )
         if done == 0:
             raise InvalidDelay(
-                f"a pause cannot end in the past; got until={show(until)}, by the server's clock"
+                f"a pause cannot end in the past: {_shown(until)} has passed, by the server's clock"
             )
         if done < 0:
             raise InvalidArguments(

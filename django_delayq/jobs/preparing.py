@@ -13,7 +13,12 @@ from django_delayq import conf
 from django_delayq.delivery import storing
 from django_delayq.delivery.durability import Durable, as_durable
 from django_delayq.delivery.storing import NewJob
-from django_delayq.exceptions import EncodeError, InvalidArguments, InvalidTask
+from django_delayq.exceptions import (
+    EncodeError,
+    InvalidArguments,
+    InvalidDelay,
+    InvalidTask,
+)
 from django_delayq.jobs import contexts, formats
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.definition import TaskDefinition
@@ -49,7 +54,14 @@ def prepare(
 
     ``at_ms``: when it was enqueued, if its payload is to say so.
     """
-    when = parse_delay(delay, FIRST)
+    try:
+        when = parse_delay(delay, FIRST)
+    except InvalidDelay:
+        if delay is None and "delay" in kwargs:
+            raise InvalidDelay(
+                "a delay is missing; schedule() takes it first, without a name: leave out 'delay='"
+            ) from None
+        raise
     settings = conf.get_settings()
     options = task.options
     queue = settings.queues.get(options.queue)

@@ -654,6 +654,14 @@ def test_missing_argument_is_told_with_the_delay_that_took_its_place(
         "(amount=<int>, order=<int>): missing argument 'order_id', unexpected 'order';"
         " did you mean 'order_id'?"
     )
+
+    @delayed_task(queue=queue)
+    def remind(order_id: int, how: str = "mail") -> None: ...
+
+    with pytest.raises(InvalidArguments, match=r"'hwo'; did you mean 'how'\?"):
+        remind.prepare(0, 1, hwo="sms")
+    with pytest.raises(InvalidDelay, match="without a name: leave out 'delay='$"):
+        pay.schedule(delay=5, order_id=1)  # type: ignore[call-arg]
     with pytest.raises(
         InvalidDelay, match="takes it first, without a name, before the arguments of"
     ):

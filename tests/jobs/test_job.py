@@ -24,6 +24,7 @@ from django_delayq import (
 )
 from django_delayq.calls.script import load_script
 from django_delayq.delivery import binding, claiming, settling
+from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import job as job_module
 from tests.jobs import samples
 from tests.jobs.conftest import LATER
@@ -906,3 +907,22 @@ def test_wait_of_no_time_looks_once(queue: str, timeout: Any) -> None:
 
     with pytest.raises(TimeoutError, match="has not ended within"):
         job.wait(timeout)
+
+
+@pytest.mark.parametrize("text", [" default:0Vb3", "default:0Vb3\n"])
+def test_id_with_space_around_it_is_refused_for_that(text: str) -> None:
+    with pytest.raises(JobNotFound, match="leave out the space around it"):
+        get_job(text)
+
+
+def test_result_that_could_not_be_kept_is_told_as_such(queue: str) -> None:
+    job = samples.add.using(queue=queue).prepare(LATER, 1, 2)
+    text = envelopes.result_text(
+        State.SUCCEEDED, error="InvalidArguments: it is a set", at_ms=1
+    )
+
+    with pytest.raises(
+        JobFailed,
+        match=r"has succeeded, but what it returned could not be kept: InvalidArguments: it is a set",
+    ):
+        job._result(text)
