@@ -31,6 +31,9 @@ from django_delayq.wording import gettext
 #: What redis-py says of a connection that the server closed, in the middle of TLS as well.
 _CLOSED = re.compile(r"closed by server|reset by peer|Broken pipe|EOF occurred|\[SSL")
 
+#: What a server says to a connection that gave no password.
+_NO_PASSWORD = re.compile(r"Authentication required|HELLO must be called with")
+
 #: What TLS says if we do not accept the server's certificate, or the server not ours.
 _CERTIFICATE = re.compile(
     r"CERTIFICATE_VERIFY|ALERT_(?:BAD_CERTIFICATE|CERTIFICATE_|UNKNOWN_CA)"
@@ -139,6 +142,11 @@ def _meaning(error: Exception, message: str) -> tuple[str, str]:
                 "Are the Sentinels of DELAYQ['CONNECTION'] up, and can they be reached from here? Or do they ask for what"
                 " it does not have: TLS (rediss+sentinel://), or a certificate of ours (ssl_certfile and ssl_keyfile)?"
             ),
+        )
+    if isinstance(error, AuthenticationError) and _NO_PASSWORD.search(message):
+        return (
+            gettext("The server wants a password, and got none."),
+            gettext("Add user and password to DELAYQ['CONNECTION']."),
         )
     if isinstance(error, AuthenticationError | AuthorizationError):
         return (

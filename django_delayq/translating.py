@@ -36,14 +36,11 @@ STATES = {
     "unknown": pgettext_lazy("state of a job", "unknown"),
     "missing": pgettext_lazy("state of a job", "missing"),
 }
-#: What an attempt ended with, or why a job was put aside.
+#: What an attempt ended with.
 _KINDS = {
     "failed": pgettext_lazy("end of an attempt", "failed"),
     "killed": pgettext_lazy("end of an attempt", "killed"),
     "expired": pgettext_lazy("end of an attempt", "expired"),
-    "task": pgettext_lazy("why a job was put aside", "task"),
-    "payload": pgettext_lazy("why a job was put aside", "payload"),
-    "frame": pgettext_lazy("why a job was put aside", "frame"),
 }
 #: Counters of a queue that are named for no state.
 _COUNTERS = {
@@ -79,7 +76,7 @@ def state_label(state: str) -> str:
 
 
 def kind_label(kind: str) -> str:
-    """Name the end of an attempt, or why a job was put aside; one that this version does not know keeps its name."""
+    """Name the end of an attempt; one that this version does not know keeps its name."""
     return str(_KINDS[kind]) if kind in _KINDS else kind
 
 

@@ -1,7 +1,7 @@
 """What people are told of a server's error."""
 
 import pytest
-from redis.exceptions import NoPermissionError, ResponseError
+from redis.exceptions import AuthenticationError, NoPermissionError, ResponseError
 
 from django_delayq.faults import describe_fault
 
@@ -26,3 +26,21 @@ def test_missing_right_is_told_as_such_in_the_words_of_every_server(
     error: ResponseError,
 ) -> None:
     assert "may not do this" in describe_fault(error).what
+
+
+@pytest.mark.parametrize(
+    ("message", "what"),
+    [
+        ("Authentication required.", "wants a password, and got none"),
+        (
+            "HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass>"
+            " option can be used",
+            "wants a password, and got none",
+        ),
+        ("invalid username-password pair or user is disabled.", "accept the account"),
+    ],
+)
+def test_missing_password_is_told_apart_from_a_wrong_one(
+    message: str, what: str
+) -> None:
+    assert what in describe_fault(AuthenticationError(message)).what

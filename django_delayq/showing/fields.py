@@ -1,6 +1,6 @@
 """One job in full, as labels and texts, for its page and for ``delayq_jobs show``."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from django.utils.functional import Promise
 from django.utils.translation import gettext, gettext_lazy, ngettext
@@ -10,7 +10,14 @@ from django_delayq.delivery.looking import Inspected
 from django_delayq.delivery.states import GRAVES, State
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.registry import find_task, get_handler
-from django_delayq.showing.display import Content, Moment, clean, pretty_json, span_text
+from django_delayq.showing.display import (
+    HELD_WITHOUT_END_MS,
+    Content,
+    Moment,
+    clean,
+    pretty_json,
+    span_text,
+)
 from django_delayq.translating import number_text, state_label
 
 #: What the score of a job means, by its state.
@@ -39,9 +46,7 @@ STATE_NOTES = {
         "Its worker did not renew the lease: the next free worker takes it."
     ),
     "retrying": gettext_lazy("Waits for its next attempt."),
-    "held": gettext_lazy(
-        "Its last error says why: its task is paused, and it runs when that is resumed; or its limit is full, and it runs when another has ended; or it is the callback of a batch, and runs when all jobs of that have ended; or the worker that had it does not know its task or its key, or its code does not take the arguments, and the job runs once a worker starts that can run it."
-    ),
+    "held": gettext_lazy("Its last error says why. It runs once that has changed."),
     "succeeded": gettext_lazy(
         "Ended well. The server forgets it half a minute after the end."
     ),
@@ -117,6 +122,14 @@ def note_of(state: str, content: Content, queue: QueueSettings) -> str:
     return f"{note} {kept}"
 
 
+def held_until_note(seen: Inspected) -> str:
+    """Say what becomes of a job that is held until a time; empty: it is held as long as it takes, or not held."""
+    if seen.state is not State.HELD or seen.score_ms is None:
+        return ""
+    is_without_end = seen.score_ms - seen.now_ms >= HELD_WITHOUT_END_MS
+    return "" if is_without_end else gettext("then it goes to quarantine")
+
+
 def state_text(state: State, score_ms: int | None, now_ms: int) -> str:
     """Name a state, with what the score adds to it, as `translating.STATES` has it."""
     is_past = score_ms is not None and score_ms <= now_ms
@@ -175,7 +188,10 @@ def _life(
     ]
     if seen.score_ms and seen.state in SCORE_LABELS:
         of = Moment.of_held if seen.state is State.HELD else Moment.of
-        fields.append(_time(SCORE_LABELS[seen.state], of(seen.score_ms, seen.now_ms)))
+        held = _time(SCORE_LABELS[seen.state], of(seen.score_ms, seen.now_ms))
+        if note := held_until_note(seen):
+            held = replace(held, note=f"{held.note}; {note}")
+        fields.append(held)
     if seen.start_time_ms and seen.start_time_ms != seen.score_ms:
         fields.append(
             _time(gettext("First due"), Moment.of(seen.start_time_ms, seen.now_ms))
@@ -189,9 +205,13 @@ def _life(
         )
     carried = (content.options or {}).get("max_attempts")
     most = carried or (task and task.options.max_attempts) or queue.max_attempts
-    attempts = gettext("{count} of {most} failed").format(
-        count=number_text(seen.attempts), most=number_text(most)
-    )
+    if task is None and not carried and not content.is_foreign:
+        # Only the task's code says how many it gets.
+        attempts = gettext("{count} failed").format(count=number_text(seen.attempts))
+    else:
+        attempts = gettext("{count} of {most} failed").format(
+            count=number_text(seen.attempts), most=number_text(most)
+        )
     if seen.kills:
         killed = ngettext("{count} killed", "{count} killed", seen.kills)
         attempts += " + " + killed.format(count=number_text(seen.kills))

@@ -11,7 +11,7 @@ from django.utils.translation import gettext, ngettext
 from django_delayq.delivery.looking import Inspected
 from django_delayq.delivery.states import GRAVES, State
 from django_delayq.showing.display import Failure, Moment, clean, read_failure
-from django_delayq.showing.fields import SCORE_LABELS
+from django_delayq.showing.fields import SCORE_LABELS, held_until_note
 from django_delayq.translating import kind_label, number_text, state_label
 
 _FRAME = re.compile(r'  File "([^"\n]+)", line \d+')
@@ -171,7 +171,7 @@ def _now(seen: Inspected, state: str, worker: str, note: str) -> list[Event]:
         Event(
             label[:1].upper() + label[1:],
             moment,
-            [kind_label(reason.kind)] if reason is not None and reason.kind else [],
+            [held] if (held := held_until_note(seen)) else [],
             note,
             error=reason.message if reason is not None else "",
             traceback=stretches_of(reason.traceback) if reason is not None else [],

@@ -171,9 +171,6 @@ def test_life_is_told_in_the_order_of_time(browser: Client, queue: Queue) -> Non
         ("failed", "fehlgeschlagen", "失败"),
         ("killed", "Worker-Tod", "worker 死亡"),
         ("expired", "abgelaufen", "已过期"),
-        ("task", "Task", "任务函数"),
-        ("payload", "Payload", "载荷"),
-        ("frame", "Frame", "帧"),
         # A later version may have written it.
         ("tired", "tired", "tired"),
     ],
@@ -187,7 +184,17 @@ def test_the_end_of_an_attempt_is_said_in_the_readers_language(
             assert timeline._attempt(1, failure).facts == [text]
 
 
-def test_reason_of_a_job_that_is_held_is_said_in_the_readers_language(
+def test_page_of_a_job_whose_task_is_unknown_guesses_no_number_of_attempts(
+    browser: Client, queue: Queue
+) -> None:
+    page = content_of(browser.get(url("job", queue.name, queue.held(7))))
+
+    assert "0 failed" in page
+    assert "of 10 failed" not in page
+    assert "ms; then it goes to quarantine" in page
+
+
+def test_held_job_says_what_becomes_of_it_in_the_readers_language(
     queue: Queue,
 ) -> None:
     seen = run(queue.client, looking.inspect(queue.keys, queue.held(7)))
@@ -195,7 +202,7 @@ def test_reason_of_a_job_that_is_held_is_said_in_the_readers_language(
     with translation.override("zh-hans"):
         (event,) = timeline._now(seen, "held", "", "")
 
-    assert event.facts == ["任务函数"]
+    assert event.facts == ["随后移入隔离区"]
 
 
 def test_banner_is_said_in_the_readers_language() -> None:

@@ -660,7 +660,7 @@ def test_missing_argument_is_told_with_the_delay_that_took_its_place(
 
     with pytest.raises(InvalidArguments, match=r"'hwo'; did you mean 'how'\?"):
         remind.prepare(0, 1, hwo="sms")
-    with pytest.raises(InvalidDelay, match="without a name: leave out 'delay='$"):
+    with pytest.raises(InvalidDelay, match=r"without a name: leave out 'delay='$"):
         pay.schedule(delay=5, order_id=1)  # type: ignore[call-arg]
     with pytest.raises(
         InvalidDelay, match="takes it first, without a name, before the arguments of"

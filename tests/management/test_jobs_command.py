@@ -495,7 +495,10 @@ def test_run_leaves_dead_letters_to_retry(queue: str, hand: Hand, call: Call) ->
 
     said = call("delayq_jobs", "run", dead.id)
 
-    assert (said.status, said.err) == (1, f"{dead.id} is left alone: it is dead\n")
+    assert (said.status, said.err) == (
+        1,
+        f"{dead.id} is left alone: it is dead; use retry\n",
+    )
     assert dead.refresh() is State.DEAD
 
 
@@ -581,7 +584,7 @@ def test_dry_run_changes_nothing(queue: str, hand: Hand, call: Call) -> None:
     assert ids_of(said.out) == [dead.id]
     said = call("delayq_jobs", "cancel", job.id, dead.id, "--dry-run")
     assert said.out == f"{job.id} would be changed: it is scheduled\n"
-    assert said.err == f"{dead.id} is left alone: it is dead\n"
+    assert said.err == f"{dead.id} is left alone: it is dead; use discard\n"
 
     assert (job.refresh(), dead.refresh()) == (State.SCHEDULED, State.DEAD)
 

@@ -192,6 +192,17 @@ def test_help_fits_a_terminal_and_tells_every_option(monkeypatch):
 
 
 @every_server
+def test_start_without_tasks_says_where_they_belong(
+    configure, told, queue_name, monkeypatch
+):
+    configure({})
+    monkeypatch.setattr(delayq_worker.registry, "all_tasks", list)
+
+    _, output = told("--burst")
+
+    assert "none: put tasks in tasks.py of an app in INSTALLED_APPS" in output
+
+
 def test_the_start_says_what_is_served(told, settings, server, client):
     settings.DELAYQ = {
         "CONNECTION": server.socket_url,

@@ -503,6 +503,9 @@ class Command(CommandWithExamples):
             failed += not is_done
             if not is_done:
                 told = str(_NOTED if job.state is State.UNKNOWN else _LEFT)
+                instead = _INSTEAD[options["verb"]]
+                if job.state in VERBS[instead].states:
+                    told = str(_LEFT_TO).replace("{verb}", instead)
             self._tell_of(job.id, told, job, options, is_done=is_done)
         if failed:
             raise SystemExit(1)
@@ -610,6 +613,15 @@ class Command(CommandWithExamples):
 
 
 _LEFT = gettext_lazy("{id} is left alone: it is {state}")
+_LEFT_TO = gettext_lazy("{id} is left alone: it is {state}; use {verb}")
+#: The verb for jobs that another leaves alone.
+_INSTEAD = {
+    "run": "retry",
+    "retry": "run",
+    "reschedule": "retry",
+    "cancel": "discard",
+    "discard": "cancel",
+}
 _NOTED = gettext_lazy(
     "{id} lies in a destination queue that is too long to search, or Java has it; it is changed if a worker here takes it"
 )

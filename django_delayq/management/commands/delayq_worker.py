@@ -261,7 +261,9 @@ class Command(CommandWithExamples):
             else gettext("queues, in this order")
         )
         names = [task.name for task in registry.all_tasks()]
-        tasks = ", ".join(names) or gettext("none: nothing is registered")
+        tasks = ", ".join(names) or gettext(
+            "none: put tasks in tasks.py of an app in INSTALLED_APPS"
+        )
         if len(names) > TASKS_SHOWN:
             tasks = number_text(len(names))
         runs = gettext(
