@@ -90,7 +90,7 @@ ACTIONS = {
             gettext_lazy("Change priority"),
             ngettext_lazy("Change the priority of {count} job?", "Change the priority of {count} jobs?"),
             gettext_lazy("Their start times stay; among the due jobs of a queue, a higher priority comes first."),
-            ngettext_lazy("{count} job has the priority.", "{count} jobs have the priority."),
+            ngettext_lazy("{count} job has priority {priority} now.", "{count} jobs have priority {priority} now."),
             _WAITING,
             lambda pages, said: bulk.reprioritizing(pages, said["priority"]),
             form=PriorityForm,

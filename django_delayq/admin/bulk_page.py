@@ -236,7 +236,7 @@ def _change_named(
     moves_to = action.moves_to(said) if action.moves_to else "+0"
     changed = _perform(visit, action, Named(jobs, moves_to=moves_to), said)
     if changed is not None:
-        _tell(visit, action, changed.won, changed.lost)
+        _tell(visit, action, said, changed.won, changed.lost)
     return _back(visit)
 
 
@@ -262,12 +262,14 @@ def _go_on(visit: Visit, action: Action, progress: Progress) -> HttpResponse:
     progress.lost = dict(Counter(progress.lost) + Counter(changed.lost))
     _note_outcome(visit, progress)
     if progress.mark.is_at_end:
-        _tell(visit, action, progress.won, progress.lost)
+        _tell(visit, action, said, progress.won, progress.lost)
         return _back(visit)
     context = {
         "title": gettext("{action}: not at the end yet").format(action=action.label),
         "action": action,
-        "said": _outcome(action, progress.won, progress.lost),
+        "said": _outcome(
+            action, {"priority": progress.priority}, progress.won, progress.lost
+        ),
         "looked": progress.looked,
         "total": max(progress.total, progress.looked),
         "conditions": search.words,
@@ -310,14 +312,18 @@ def _log_search(
 def _note_outcome(visit: Visit, progress: Progress) -> None:
     """Add to the admin's log how it went."""
     action = ACTIONS[progress.action]
-    said = _outcome(action, progress.won, progress.lost)
+    said = _outcome(
+        action, {"priority": progress.priority}, progress.won, progress.lost
+    )
     for entry in LogEntry.objects.filter(pk__in=progress.entries):
         visit.add_outcome(entry, said)
 
 
-def _outcome(action: Action, won: int, lost: Any) -> str:
+def _outcome(action: Action, asked: Said, won: int, lost: Any) -> str:
     """Say how many were changed, and how many were left alone and why."""
-    said = str(action.done % won).format(count=number_text(won))
+    said = str(action.done % won).format(
+        count=number_text(won), priority=asked.get("priority")
+    )
     if left := sum(lost.values()):
         why = list_text(
             gettext("{count} {state}").format(
@@ -332,6 +338,6 @@ def _outcome(action: Action, won: int, lost: Any) -> str:
     return said
 
 
-def _tell(visit: Visit, action: Action, won: int, lost: Any) -> None:
+def _tell(visit: Visit, action: Action, asked: Said, won: int, lost: Any) -> None:
     level = messages.SUCCESS if won or not lost else messages.WARNING
-    visit.message(_outcome(action, won, lost), level)
+    visit.message(_outcome(action, asked, won, lost), level)

@@ -405,3 +405,12 @@ def test_full_server_lets_jobs_be_changed(
 
     assert messages_of(page)[0].startswith("1 job is ")
     assert queue.state(token) is state
+
+
+def test_change_of_priorities_says_which(browser: Client, queue: Queue) -> None:
+    queue.client.hset(queue.keys.control, "format", 2)
+    token = queue.schedule(60_000)
+
+    page = post(browser, "reprioritize", job=ids(queue, token), sure="1", priority="7")
+
+    assert messages_of(page) == ["1 job has priority 7 now."]
