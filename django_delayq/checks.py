@@ -243,7 +243,8 @@ def _check_schedules() -> Sequence[checks.CheckMessage]:
         try:
             periodic.check(schedule)
         except DelayqError as error:
-            is_of_task = schedule.task.options.queue == schedule.task.base.queue
+            task = registry.find_task(schedule.task.name)
+            is_of_task = task is not None and task.options.queue == schedule.queue
             if isinstance(error, QueueNotFound) and is_of_task:
                 # E007 names the task.
                 continue
