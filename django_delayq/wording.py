@@ -12,6 +12,8 @@ from typing import Any
 from django_delayq.clock import iso_text
 
 _TWO_STOPS = re.compile("([.!?…。！？])[.。]$")
+#: Begins with a word, and not with code such as ``cron('…')`` or ``max_attempts``.
+_PROSE = re.compile(r"[^\W\d_]+(?![\w(=\[]|\.\w)")
 Value = str | int | datetime
 
 
@@ -68,7 +70,9 @@ def _write(template: str, values: Mapping[str, Any], is_sentence: bool) -> str:
     if not is_sentence:
         return text
     # A clause that ends in somebody's own words may have its full stop already.
-    return _TWO_STOPS.sub(r"\1", text[:1].upper() + text[1:])
+    if _PROSE.match(text):
+        text = text[:1].upper() + text[1:]
+    return _TWO_STOPS.sub(r"\1", text)
 
 
 def gettext(text: str, **values: Value) -> Wording:

@@ -395,6 +395,13 @@ def test_sentence_ends_in_one_stop_whatever_its_clause_ends_in(
         assert say(sentence(clause))[-2:] not in ("。。", ".。", "?。")
 
 
+@pytest.mark.parametrize(
+    "clause", ["cron('x') is no moment", "max_attempts is 0", "args[0] is a set"]
+)
+def test_sentence_that_begins_with_code_leaves_it_as_it_is(clause: str) -> None:
+    assert sentence(clause) == f"{clause}."
+
+
 def test_large_numbers_at_an_axis_are_written_as_the_language_does() -> None:
     with translation.override("de"):
         assert charts._short_number(1_500_000) == "1,5 Mio."
