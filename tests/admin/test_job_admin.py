@@ -119,8 +119,8 @@ def test_job_of_every_state_is_listed_and_shown(
     assert f"{queue.name}:{token}" in text
     if state != "running":
         assert "it broke" in content_of(page)
-        kind = "task" if state == "held" else "builtins.ValueError"
-        assert re.search(rf"{kind} .*it broke", text)
+        kind = "" if state == "held" else "builtins.ValueError .*"
+        assert re.search(f"{kind}it broke", text)
 
 
 def test_attempts_are_numbered_as_they_came_though_the_oldest_have_gone(
@@ -215,7 +215,8 @@ def test_kills_and_expired_leases_are_told(browser: Client, queue: Queue) -> Non
     response = browser.get(url("job", queue.name, token))
 
     assert "lease expired 0 + 2 killed" in content_of(page)
-    assert "0 of 10 failed + 2 killed" in content_of(response)
+    # This process does not know the task, nor how often it may fail.
+    assert "0 failed + 2 killed" in content_of(response)
     assert response.context["can_cancel"]
 
 
@@ -998,7 +999,7 @@ def test_missing_connection_is_told(
     assert "DELAYQ['CONNECTION'] is not set" in content_of(response)
 
 
-def test_wrong_password_is_told(
+def test_missing_password_is_told(
     browser: Client, queue: Queue, settings: Any, private_server: Callable[..., Any]
 ) -> None:
     server = private_server(requirepass="secret")
@@ -1009,7 +1010,7 @@ def test_wrong_password_is_told(
     assert response.status_code == 503
     text = content_of(response)
     # Older versions of redis-py do not ask before the first command.
-    assert "does not accept the account" in text or "ask for a password" in text
+    assert "wants a password, and got none" in text or "ask for a password" in text
     assert "secret" not in text
 
 
