@@ -289,10 +289,12 @@ def try_command(code):
 
 
 def try_settings(code, settings, server):
-    told = ast.literal_eval(code.removeprefix("DELAYQ = "))
+    names = {"DELAYQ": {"QUEUES": {"default": {}}}}
+    exec(code, names)
+    told = names["DELAYQ"]
     settings.DELAYQ = {"CONNECTION": server.socket_url, **told}
     found = conf.get_settings()
-    assert set(told.get("QUEUES", {})) <= set(found.queues)
+    assert set(told["QUEUES"]) <= set(found.queues)
     if "WORKER" in told:
         assert found.worker.lease_s == told["WORKER"]["LEASE"]
 
