@@ -56,9 +56,8 @@ CLUSTER = "cluster"
 INTEROP = Path(__file__).parent / "interop"
 #: Markers of the tests that run only with ``--all``; pyproject.toml says what each means.
 ONLY_WITH_ALL = ("slow", "exhaustive", "browser", "interop")
-#: Kinds of servers on which no pages are shown, nothing slow runs, and of whole workers only what `every_server` marks.
-#: Scripts, calls, clients and commands are tested on them as on the others.
-PARTLY = ("redis6", "redis8")
+#: What runs on the first kind of server alone: pages, and whole workers but for what `every_server` marks. So does what
+#: is slow. Scripts, calls, clients and commands are tested on every kind.
 PAGES, WORKERS = ("example", "admin"), ("worker", "faults")
 
 # No deadline: a busy machine is not a finding.
@@ -187,9 +186,7 @@ def _kinds(metafunc: pytest.Metafunc) -> list[str]:
     is_looked_at = metafunc.definition.get_closest_marker("browser") is not None
     if is_looked_at or not config.getoption("--all"):
         return kinds[:1]
-    if len(kinds) > 1 and not _runs_partly(metafunc.definition):
-        return [kind for kind in kinds if kind not in PARTLY]
-    return kinds
+    return kinds if _runs_on_every_kind(metafunc.definition) else kinds[:1]
 
 
 def _asked_for(config: pytest.Config) -> list[str] | None:
@@ -204,8 +201,8 @@ def _asked_for(config: pytest.Config) -> list[str] | None:
     return None
 
 
-def _runs_partly(test: pytest.Function) -> bool:
-    """Return whether a test also runs on the kinds of `PARTLY`."""
+def _runs_on_every_kind(test: pytest.Function) -> bool:
+    """Return whether a test runs on more kinds of servers than the first."""
     folder = test.path.relative_to(Path(__file__).parent).parts[0]
     if folder in PAGES or test.get_closest_marker("slow") is not None:
         return False
