@@ -148,7 +148,7 @@ def test_a_worker_that_was_ever_accepted_is_refused_in_vain(
         (
             "right",
             "redis://127.0.0.1:{port}/0",
-            "user and password in DELAYQ['CONNECTION']",
+            "Add user and password to DELAYQ['CONNECTION']",
         ),
         ("", "redis://127.0.0.1:{port}/99", "its number in DELAYQ['CONNECTION']"),
     ],
