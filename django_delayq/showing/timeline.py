@@ -167,11 +167,15 @@ def _now(seen: Inspected, state: str, worker: str, note: str) -> list[Event]:
         label = str(SCORE_LABELS[seen.state])
         of = Moment.of_held if seen.state is State.HELD else Moment.of
         moment = of(seen.score_ms, now_ms)
+    facts = [held] if (held := held_until_note(seen)) else []
+    # Words of our own, such as "frame", say less than the message behind them.
+    if reason is not None and "." in reason.kind:
+        facts.insert(0, reason.kind)
     return [
         Event(
             label[:1].upper() + label[1:],
             moment,
-            [held] if (held := held_until_note(seen)) else [],
+            facts,
             note,
             error=reason.message if reason is not None else "",
             traceback=stretches_of(reason.traceback) if reason is not None else [],
