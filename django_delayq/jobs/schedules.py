@@ -518,7 +518,8 @@ def _waiting_token(known: Known, entry: Entry) -> Steps[str]:
     if not token or moment_ms is None:
         return ""
     job = yield looking.inspect(known.queue.keys, token)
-    is_early = job.score_ms <= known.now_ms < moment_ms
+    # A start time is rounded up to whole ms, so that of a job that runs now may lie 1 ms ahead.
+    is_early = job.score_ms <= job.now_ms + 1 and job.now_ms < moment_ms
     is_waiting = job.state in (State.SCHEDULED, State.DUE) and not is_early
     return token if is_waiting else ""
 
