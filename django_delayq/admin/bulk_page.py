@@ -267,9 +267,7 @@ def _go_on(visit: Visit, action: Action, progress: Progress) -> HttpResponse:
     context = {
         "title": gettext("{action}: not at the end yet").format(action=action.label),
         "action": action,
-        "said": _outcome(
-            action, {"priority": progress.priority}, progress.won, progress.lost
-        ),
+        "said": _outcome(action, said, progress.won, progress.lost),
         "looked": progress.looked,
         "total": max(progress.total, progress.looked),
         "conditions": search.words,
