@@ -25,6 +25,15 @@ class Replaced(NamedTuple):
     seen: Inspected | None
 
 
+class Linked(NamedTuple):
+    """The reply if the holder's payload may name jobs that follow it, or a batch: nothing was changed."""
+
+    #: The holder's payload, which nobody has checked.
+    payload: bytes
+    #: The part of its signature by which a script knows it.
+    mac: bytes
+
+
 def replace(
     keys: DeliveryKeys,
     holder: str,
@@ -33,8 +42,9 @@ def replace(
     payload: bytes = b"",
     moves: str = "",
     max_wait_ms: int | None = None,
+    linked: bytes = b"",
     now_us: int | None = None,
-) -> Call[Replaced]:
+) -> Call[Replaced | Linked]:
     """Change the job that holds the key of a later call. Safe to repeat.
 
     ``payload`` is the later call, signed for the holder's token; empty: the holder's arguments stay. ``moves`` says
@@ -53,14 +63,17 @@ def replace(
             longest,
             later.tail,
             payload,
+            linked,
         ),
         _read_replaced,
         window_ms=REPEAT_MS,
     )
 
 
-def _read_replaced(reply: list[Any]) -> Replaced:
+def _read_replaced(reply: list[Any]) -> Replaced | Linked:
     text = reply[0].decode()
+    if text == "linked":
+        return Linked(*reply[1:])
     if len(reply) == 1:
         return Replaced(State(text), None)
     if len(reply) > 1 + _SEEN:

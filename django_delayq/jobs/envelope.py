@@ -326,12 +326,32 @@ def signed_for(payload: bytes, source: str, target: str) -> bytes:
 
 
 def signed_as(
-    payload: bytes, token: str, queue: QueueSettings, keyring: Keyring, format: int
+    payload: bytes,
+    token: str,
+    queue: QueueSettings,
+    keyring: Keyring,
+    format: int,
+    linked: Envelope | None = None,
 ) -> bytes:
-    """Return the call in a job's payload as the payload of another job of the queue."""
+    """Return the call in a job's payload as the payload of another job of the queue.
+
+    ``linked`` is that job's own call: the jobs that follow it, and its batch, stay.
+
+    Raises:
+        EncodeError: with those, it is larger than MAX_PAYLOAD_BYTES.
+    """
     envelope = _open(_unseal(payload, queue.payload_codec), queue.name, keyring)
+    if linked is not None:
+        envelope.follow, envelope.batch = linked.follow, linked.batch
     sealed = _seal(envelope, token, queue.name, keyring, format)
-    return _wrap(sealed, queue.payload_codec if queue.is_shared else None)
+    written = _wrap(sealed, queue.payload_codec if queue.is_shared else None)
+    most = get_settings().max_payload_bytes
+    if linked is not None and len(written) > most:
+        raise EncodeError(
+            f"the job of {envelope.task!r} and all that follows the job that it replaces have {len(written):,} bytes, more than"
+            f" DELAYQ['MAX_PAYLOAD_BYTES'], {most:,}; store the data elsewhere and pass its key"
+        )
+    return written
 
 
 def signed_anew(

@@ -35,7 +35,13 @@ from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.looking import counts
 from django_delayq.delivery.states import Change, State
 from django_delayq.delivery.storing import NewJob, Scheduled, tail_of
-from django_delayq.exceptions import InvalidTask, MaybeScheduled, QueueFull
+from django_delayq.exceptions import (
+    DecodeError,
+    EncodeError,
+    InvalidTask,
+    MaybeScheduled,
+    QueueFull,
+)
 from django_delayq.faults import describe_fault
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import formats, outbox
@@ -258,7 +264,8 @@ def _meeting(
 
     Raises:
         MaybeScheduled: each of many times, that job had begun, or had gone, when it was to be changed; or it is on its
-            way to another server.
+            way to another server, or others follow it and it cannot be read here.
+        EncodeError: with the jobs that follow it, the replacement is larger than MAX_PAYLOAD_BYTES.
         QueueFull: it has gone, and the queue has no room for this one.
     """
     for _ in range(MOST_MEETINGS):
@@ -282,25 +289,40 @@ def _changing_holder(
     """Change the job that holds the unique key, unless it runs or has gone; return whether that is done."""
     draft, settings = job.draft, conf.get_settings().queue(job.queue)
     known = yield from formats.finding(job.queue)
-    payload = b""
-    if wanted.replaces:
-        payload = envelopes.signed_as(
-            draft.new.payload,
-            job.token,
-            settings,
-            conf.get_keyring(),
-            known.format,
+    linked: replacing.Linked | None = None
+    for _ in range(MOST_MEETINGS):
+        payload, call = b"", None if linked is None else _opened(job, settings, linked)
+        if wanted.replaces:
+            payload = envelopes.signed_as(
+                draft.new.payload,
+                job.token,
+                settings,
+                conf.get_keyring(),
+                known.format if call is None else formats.FOLLOWERS,
+                call,
+            )
+        if call is not None:
+            # The tail says whether others follow a dead letter.
+            extras = replace(draft.extras, follow=call.follow)
+            draft = replace(draft, extras=extras)
+        new = written([draft], settings, known).jobs[0]
+        reply = yield from durably(
+            replacing.replace(
+                settings.keys,
+                job.token,
+                new,
+                payload=payload,
+                moves=wanted.moves,
+                max_wait_ms=wanted.max_wait_ms,
+                linked=b"" if linked is None else linked.mac,
+            ),
+            waiting,
         )
-    new = written([draft], settings, known).jobs[0]
-    call = replacing.replace(
-        settings.keys,
-        job.token,
-        new,
-        payload=payload,
-        moves=wanted.moves,
-        max_wait_ms=wanted.max_wait_ms,
-    )
-    reply = yield from durably(call, waiting)
+        if not isinstance(reply, replacing.Linked):
+            break
+        linked = reply
+    else:
+        return False
     if reply.outcome is State.HELD:
         raise MaybeScheduled(
             f"job {job.queue}:{draft.new.token} of {job.task!r} is not stored: the job that holds its unique key {job.unique!r} is on its"
@@ -313,6 +335,27 @@ def _changing_holder(
     job.replaced = reply.outcome is Change.REPLACED
     job._take(reply.seen)
     return True
+
+
+def _opened(
+    job: Job[Any], settings: conf.QueueSettings, linked: replacing.Linked
+) -> envelopes.Envelope:
+    """Read the call of a job that holds the unique key of another.
+
+    Raises:
+        MaybeScheduled: it cannot be read.
+    """
+    try:
+        return envelopes.open_payload(
+            linked.payload, job.queue, conf.get_keyring(), settings.payload_codec
+        )
+    except DecodeError as error:
+        raise MaybeScheduled(
+            f"job {job.queue}:{job.draft.new.token} of {job.task!r} is not stored: other jobs may follow {job.id}, which holds its"
+            f" unique key {job.unique!r}, and they would be lost, as that job cannot be read here: {error}. Schedule this one"
+            " where its key is known, or cancel that job",
+            [job],
+        ) from error
 
 
 def _connected(get_client: Callable[[], Redis]) -> Redis:
@@ -1004,7 +1047,7 @@ class _Sending:
                 yield from _meeting(job, wanted, self._waiting_at(job.queue))
                 if job_scheduled.receivers and job.created:
                     yield Telling(job_scheduled, [job])
-            except (RedisError, QueueFull, MaybeScheduled) as error:
+            except (RedisError, QueueFull, MaybeScheduled, EncodeError) as error:
                 self.fail(error)
                 self._is_stopped = True
                 # Jobs of one holder are equal, but they are not the same.

@@ -34,6 +34,8 @@ ENDED = frozenset(
 _GONE = ENDED - {State.DEAD, State.QUARANTINED}
 #: What holds a unique key, and what can be changed.
 _WAITS = frozenset({State.SCHEDULED, State.RETRYING, State.HELD})
+#: How a payload names jobs that follow its own, and its batch.
+_LINKS = (b'\\"follow\\":{', b'\\"batch\\":\\"')
 
 
 @dataclass(eq=False, slots=True)
@@ -318,11 +320,15 @@ class Recorder:
         return [Change.REPRIORITIZED.value.encode(), signing.FORMAT]
 
     def _replace(self, queue: str, args: list[Any]) -> Any:
-        holder, _, when, moves, longest, tail, payload = args[1:8]
+        holder, _, when, moves, longest, tail, payload, linked = args[1:9]
         note = self.notes.by_token.get(_text(holder))
         if note is None or note.state not in _WAITS:
             state = State.MISSING if note is None else note.state
             return [state.value.encode()]
+        mac = sha1(note.payload).digest()
+        is_linked = any(link in note.payload for link in _LINKS)
+        if payload and is_linked and _bytes(linked) != mac:
+            return [b"linked", note.payload, mac]
         now_ms = epoch_now_ms()
         start_ms, is_changed = start_of(_text(when), now_ms), False
         if _text(moves) == "later" and _text(longest):

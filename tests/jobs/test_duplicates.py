@@ -10,6 +10,8 @@ import pytest
 from django.db import transaction
 
 from django_delayq import (
+    Batch,
+    EncodeError,
     InvalidTask,
     Job,
     MaybeScheduled,
@@ -266,6 +268,129 @@ def test_retry_gets_the_arguments_and_all_attempts(queue: str, hand: Hand) -> No
     assert (job.replaced, job.attempts, job.args) == (True, 0, [1, "new"])
     assert job.state is State.SCHEDULED
     assert job.error is not None
+
+
+def keeping(queue: str) -> Any:
+    return on(queue).using(on_duplicate="keep")
+
+
+PLACES = ["waits", "is due", "retries", "held"]
+
+
+def bring(hand: Hand, place: str) -> None:
+    """Have the job that is due wait elsewhere."""
+    if place == "retries":
+        hand.retry(hand.take(), LATER * 1000)
+    elif place == "held":
+        pause(hand.keys.queue.name, task=samples.anything)
+        hand.hold_paused([hand.take()], samples.anything.name)
+
+
+@ways
+@pytest.mark.parametrize("mode", REPLACES)
+@pytest.mark.parametrize("place", PLACES)
+def test_replacement_is_followed_by_what_followed_the_job(
+    queue: str, hand: Hand, way: Any, mode: Any, place: str
+) -> None:
+    then, dead = keeping(queue).prepare(0, 2), keeping(queue).prepare(0, 3)
+    holder = keeping(queue).prepare(LATER if place == "waits" else 0, 1, "old")
+    schedule(holder.then(then).on_dead(dead))
+    bring(hand, place)
+
+    job = way(on(queue, mode), 0, 1, "new")
+    again = way(on(queue, mode), 0, 1, "newest")
+
+    assert (job.id, job.replaced) == (holder.id, True)
+    assert (again.id, again.replaced) == (holder.id, True)
+    call = opened(hand.payload(holder), queue)
+    assert call.args == [1, "newest"]
+    assert call.follow is not None
+    assert [each.token for each in call.follow.then] == [then.token]
+    assert [each.token for each in call.follow.dead] == [dead.token]
+    # Without the flag, a claim would bury the job itself, and nothing would follow.
+    assert holder.run_now()
+    hand.kill(hand.take(), max_kills=0)
+    assert holder.refresh() is State.RUNNING
+
+
+@ways
+@pytest.mark.parametrize("place", PLACES)
+def test_replacement_stays_in_the_batch_of_the_job(
+    queue: str, hand: Hand, way: Any, place: str
+) -> None:
+    batch = Batch(samples.anything.using(queue=queue).prepare(0, "callback"))
+    holder = keeping(queue).prepare(LATER if place == "waits" else 0, 1, "old")
+    batch.schedule([holder])
+    bring(hand, place)
+
+    job = way(on(queue, "replace"), 0, 1, "new")
+
+    assert (job.id, job.replaced) == (holder.id, True)
+    call = opened(hand.payload(holder), queue)
+    assert (call.args, call.batch) == ([1, "new"], batch.callback.token)
+    assert batch.left() == 1
+    assert job.cancel()
+    assert batch.left() == 0
+    assert batch.callback.refresh() is State.DUE
+
+
+def test_arguments_that_read_like_what_follows_are_replaced(
+    queue: str, hand: Hand
+) -> None:
+    arguments = {"follow": {"then": []}, "batch": "x"}
+    schedule(on(queue, "replace"), LATER, 1, arguments)
+
+    job = schedule(on(queue, "replace"), LATER, 1, arguments)
+
+    assert (job.replaced, job.args) == (True, [1, arguments])
+    assert opened(hand.payload(job), queue).follow is None
+
+
+def test_calls_at_once_lose_nothing_that_follows(queue: str, hand: Hand) -> None:
+    then = keeping(queue).prepare(0, 2)
+    holder = schedule(keeping(queue).prepare(LATER, 1, "old").then(then))
+
+    def calls() -> None:
+        for n in range(40):
+            schedule(on(queue, "replace"), LATER, 1, n)
+
+    together(calls, calls, calls)
+
+    call = opened(hand.payload(holder), queue)
+    assert call.args == [1, 39]
+    assert call.follow is not None
+    assert [each.token for each in call.follow.then] == [then.token]
+
+
+@ways
+def test_what_follows_a_job_that_cannot_be_read_here_is_not_lost(
+    queue: str, hand: Hand, settings: Any, way: Any
+) -> None:
+    then = keeping(queue).prepare(0, 2)
+    holder = schedule(keeping(queue).prepare(LATER, 1, "old").then(then))
+    before = hand.payload(holder)
+    settings.SECRET_KEY = "another"
+
+    with pytest.raises(MaybeScheduled, match="cannot be read here") as failed:
+        way(on(queue, "replace"), LATER, 1, "new")
+
+    assert len(failed.value.unsent) == 1
+    assert hand.payload(holder) == before
+
+
+@ways
+def test_replacement_that_is_too_large_with_what_follows_is_refused(
+    queue: str, hand: Hand, settings: Any, way: Any
+) -> None:
+    settings.DELAYQ = settings.DELAYQ | {"MAX_PAYLOAD_BYTES": 2_000}
+    then = keeping(queue).prepare(0, 2, "t" * 1_000)
+    holder = schedule(keeping(queue).prepare(LATER, 1, "old").then(then))
+    before = hand.payload(holder)
+
+    with pytest.raises((EncodeError, MaybeScheduled), match="MAX_PAYLOAD_BYTES"):
+        way(on(queue, "replace"), LATER, 1, "n" * 1_000)
+
+    assert hand.payload(holder) == before
 
 
 def test_held_job_of_a_paused_task_gets_the_arguments(queue: str, hand: Hand) -> None:

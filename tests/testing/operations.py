@@ -278,6 +278,7 @@ def _(world: World) -> Any:
         payload=random.choice((b"", payload(holder, 120))),
         moves=random.choice(("", "later", "sooner")),
         max_wait_ms=random.choice((None, 0, 100)),
+        linked=random.choice((b"", b"0" * 16)),
         now_us=world.now_us,
     )
 

@@ -231,6 +231,18 @@ def test_duplicate_changes_the_job_that_waits() -> None:
     jobs.assert_scheduled(latest, kwargs={"why": "second"}, due_in=90)
 
 
+def test_replacement_is_followed_by_what_followed_the_job() -> None:
+    with captured() as calls:
+        keeping = latest.using(on_duplicate="keep")
+        schedule(keeping.prepare(10, 1, "old").then(double.prepare(0, 2)))
+        job = latest.schedule(20, 1, "new")
+
+        assert job.replaced
+        (call,) = calls
+        assert call.args == [1, "new"]
+        assert [each.args for each in call.then] == [[2]]
+
+
 def test_jobs_of_schedule_many_and_what_follows_them_are_seen() -> None:
     with captured() as jobs:
         schedule_many(

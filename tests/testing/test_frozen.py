@@ -23,6 +23,7 @@ from django_delayq import (
     get_job,
     pause,
     resume,
+    schedule,
     schedule_many,
     set_limit,
     store_schedule,
@@ -40,6 +41,7 @@ from tests.testing.samples import (
     endless,
     expiring,
     failing,
+    latest,
     limited,
     mailed,
     once,
@@ -70,6 +72,16 @@ def test_job_runs_at_its_moment_and_not_before() -> None:
         assert ran.at == q.now == NOON + timedelta(minutes=15)
         assert job.refresh() is State.SUCCEEDED
         assert job.wait(timeout=1) == 2
+
+
+def test_replacement_is_followed_by_what_followed_the_job() -> None:
+    with frozen_queue(now=NOON) as q:
+        keeping = latest.using(on_duplicate="keep")
+        schedule(keeping.prepare(10, 1, "old").then(double.prepare(0, 2)))
+
+        assert latest.schedule(20, 1, "new").replaced
+
+        assert [each.args for each in q.advance(seconds=30)] == [[1, "new"], [2]]
 
 
 def test_jobs_run_in_order_each_at_its_own_moment_on_djangos_clock() -> None:

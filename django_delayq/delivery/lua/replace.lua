@@ -13,9 +13,11 @@
 -- ARGV[6]  for how long a later call may put off the first one (ms); empty: for ever
 -- ARGV[7]  tail of the later call
 -- ARGV[8]  its payload, signed for the holder's token; empty: the arguments stay
+-- ARGV[9]  the MAC of the holder's payload, if that names jobs that follow, or a batch, which the new payload names as well
 -- Returns  'replaced', or 'kept' if nothing had to change; then what inspect.lua returns, as the job is now; then, if an
 --          ACL closes the channel to us, the server's error. If the job does not wait, or holds the key no more: only
---          the state in which it was left
+--          the state in which it was left. If the holder's payload may name jobs that follow, or a batch, and has another
+--          MAC: 'linked', that payload and its MAC; nothing was changed
 
 local now_us, token, request, mode, tail, payload = read_clock(ARGV[1]), ARGV[2], ARGV[3], ARGV[5], ARGV[7], ARGV[8]
 local now_ms, longest_ms = math.floor(now_us / 1000), tonumber(ARGV[6])
@@ -25,6 +27,11 @@ local function reply(outcome, refusal)
   table.insert(told, 1, outcome)
   told[#told + 1] = refusal
   return told
+end
+
+-- Whether a payload may name jobs that follow its own, or a batch. An argument of these names reads the same.
+local function has_links(text)
+  return text:find('\\"follow\\":{', 1, true) or text:find('\\"batch\\":\\"', 1, true)
 end
 
 -- A repeat: the first reply was lost. What that call did is noted beside the jobs that ended, for as long.
@@ -49,6 +56,13 @@ if not known or not is_holder or unique_of(known):sub(2) ~= key then
     if job.locator and not known then redis.call('HDEL', keys.locators, token) end
   end
   return { job.state }
+end
+
+-- Only who has a key can sign what follows the holder once more.
+if payload ~= '' then
+  local before = job.payload or job.frame and unpack_frame(job.frame) or redis.call('HGET', keys.payloads, token) or ''
+  local _, mac_before = token_of(before)
+  if mac_before and mac_before ~= ARGV[9] and has_links(before) then return { 'linked', before, mac_before } end
 end
 
 -- What it becomes. A job with a moment was due before, and its limit has it wait: nothing has that sooner.
