@@ -56,9 +56,12 @@ CLUSTER = "cluster"
 INTEROP = Path(__file__).parent / "interop"
 #: Markers of the tests that run only with ``--all``; pyproject.toml says what each means.
 ONLY_WITH_ALL = ("slow", "exhaustive", "browser", "interop")
-#: What runs on the first kind of server alone: pages, and whole workers but for what `every_server` marks. So does what
-#: is slow. Scripts, calls, clients and commands are tested on every kind.
-PAGES, WORKERS = ("example", "admin"), ("worker", "faults")
+#: What runs on every kind of server: calls, clients, and that each script compiles and answers there. So does what
+#: `every_server` marks.
+CALLS = ("calls", "clients", "test_lua.py")
+#: What runs on every kind but the one whose older and newer sisters are there too: whatever looks at what scripts do.
+#: All else runs on the first kind alone, as does what is slow or in a browser.
+SCRIPTS, BETWEEN = ("delivery", "queues", "repair", "waiting", "wire"), "redis7"
 
 # No deadline: a busy machine is not a finding.
 for profile, max_examples in (("quick", 20), ("all", 60)):
@@ -182,11 +185,16 @@ def _kinds(metafunc: pytest.Metafunc) -> list[str]:
         return asked_for
     # With nothing installed the tests are there all the same, and say what is missing.
     kinds = list(available_kinds() or ("valkey",))
-    # How a page looks and is used is the same on each server; what it asks is tested on all without a browser.
-    is_looked_at = metafunc.definition.get_closest_marker("browser") is not None
-    if is_looked_at or not config.getoption("--all"):
+    test = metafunc.definition
+    takes_long = test.get_closest_marker("browser") or test.get_closest_marker("slow")
+    if takes_long or not config.getoption("--all"):
         return kinds[:1]
-    return kinds if _runs_on_every_kind(metafunc.definition) else kinds[:1]
+    folder = test.path.relative_to(Path(__file__).parent).parts[0]
+    if folder in CALLS or getattr(test.obj, "runs_on_every_server", False):
+        return kinds
+    if folder in SCRIPTS:
+        return [kind for kind in kinds if kind != BETWEEN or len(kinds) < 4]
+    return kinds[:1]
 
 
 def _asked_for(config: pytest.Config) -> list[str] | None:
@@ -199,14 +207,6 @@ def _asked_for(config: pytest.Config) -> list[str] | None:
     if named:
         return [kind.strip() for kind in named.split(",")]
     return None
-
-
-def _runs_on_every_kind(test: pytest.Function) -> bool:
-    """Return whether a test runs on more kinds of servers than the first."""
-    folder = test.path.relative_to(Path(__file__).parent).parts[0]
-    if folder in PAGES or test.get_closest_marker("slow") is not None:
-        return False
-    return folder not in WORKERS or getattr(test.obj, "runs_on_every_server", False)
 
 
 @pytest.fixture(autouse=True)

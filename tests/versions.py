@@ -174,15 +174,6 @@ def bring_source(python: str) -> None:
     subprocess.run([*pip, *source, f"django=={version}"], check=True)
 
 
-#: These take long, and have no more to do with versions than others that are run.
-LEFT_OUT = (
-    "tests/admin/test_million.py",
-    "tests/admin/test_thousand_tasks.py",
-    "tests/example/test_compare_consumers.py",
-    "tests/jobs/test_finding_million.py",
-)
-
-
 def has_paths(arguments: list[str]) -> bool:
     return any((ROOT / each.partition("::")[0]).exists() for each in arguments)
 
@@ -206,8 +197,8 @@ def run(row: Row, arguments: list[str]) -> str:
     quiet = [f"-Wignore::{name}" for name in QUIET.get(row.redis, ())]
     tests: list[str] = []
     if not has_paths(arguments):
-        tests = [*TESTS] if row.is_whole else [*CLIENT_TESTS]
-        tests += [f"--deselect={name}" for name in LEFT_OUT]
+        # What takes long has no more to do with versions than others that are run.
+        tests = ["-m", "not slow", *(TESTS if row.is_whole else CLIENT_TESTS)]
     ended = subprocess.run(
         [python, "-m", "pytest", *quiet, *arguments, *tests],
         cwd=ROOT,
