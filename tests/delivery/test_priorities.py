@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from django_delayq.delivery import changing, tending, upgrading
-from django_delayq.delivery.claiming import Mode
+from django_delayq.delivery.claiming import Leased, Mode
 from django_delayq.delivery.holding import HELD_NAMES
 from django_delayq.delivery.states import Change, State
 from django_delayq.delivery.storing import tail_of
-from tests.delivery.rig import LEASE, Rig, names_of, payload, token
+from tests.delivery.rig import LEASE, Rig, name_in, names_of, payload, token
 from tests.delivery.test_limits import STRIPE, declare
 
 
@@ -87,6 +87,22 @@ def test_jobs_that_were_never_ranked_are_ranked_by_the_sweep(ranked):
 
     assert ranked.client.zcard(ranked.keys.ranked) == 151
     assert drained(ranked, 20)[-1] == "low"
+
+
+def test_retry_that_was_never_ranked_is_ranked_by_the_sweep(ranked):
+    ranked.schedule({"zero": 0})
+    ranked.schedule({f"low{n}": 0 for n in range(150)}, priority=-1)
+    zero, *low = ranked.claim(151).jobs
+    # Now no job has a rank.
+    ranked.retry(zero, wait=2)
+    ranked.retry(*low, wait=1)
+    ranked.now = 2
+    assert ranked.client.zcard(ranked.keys.ranked) == 150
+
+    ranked.run(tending.sweep(ranked.keys, "headers", count=1_000, now_us=ranked.now_us))
+
+    assert ranked.client.zcard(ranked.keys.ranked) == 151
+    assert drained(ranked, 20)[0] == "zero"
 
 
 def test_elements_in_the_destination_queue_have_their_turn(ranked):
@@ -427,6 +443,54 @@ def test_job_that_waited_for_its_limit_runs_in_its_old_place(ranked):
         ranked.acknowledge(*jobs)
 
     assert found == ["a", "b", "l2", "a0", "a1", "l3"]
+
+
+def one_at_a_time(rig: Rig, job: Leased, step: int | None = None) -> list[str]:
+    """End a job, then each that goes on, and return their names in order."""
+    found: list[str] = []
+    rig.acknowledge(job)
+    rig.now += 1
+    while jobs := rig.claim(1, priority_step_ms=step).jobs:
+        found += [name_in(job.payload) for job in jobs]
+        rig.acknowledge(*jobs)
+        rig.now += 1
+    return found
+
+
+@pytest.mark.parametrize("step", [None, 50])
+@pytest.mark.parametrize("rate", [None, "1000/s burst 1"])
+def test_jobs_that_a_limit_holds_go_on_in_the_order_of_their_priorities(
+    ranked, step, rate
+):
+    declare(ranked, concurrency=1, rate=rate)
+    ranked.schedule({"first": 0}, limit=STRIPE)
+    first = ranked.lease()
+    priorities = {"a": -10, "b": 0, "c": 0, "d": 100, "e": -10, "f": 1, "g": 2}
+    for n, (name, priority) in enumerate(priorities.items()):
+        ranked.schedule({name: 30 * n}, priority=priority, limit=STRIPE)
+    ranked.now = 300
+    assert ranked.claim(priority_step_ms=step).jobs == []
+    assert ranked.client.zcard(ranked.keys.held) == len(priorities)
+
+    found = one_at_a_time(ranked, first, step)
+
+    assert "".join(found) == ("dgfbcae" if step is None else "dbcgfae")
+
+
+@pytest.mark.parametrize("step", [None, 50])
+def test_job_that_a_limit_holds_is_given_another_priority(ranked, step):
+    declare(ranked, concurrency=1)
+    ranked.schedule({"first": 0}, limit=STRIPE)
+    first = ranked.lease()
+    ranked.schedule({name: 0 for name in "abcdef"}, limit=STRIPE, priority=-1)
+    ranked.claim(priority_step_ms=step)
+
+    assert reprioritize(ranked, "c", 5) is Change.REPRIORITIZED
+    assert reprioritize(ranked, "b", -5) is Change.REPRIORITIZED
+    assert reprioritize(ranked, "e", 0) is Change.REPRIORITIZED
+    ranked.cancel("e")
+
+    assert "".join(one_at_a_time(ranked, first, step)) == "cadfb"
 
 
 def test_job_that_its_worker_stopped_comes_before_the_next_of_its_limit(rig):

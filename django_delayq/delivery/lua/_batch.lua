@@ -23,7 +23,7 @@ end
 local function start_callback(token, when, now_us, is_ranked)
   local _, _, start, _, _, tail = read_header(redis.call('HGET', keys.headers, token))
   if not start then return end
-  local member = held_member(name_of_batch(token), start, token)
+  local member = held_member(name_of_batch(token), start, tail, token)
   if redis.call('ZREM', keys.held_tasks, member) == 0 or redis.call('ZREM', keys.held, token) == 0 then return end
   local due = start_time(when, now_us)
   redis.call('HDEL', keys.errors, token)

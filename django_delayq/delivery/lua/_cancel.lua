@@ -45,7 +45,7 @@ local function cancel_found(found, tokens, now_ms, each)
       local name = job.state == 'held' and read_held(redis.call('HGET', keys.errors, token))
       redis.call('ZREM', job.waits, token)
       if name then
-        redis.call('ZREM', keys.held_tasks, held_member(name, start, token))
+        redis.call('ZREM', keys.held_tasks, held_member(name, start, tail, token))
         forget_callback(token, name)
       end
       if each then payload = redis.call('HGET', keys.payloads, token) end

@@ -1,13 +1,13 @@
 -- Prelude: jobs that are held until a worker comes that knows their task, or has their key.
 --
--- Needs _frame, _job. Beside the set of held tokens, a second set is ordered by task and start time, so that a worker
+-- Needs _frame, _job. Beside the set of held tokens, a second set is ordered by task, then as ranks are, so that a worker
 -- finds what it knows without reading the rest. The error of a held job says since when it is held, and for which task.
 
 -- ms: a hundred years.
 local FOR_EVER = 3153600000000
 
-local function held_member(name, start, token)
-  return name .. '\0' .. string.format('%016.0f', start) .. '\0' .. token
+local function held_member(name, start, tail, token)
+  return name .. '\0' .. string.format('%016.0f', rank_of(priority_of(tail), start)) .. '\0' .. token
 end
 
 local function split_member(member)

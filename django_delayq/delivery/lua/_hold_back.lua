@@ -1,6 +1,6 @@
 -- Part of claim: write which jobs run within their limits, and which are held back.
 --
--- Uses     now_us, now_ms, is_ranked, back
+-- Uses     now_us, now_ms, is_ranked, step_ms, back
 -- Fills    firsts
 
 local limited = back.limited
@@ -20,10 +20,16 @@ end
 for i, job in ipairs(back.held) do
   keep(job, job.tail)
   held[2 * i - 1], held[2 * i] = now_ms + FOR_EVER, job.token
-  names[2 * i - 1], names[2 * i] = 0, held_member(job.name, job.start, job.token)
+  names[2 * i - 1], names[2 * i] = 0, held_member(job.name, job.start, job.tail, job.token)
   reasons[2 * i - 1], reasons[2 * i] = job.token, held_error(job.name, job.why, now_ms)
 end
 if #held > 0 then
+  -- Whoever lets them go on has to know.
+  if is_ranked and step_ms then
+    redis.call('HSET', keys.control, 'priority_step', step_ms)
+  elseif is_ranked then
+    redis.call('HDEL', keys.control, 'priority_step')
+  end
   redis.call('ZADD', keys.held, unpack(held))
   redis.call('ZADD', keys.held_tasks, unpack(names))
   redis.call('HSET', keys.errors, unpack(reasons))

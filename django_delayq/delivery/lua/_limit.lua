@@ -94,12 +94,37 @@ local function of_limits()
     if #old > 0 then redis.call('ZREM', keys.paces, unpack(old)) end
   end
 
+  -- The first members that are held under a name, as claims order what waits: the highest priority first; or what has
+  -- waited longest, if each point of priority is worth a time.
+  local function first_held(name, most)
+    local from, past, found = name .. '\0', '(' .. name .. '\1', {}
+    local step_ms = tonumber(redis.call('HGET', keys.control, 'priority_step') or nil)
+    if not step_ms then return redis.call('ZRANGEBYLEX', keys.held_tasks, '[' .. from, past, 'LIMIT', 0, most) end
+    while true do
+      local members, level = redis.call('ZRANGEBYLEX', keys.held_tasks, '[' .. from, past, 'LIMIT', 0, most), nil
+      for _, member in ipairs(members) do
+        local rank = tonumber(member:sub(#name + 2, #name + 17)) or 0
+        level = level or math.floor(rank / LEVEL)
+        if rank >= (level + 1) * LEVEL then break end
+        found[#found + 1] = { rank - level * LEVEL + level * step_ms, member }
+      end
+      if not level then break end
+      from = name .. '\0' .. string.format('%016.0f', (level + 1) * LEVEL)
+    end
+    table.sort(found, function(a, b)
+      if a[1] ~= b[1] then return a[1] < b[1] end
+      return a[2] < b[2]
+    end)
+    for i, item in ipairs(found) do found[i] = i <= most and item[2] or nil end
+    return found
+  end
+
   -- Let the first jobs that are held for a limit go on: as many as it admits, and `most` of them at most. Of a rate, each
   -- gets the moment at which it may start; the one behind it gets its own when that moment has come. Call check()
   -- before the first write.
   local function let_go(limit, most, now_ms)
     local name, now_us = held_under(limit), now_ms * 1000
-    local found = redis.call('ZRANGEBYLEX', keys.held_tasks, '[' .. name .. '\0', '(' .. name .. '\1', 'LIMIT', 0, most)
+    local found = first_held(name, most)
     if #found == 0 then return 0 end
     local its, members, tokens, jobs, first = read_limit(limit), {}, {}, {}, math.huge
     if its.most then most = its.most - count_slots(limit) end

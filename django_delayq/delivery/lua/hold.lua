@@ -45,7 +45,7 @@ for i, job in ipairs(jobs) do
     waits[#waits + 1] = job
   else
     redis.call('ZADD', keys.held, hold_ms and since_ms + hold_ms or now_ms + FOR_EVER, job.token)
-    redis.call('ZADD', keys.held_tasks, 0, held_member(name, job.start, job.token))
+    redis.call('ZADD', keys.held_tasks, 0, held_member(name, job.start, job.tail, job.token))
     redis.call('HSET', keys.errors, job.token, held_error(name, ARGV[job.at + 3], now_ms, since_ms))
   end
 end

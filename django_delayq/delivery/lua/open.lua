@@ -26,7 +26,7 @@ redis.call('HSET', keys.headers, token, struct.pack(HEADER, 0, 0, start, NOBODY,
 redis.call('HSET', keys.payloads, token, ARGV[5])
 redis.call('HSET', keys.errors, token, held_error(name, ARGV[6], now_ms))
 redis.call('ZADD', keys.held, now_ms + FOR_EVER, token)
-redis.call('ZADD', keys.held_tasks, 0, held_member(name, start, token))
+redis.call('ZADD', keys.held_tasks, 0, held_member(name, start, ARGV[4], token))
 redis.call('HSET', keys.batches, THEN .. token, when, OPEN .. token, 1)
 -- Until it is closed, the batch counts one more than its jobs.
 redis.call('HINCRBY', keys.batches, token, 1)

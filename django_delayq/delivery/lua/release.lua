@@ -36,7 +36,7 @@ local function take(token, name, why, goes_on)
   seen[token] = true
   tokens[#tokens + 1] = token
   local attempts, kills, start, _, _, tail = read_header(redis.call('HGET', keys.headers, token))
-  if start then members[#members + 1] = held_member(name, start, token) end
+  if start then members[#members + 1] = held_member(name, start, tail, token) end
   local list = goes_on and freed or over
   list[#list + 1] = {
     token = token, attempts = attempts or 0, kills = kills or 0, start = start or now_ms, tail = tail or '', why = why,

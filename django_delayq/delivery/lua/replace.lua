@@ -115,7 +115,7 @@ elseif place then
     redis.call('ZREM', place, token)
     if name then
       -- Other arguments may be of another key, and a job that is moved can be held for the whole time again.
-      redis.call('ZREM', keys.held_tasks, held_member(name, due, token))
+      redis.call('ZREM', keys.held_tasks, held_member(name, due, known, token))
       redis.call('HDEL', keys.errors, token)
     end
     redis.call('ZADD', waiting, target, token)

@@ -1,8 +1,8 @@
 -- Give a job that waits another priority. Its id, start time and attempts stay. Safe to repeat.
 --
--- Prelude  clock, count, window, frame, list, job, find
--- Keys     timeout_set, destination, leases, retries, dead, quarantine, headers, locators, ended, returned, held, unique,
---          control, ranked, errors
+-- Prelude  clock, count, window, frame, list, job, find, held
+-- Keys     timeout_set, destination, leases, retries, dead, quarantine, headers, locators, ended, returned, held, held_tasks,
+--          unique, control, ranked, errors
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  token
 -- ARGV[3]  priority, -100 to 100
@@ -17,8 +17,14 @@ if format < 2 then return { job.state, format } end
 local is_ranked = has_ranks()
 
 if job.waits or is_given_up(job) then
-  local attempts, kills, start, fence, owner, tail, was_spared, claimed = read_header(job.header)
-  tail = with_priority(tail, priority)
+  local attempts, kills, start, fence, owner, old_tail, was_spared, claimed = read_header(job.header)
+  local tail = with_priority(old_tail, priority)
+  if job.waits == keys.held then
+    local name = read_held(redis.call('HGET', keys.errors, token))
+    if redis.call('ZREM', keys.held_tasks, held_member(name, start, old_tail, token)) == 1 then
+      redis.call('ZADD', keys.held_tasks, 0, held_member(name, start, tail, token))
+    end
+  end
   redis.call('HSET', keys.headers, token, struct.pack(HEADER, attempts, was_spared and kills + SPARED or kills, start,
     fence, owner) .. (claimed and stamp_of(format, claimed) or '') .. tail)
   -- A held job, or one that its dead worker has, gets its rank when it waits for a worker again.

@@ -40,7 +40,7 @@ if job.waits or is_given_up(job) then
   redis.call('ZREM', place, token)
   if name then
     -- It may have been held for long. After its new start time, it can be held for the whole time again.
-    redis.call('ZREM', keys.held_tasks, held_member(name, first_due, token))
+    redis.call('ZREM', keys.held_tasks, held_member(name, first_due, tail, token))
     redis.call('HDEL', keys.errors, token)
     forget_callback(token, name)
   end

@@ -55,12 +55,22 @@ local function is_over(field, value)
 end
 
 -- A queue with priorities ranks what waited before it had any.
-local is_ranked = which == 'locators' and redis.call('HGET', keys.control, 'ranked') and has_ranks()
+local is_ranked = (which == 'locators' or which == 'headers') and redis.call('HGET', keys.control, 'ranked') and has_ranks()
 local fresh = {}
-local function rank_if_fresh(token, locator)
-  local start, format, _, tail = read_locator(locator)
+local function rank_if_fresh(token, value)
+  local start, format, tail, _
+  if which == 'locators' then
+    start, format, _, tail = read_locator(value)
+    if format == 0 then return end
+  else
+    local due = tonumber(redis.call('ZSCORE', keys.retries, token) or redis.call('ZSCORE', keys.returned, token) or nil)
+    if not due then return end
+    _, _, start, _, _, tail = read_header(value)
+    -- What is due again keeps its place.
+    start = due > now_ms and due or math.min(start or due, due)
+  end
   -- A small hash comes in one piece.
-  if format > 0 and #fresh < 2000 and not redis.call('ZSCORE', keys.ranked, token) then
+  if #fresh < 2000 and not redis.call('ZSCORE', keys.ranked, token) then
     fresh[#fresh + 1] = { token = token, tail = tail, start = start }
   end
 end

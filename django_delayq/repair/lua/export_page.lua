@@ -122,7 +122,7 @@ local function look_at_token(token, score)
   else
     header = fresh_header(is_score(score) and score or 0, '')
   end
-  if name and start then names[#names + 1] = held_member(name, start, token) end
+  if name and start then names[#names + 1] = held_member(name, start, tail, token) end
   add(LETTERS[source], token, score, header, payload, failure)
   jobs[#jobs].history = redis.call('HGET', keys.errors, HISTORY .. token) or ''
   return true
@@ -184,10 +184,10 @@ local tokens, held, tasks, headers, payloads, errors, pages, origins = {}, {}, {
 local name, why = 'moving ' .. run, nil
 why = held_error(name, WHY_MOVING, now_ms)
 for i, job in ipairs(jobs) do
-  local _, _, start = read_header(job.header)
+  local _, _, start, _, _, tail = read_header(job.header)
   tokens[i] = job.token
   held[2 * i - 1], held[2 * i] = now_ms + FOR_EVER, job.token
-  tasks[2 * i - 1], tasks[2 * i] = 0, held_member(name, start, job.token)
+  tasks[2 * i - 1], tasks[2 * i] = 0, held_member(name, start, tail, job.token)
   headers[2 * i - 1], headers[2 * i] = job.token, job.header
   payloads[2 * i - 1], payloads[2 * i] = job.token, job.payload
   errors[2 * i - 1], errors[2 * i] = job.token, why
