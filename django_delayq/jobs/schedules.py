@@ -311,7 +311,7 @@ class Schedule:
         return await aget_schedule(self.name, self.queue)
 
     def pause(self, *, reason: str = "", by: str = "") -> "Schedule":
-        """Have it rest until `resume`: the job that waits is cancelled. A job that is due runs.
+        """Have it rest until `resume`: the job that waits is cancelled, unless its moment has come.
 
         Raises:
             ScheduleNotFound: it is gone.
@@ -362,7 +362,7 @@ class Schedule:
         return await aperform(own_clients.of_loop, _firing(self))
 
     def delete(self) -> bool:
-        """Delete it, and the job that waits; return False if it was gone.
+        """Delete it, and the job that waits unless its moment has come; return False if it was gone.
 
         Only for schedules that are stored, and those that have gone from code: workers would enroll any other again.
 

@@ -534,16 +534,21 @@ class Rig:
         next_at: int | str | None = KEPT,
         *,
         job: str = "",
+        start: int | None = None,
         version: int | None = None,
         print: str = "p1",
         insertion_list: bool | None = None,
         **definitions: bytes | str,
     ) -> Call[int]:
-        """Return a call that changes a schedule; ``job`` is the name of its waiting job. Made twice, it is a repeat."""
+        """Return a call that changes a schedule; ``job`` is the name of its waiting job. Made twice, it is a repeat.
+
+        The job is due at ``start``, by default at its moment.
+        """
         if version is None:
             version = self.version()
         at = next_at if next_at is None or isinstance(next_at, str) else T0 + next_at
-        new = NewJob(token(job), f"={at}", "", payload(job)) if job else None
+        when = at if start is None else T0 + start
+        new = NewJob(token(job), f"={when}", "", payload(job)) if job else None
         return periods.arrange(
             self.keys,
             name,

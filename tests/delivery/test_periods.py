@@ -115,6 +115,41 @@ def test_job_that_is_due_is_not_replaced(any_rig):
     assert names_of(any_rig.claim()) == ["a", "b"]
 
 
+@pytest.mark.parametrize(
+    ("next_at", "change"),
+    [
+        (80, {"job": "b", "print": "p2", "code": b"two"}),
+        (None, {"change": b"paused"}),
+        (None, {"print": "", "code": ""}),
+    ],
+    ids=["replaced", "paused", "deleted"],
+)
+def test_job_of_a_moment_that_has_come_is_kept_while_it_waits_for_its_random_start(
+    any_rig, next_at, change
+):
+    any_rig.arrange("s", 50, job="a", start=70, code=b"one")
+    any_rig.now = 60
+
+    assert any_rig.arrange("s", next_at, **change)
+
+    assert any_rig.inspect("a").state == "scheduled"
+    for entry in any_rig.schedules().values():
+        assert entry.state.fired_ms == T0 + 50
+    any_rig.now = 80
+    assert names_of(any_rig.claim()) == (["a", "b"] if next_at else ["a"])
+
+
+def test_job_that_was_moved_beyond_its_moment_is_that_of_its_moment_still(any_rig):
+    any_rig.arrange("s", 50, job="a", code=b"one")
+    any_rig.reschedule("a", 500)
+    any_rig.now = 60
+
+    assert any_rig.arrange("s", 80, job="b", code=b"two", print="p2")
+
+    assert any_rig.inspect("a").state == "scheduled"
+    assert state_of(any_rig) == (80, "b", 50, 0)
+
+
 def test_moment_that_has_come_meanwhile_gets_no_second_job(any_rig):
     """Somebody has read the server's clock a moment before 50, and takes 50 for a moment to come."""
     any_rig.arrange("s", 50, job="a", code=b"one")

@@ -592,6 +592,33 @@ def test_moments_of_a_paused_queue_are_missed(work, records, client, queue_name)
     assert second - first >= 3_000
 
 
+@pytest.mark.parametrize("change", ["override", "pause", "deploy"])
+def test_job_that_waits_for_its_random_start_runs_if_its_schedule_changes_then(
+    client, configure, monkeypatch, queue_name, change
+):
+    make(queue_name, every(1), spread=3_600)
+    Clock(client, queue_name).turn()
+    schedule = get_schedule("beat", queue_name)
+    wait_until(
+        lambda: epoch_ms() > schedule.next_moment.timestamp() * 1000,
+        description="its moment has come",
+    )
+
+    match change:
+        case "override":
+            schedule.override(NEVER)
+        case "pause":
+            schedule.pause()
+        case "deploy":
+            registry._tasks.clear()
+            later(monkeypatch)
+            make(queue_name, NEVER)
+            Clock(client, queue_name).turn()
+
+    assert get_job(schedule.job_id).state in (State.SCHEDULED, State.DUE)
+    assert get_schedule("beat", queue_name).last_moment == schedule.next_moment
+
+
 def test_override_gives_other_moments_until_it_is_taken_back(work, records, queue_name):
     make(queue_name, NEVER)
     work()

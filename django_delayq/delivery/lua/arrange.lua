@@ -27,17 +27,18 @@ local version, moment, state = read_version(), moment_of(name), read_state(name)
 if how_ended(keys.ended, now_ms, request) then return version end
 if version ~= (tonumber(ARGV[5]) or 0) then return 0 end
 local waiting = not is_kept and state.token and state.token ~= '' and find_job(state.token, now_ms)
--- The job of a moment that has come runs, whatever the schedule is from now on.
-local is_replaced = waiting and waiting.state == 'scheduled'
+-- The job of a moment that has come runs, whatever the schedule is from now on, even if it waits for its random start.
+local has_come = not is_kept and moment and moment <= now_ms
+local is_replaced = waiting and not has_come and waiting.state == 'scheduled'
 -- The token of a moment's job is always the same. The job may wait without a state that says so, or have been cancelled
 -- by a change that is taken back now; and one that was run early is the job of its moment.
 local own = next_ms and find_job(ARGV[place], now_ms)
 local early = read_early(state)
-if moment and not is_kept and waiting and not is_replaced then early[moment] = true end
+if moment and not has_come and waiting and not is_replaced then early[moment] = true end
 local is_new = own and not early[next_ms]
   and (own.state == 'scheduled' or own.state == 'cancelled' or own.state == 'missing')
 local fired = number_in(state.fired) or 0
-if moment and not is_kept and not is_replaced and moment <= now_ms then fired = math.max(fired, moment) end
+if has_come then fired = math.max(fired, moment) end
 if next_ms and next_ms <= fired then return 0 end
 local start = next_ms and start_time(ARGV[place + 1], now_us)
 local head = redis.call('ZRANGE', keys.timeout_set, 0, 0, 'WITHSCORES')[2]
