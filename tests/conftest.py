@@ -64,7 +64,7 @@ CALLS = ("calls", "clients", "test_lua.py")
 SCRIPTS, BETWEEN = ("delivery", "queues", "repair", "waiting", "wire"), "redis7"
 
 # No deadline: a busy machine is not a finding.
-for profile, max_examples in (("quick", 20), ("all", 60)):
+for profile, max_examples in (("quick", 20), ("all", 30)):
     settings.register_profile(
         profile,
         deadline=None,

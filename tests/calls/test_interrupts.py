@@ -285,7 +285,7 @@ def all_handed_out(pool: Any) -> Iterator[None]:
 
 @pytest.mark.parametrize(
     ("cold_step", "warm_step", "least"),
-    [(97, 13, 30), pytest.param(49, 5, 500, marks=pytest.mark.slow)],
+    [(97, 13, 30), pytest.param(49, 5, 150, marks=pytest.mark.slow)],
     ids=["some", "many"],
 )
 def test_interrupted_call_leaves_no_reply_and_no_connection_behind(
@@ -351,7 +351,7 @@ def test_signal_handler_that_raises_at_any_moment_mixes_up_no_replies(
 
 
 @pytest.mark.parametrize(
-    "least", [30, pytest.param(500, marks=pytest.mark.slow)], ids=["some", "many"]
+    "least", [30, pytest.param(150, marks=pytest.mark.slow)], ids=["some", "many"]
 )
 async def test_cancelled_call_leaves_no_reply_and_no_connection_behind(
     server: Server | ExternalServer, least: int, monkeypatch: pytest.MonkeyPatch

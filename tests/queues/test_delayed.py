@@ -452,8 +452,9 @@ class TestWhatWaits:
     def test_long_queue_is_read_in_full(
         self, delayed: Make, face: Face, insertion_list: bool
     ) -> None:
-        queue = face(delayed(insertion_list=insertion_list))
-        fill(queue, 1_234)
+        waiting = delayed(insertion_list=insertion_list)
+        fill(waiting, 1_234)
+        queue = face(waiting)
 
         assert sorted(queue) == list(range(1_234))
         assert len(queue) == 1_234
@@ -468,8 +469,9 @@ class TestWhatWaits:
         client: redis.Redis,
         queue_name: str,
     ) -> None:
-        queue = face(delayed(insertion_list=insertion_list))
-        fill(queue, 1_234)
+        waiting = delayed(insertion_list=insertion_list)
+        fill(waiting, 1_234)
+        queue = face(waiting)
 
         for value in (0, 499, 500, 501, 999, 1_000, 1_233):
             assert queue.remove(value), value
@@ -493,8 +495,9 @@ class TestWhatWaits:
         client: redis.Redis,
         queue_name: str,
     ) -> None:
-        queue = face(delayed(insertion_list=insertion_list))
-        fill(queue, 1_234)
+        waiting = delayed(insertion_list=insertion_list)
+        fill(waiting, 1_234)
+        queue = face(waiting)
 
         assert queue.retain_all(range(1_000, 2_000))
         assert not queue.retain_all(range(1_000, 2_000))
@@ -518,14 +521,15 @@ class TestWhatWaits:
     ) -> None:
         monkeypatch.setattr(calls, "FAR", 100)
         monkeypatch.setattr(calls, "TOGETHER", together)
-        queue = face(delayed())
+        waiting = delayed()
+        queue = face(waiting)
         java = JavaQueue(client, queue_name, FrameFormat.BC0LC0)
-        fill(queue, 1_900)
+        fill(waiting, 1_900)
         java.offer(b"1", LATER * 1000)
         java.offer(b"-1", LATER * 1000)
-        queue.offer(1_900, LATER)
+        waiting.offer(1_900, LATER)
         for number in range(1_901, 5_500):
-            queue.offer(number, LATER)
+            waiting.offer(number, LATER)
         # Nobody transfers it any more.
         lost = pack(os.urandom(8), b"600", FrameFormat.BC0LC0)
         keys = QueueKeys.of(queue_name)
@@ -584,8 +588,9 @@ class TestWhatWaits:
         client: redis.Redis,
         queue_name: str,
     ) -> None:
-        queue = face(delayed(insertion_list=insertion_list))
-        fill(queue, 432)
+        waiting = delayed(insertion_list=insertion_list)
+        fill(waiting, 432)
+        queue = face(waiting)
 
         assert len(queue.poll(250)) == 250
         assert len(queue.poll(1_000)) == 182
