@@ -78,7 +78,9 @@ def test_worker_that_knows_the_task_releases_its_jobs_in_the_order_of_their_star
     hold(rig, "longer", task="shop.new.er")
 
     assert rig.release("shop.new", "shop.old", limit=2) == Released(
-        2, 0, b"shop.new\0%016d\0" % (100 * 2**42 + T0 + 2) + token("b").encode() + b"\0"
+        2,
+        0,
+        b"shop.new\0%016d\0" % (100 * 2**42 + T0 + 2) + token("b").encode() + b"\0",
     )
     assert names_of(rig.claim()) == ["a", "b"]
     assert rig.release("shop.new") == Released(1, 0, b"")
