@@ -54,8 +54,8 @@ class Leased(msgspec.Struct):
     was_late: bool = False
     #: The job whose token the payload carries has ended a moment ago, if there was such a job at all.
     is_known: bool = False
-    #: Its limit has admitted it.
-    has_limit: bool = False
+    #: The limit that has admitted it, as `tail_of` takes it; empty: a worker has just given it to the job; None: none has.
+    limit: str | None = None
     #: How long after its start time this attempt could begin at the soonest, ms: 0; or until its retry or snooze was due, or
     #: until what held it back ended: a limit, a pause, an earlier lease. A claim that is repeated does not know it.
     held_ms: int = 0
@@ -278,6 +278,7 @@ def _read_claimed(request: bytes, reply: list[Any]) -> Claimed:
     pauses: StoredPauses | None = None
     limits: Limited | None = None
     ends: tuple[EndedHere, ...] | None = None
+    texts: list[str] = []
     if len(reply) % 6:
         last = reply.pop()
         if isinstance(last, int):
@@ -287,8 +288,11 @@ def _read_claimed(request: bytes, reply: list[Any]) -> Claimed:
             pauses = StoredPauses(of_queue, of_tasks)
         if told and told[0]:
             limits = Limited(told[0] & 1 == 1, told[0] & 6 != 0, told[1])
-        if len(told) > 2:
+        if len(told) > 2 and told[2] is not None:
             ends = read_ends(told[2])
+        if len(told) > 3:
+            texts = [limit.decode("utf-8", "replace") for limit in told[3]]
+    limit_of_next = iter(texts)
     # Six elements for each job.
     each = islice(reply, 6, None)
     jobs = [
@@ -302,7 +306,7 @@ def _read_claimed(request: bytes, reply: list[Any]) -> Claimed:
             request,
             flags & 2 != 0,
             flags & 4 != 0,
-            flags & 8 != 0,
+            next(limit_of_next, "") if flags & 8 else None,
             flags >> 4,
         )
         for token, attempts, kills, start_time_ms, payload, flags in zip(

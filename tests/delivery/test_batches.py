@@ -242,7 +242,7 @@ def test_unique_key_limit_and_priority_go_with_a_batch(rig: Rig) -> None:
     assert rig.inspect("a").priority == 7
 
     a, b = rig.claim().jobs
-    assert a.has_limit
+    assert a.limit == "l\0key"
     assert rig.inspect("a").unique == ""
     rig.retry(a, wait=0)
     rig.acknowledge(rig.lease(), b)

@@ -181,6 +181,51 @@ def test_end_of_a_lease_lets_the_first_that_waits_go_on(rig: Rig, way: str) -> N
     assert slots(rig) == 1
 
 
+def test_claim_says_which_limit_each_job_has(rig: Rig) -> None:
+    rig.schedule({"a": 0}, limit=STRIPE)
+    rig.schedule({"b": 1})
+    rig.schedule({"c": 2}, limit="größe\0a b")
+    rig.now = 5
+
+    claimed = rig.claim(request=b"request1")
+
+    limits = [STRIPE, None, "größe\0a b"]
+    assert [job.limit for job in claimed.jobs] == limits
+    again = rig.claim(request=b"request1")
+    assert {name_in(job.payload): job.limit for job in again.jobs} == dict(
+        zip("abc", limits, strict=True)
+    )
+
+
+def test_job_that_gets_another_limit_frees_the_slot_of_its_old_one(rig: Rig) -> None:
+    declare(rig, "old", concurrency=1)
+    declare(rig, "new", concurrency=1)
+    rig.schedule({"a": 0, "b": 1, "c": 2}, limit="old\0k")
+    rig.now = 5
+    (a,) = rig.claim().jobs
+
+    rig.hold(a, task=limiting.held_name("new\0k"), hold_ms=None)
+
+    assert slots(rig) == 0
+    assert rig.inspect("a").state is State.DUE
+    a, b = rig.claim().jobs
+    # A worker does not look again at a limit that one has just given.
+    assert (name_in(a.payload), a.limit, b.limit) == ("a", "", "old\0k")
+    rig.hold(b, task=limiting.held_name("new\0k"), hold_ms=None)
+    (c,) = rig.claim().jobs
+    assert (name_in(c.payload), c.limit) == ("c", "old\0k")
+    assert rig.held_names().counts == {"limit new k": 1}
+    rig.retry(a, wait=1)
+    rig.acknowledge(c)
+    (b,) = rig.claim().jobs
+    assert (name_in(b.payload), b.limit) == ("b", "new\0k")
+    rig.acknowledge(b)
+    # With the next attempt, it looks again.
+    rig.now += 1
+    assert rig.lease().limit == "new\0k"
+    assert slots(rig) == 1
+
+
 def test_held_jobs_of_another_key_and_without_a_limit_go_on(rig: Rig) -> None:
     declare(rig, concurrency=1)
     rig.schedule({"a": 0, "b": 1}, limit="stripe\0one")

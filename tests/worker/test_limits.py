@@ -1,11 +1,14 @@
 """Limits in workers: what starts and what waits, and what that costs."""
 
+import dataclasses
+import itertools
 import time
 
 import pytest
 
 from django_delayq import (
     InvalidArguments,
+    Limit,
     clear_limit,
     find_jobs,
     limits,
@@ -18,6 +21,7 @@ from django_delayq.delivery import limiting
 from django_delayq.delivery.rates import numbers_of
 from django_delayq.delivery.states import State
 from django_delayq.jobs import formats
+from django_delayq.testing import frozen_queue
 from tests.polling import wait_until
 from tests.worker.project import tasks
 from tests.worker.test_loop import commandstats
@@ -186,6 +190,81 @@ def test_jobs_that_are_older_than_the_limit_of_their_task_get_it(
     ran(records, 12)
     assert most_at_a_time(records, key="k") == 1
     assert sorted(records.jobs("end")) == sorted(job.id for job in jobs)
+
+
+@pytest.fixture
+def with_limit(monkeypatch):
+    """Have the task be scheduled with another limit than the workers' code has."""
+    options = tasks.one_of_a_key.options
+
+    def with_limit(limit):
+        changed = dataclasses.replace(options, limit=limit)
+        monkeypatch.setattr(tasks.one_of_a_key, "options", changed)
+
+    return with_limit
+
+
+@pytest.mark.parametrize("is_declared", [True, False])
+@pytest.mark.parametrize(
+    "old",
+    [
+        Limit("renamed", concurrency=8, key=lambda key, *_: key),
+        Limit("of-key", concurrency=1, key=lambda key, seconds: str(seconds)),
+    ],
+    ids=["renamed", "another key"],
+)
+def test_waiting_job_has_the_present_limit_of_its_task_when_it_starts(
+    work, records, client, queue_name, with_limit, old, is_declared
+):
+    keys = get_settings().queue(queue_name).keys
+    present = tasks.one_of_a_key.options.limit
+    if is_declared:
+        # A worker of the code before still lives.
+        numbers = numbers_of(concurrency=old.concurrency)
+        run(client, limiting.declare(keys, [(old.name, numbers)], is_new=True))
+    with_limit(old)
+    jobs = [
+        tasks.one_of_a_key.using(queue=queue_name).schedule(0, "k", n / 1000)
+        for n in range(12)
+    ]
+    with_limit(present)
+    jobs += send(tasks.one_of_a_key, 4, queue_name, "k", 0.01)
+
+    work()
+    work()
+
+    ran(records, 16)
+    assert most_at_a_time(records, key="k") == 1
+    assert sorted(records.jobs("end")) == sorted(job.id for job in jobs)
+    wait_until(lambda: not client.exists(keys.slots, keys.held), description="no slots")
+
+
+def succeeded(ran):
+    return [each.args for each in ran if each.outcome == "succeeded"]
+
+
+def test_rate_of_the_present_limit_paces_jobs_of_another(records, with_limit):
+    with frozen_queue() as q:
+        with_limit(Limit("renamed", concurrency=8))
+        for n in range(3):
+            tasks.one_of_a_key.schedule(n, n)
+        with_limit(Limit("now", rate="1/m"))
+
+        first = q.advance(seconds=30)
+        second = q.advance(minutes=1)
+        third = q.advance(minutes=1)
+
+        assert list(map(succeeded, (first, second, third))) == [[[0]], [[1]], [[2]]]
+
+
+def test_job_whose_key_is_another_each_time_runs(records, with_limit):
+    numbers = itertools.count()
+    with frozen_queue() as q:
+        with_limit(Limit("restless", concurrency=1, key=lambda *_: next(numbers)))
+        tasks.one_of_a_key.schedule(0, 1)
+        tasks.one_of_a_key.schedule(0, 2)
+
+        assert succeeded(q.run_due()) == [[1], [2]]
 
 
 def test_limit_that_no_task_has_is_not_set(queue_name):

@@ -38,6 +38,9 @@ for _, job in ipairs(leased) do
     admitted[#admitted + 1] = job
   else
     local its, why, moment = look_up(limit), nil, nil
+    if limited.is_given(flags) then
+      job.is_given, job.tail = true, limited.with_given(job.tail, false)
+    end
     local drops, is_paid = flags % 2 == 1 and flags % 8 < 4 and job.is_new, limited.is_paid(flags)
     if is_paid and not limited.is_in_time(job, its, now_us) then
       is_paid, job.tail = false, limited.with_paid(job.tail, false)

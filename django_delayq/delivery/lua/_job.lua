@@ -17,7 +17,8 @@
 --   flag 16, the token of the callback of its batch
 -- The limit is its name, '\0', and a key or nothing. The flags are the sum of 1, DROPS: while its limit is full, a new
 -- job is cancelled and not held; 2, PAID: the job waits for a moment that the rate of its limit has given to it; 4, with
--- DROPS: it is held all the same; and 32: others follow the job once it is a dead letter.
+-- DROPS: it is held all the same; 8, GIVEN: a worker has just given the limit to it; and 32: others follow the job once it
+-- is a dead letter.
 -- Whoever reads format 1 finds and moves a job with extras, takes them for a part of its unique key, and keeps them.
 
 local HEADER = '<I4I4dc8c8'

@@ -1,7 +1,7 @@
 -- Part of claim: collect the jobs to lease, and hand them out.
 --
 -- Uses     now_ms, mode, limit, budget, reserved, turn, held_till
--- Fills    reply, leased, behind, seen
+-- Fills    reply, leased, behind, seen, known_limits
 -- Sets     count, byte_count, told
 
 local function is_full()
@@ -58,7 +58,11 @@ local function hand_out(job)
     -- An element that was taken out may be put in again.
     if ended and ended ~= 'taken' then flags = flags + 4 end
   end
-  if job.tail ~= '' and limit_of(job.tail) then flags = flags + 8 end
+  local its_limit = job.tail ~= '' and limit_of(job.tail)
+  if its_limit then
+    flags = flags + 8
+    known_limits[#known_limits + 1] = job.is_given and '' or its_limit
+  end
   local due = math.max(job.due or job.start, held_till)
   if due > job.start then flags = flags + 16 * math.floor(due - job.start + 0.5) end
   reply[n + 1], reply[n + 2], reply[n + 3] = job.token, job.attempts, job.kills

@@ -11,14 +11,31 @@
 
 -- All that there is to do about limits, in a table: a script makes these functions only if a job has a limit.
 local function of_limits()
+  local function has_flag(flags, flag)
+    return math.floor(flags / flag) % 2 == 1
+  end
+
+  local function with_flag(tail, flag, is_set)
+    local flags = tail:byte(2)
+    return 'x' .. string.char(flags - (has_flag(flags, flag) and flag or 0) + (is_set and flag or 0)) .. tail:sub(3)
+  end
+
   -- The tail of a job with a limit, with or without the flag PAID; and whether its flags say so.
   local function with_paid(tail, is_paid)
-    local flags = tail:byte(2)
-    return 'x' .. string.char(flags - math.floor(flags / 2) % 2 * 2 + (is_paid and 2 or 0)) .. tail:sub(3)
+    return with_flag(tail, 2, is_paid)
   end
 
   local function is_paid(flags)
-    return math.floor(flags / 2) % 2 == 1
+    return has_flag(flags, 2)
+  end
+
+  -- The same for the flag GIVEN.
+  local function with_given(tail, is_given)
+    return with_flag(tail, 8, is_given)
+  end
+
+  local function is_given(flags)
+    return has_flag(flags, 8)
   end
 
   -- Whether a job that has its moment starts soon behind it. Moments go on while workers are busy with other jobs, and all
@@ -169,7 +186,7 @@ local function of_limits()
 
   return { in_force = in_force, read = read_limit, arrival = arrival, held_under = held_under, count_slots = count_slots,
     check = check_limits, keep_paces = keep_paces, let_go = let_go, with_paid = with_paid, is_paid = is_paid,
-    is_in_time = is_in_time, stale_slots = stale_slots }
+    with_given = with_given, is_given = is_given, is_in_time = is_in_time, stale_slots = stale_slots }
 end
 
 -- Free the slots of jobs whose leases end, and let those go on that wait for them; wake whoever waits because the queue
@@ -211,6 +228,6 @@ end
 -- The tail of a job that gets a limit now.
 local function with_limit(tail, limit)
   local middle = struct.pack('>I2', #limit) .. limit
-  if tail:byte(1) ~= 120 or #tail < 5 then return 'x\0d' .. middle .. tail end
-  return tail:sub(1, 3) .. middle .. tail:sub(6 + (struct.unpack('>I2', tail, 4)))
+  if tail:byte(1) ~= 120 or #tail < 5 then return 'x\8d' .. middle .. tail end
+  return of_limits().with_given(tail:sub(1, 3) .. middle .. tail:sub(6 + (struct.unpack('>I2', tail, 4))), true)
 end

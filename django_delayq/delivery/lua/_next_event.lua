@@ -1,7 +1,7 @@
 -- Part of claim: finish the reply, with the time of the next event.
 --
 -- Uses     now_us, now_ms, fields, held_till, asked, limit, count, mode, service, paused_till, throttle, pauses, back, transferred, doubles, vanished,
---          put_off, ends
+--          put_off, ends, known_limits
 -- Fills    reply
 -- Sets     told
 
@@ -59,7 +59,8 @@ local function finish()
   if pauses or told > 0 or #ends > 0 then
     local last = pauses or { false, false }
     last[3], last[4] = told, back and back.dropped or 0
-    if #ends > 0 then last[5] = ends end
+    if #ends + #known_limits > 0 then last[5] = #ends > 0 and ends end
+    if #known_limits > 0 then last[6] = known_limits end
     reply[#reply + 1] = last
   end
   return reply

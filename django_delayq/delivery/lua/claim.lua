@@ -35,7 +35,8 @@
 --          last: the pause of the queue and those of its tasks, as they are stored; the sum of 1 if the limits of the
 --          queue hold jobs back, 2 if a job has a limit or is in a batch, 4 if there is a limit to the leases of the queue; and how many
 --          jobs were cancelled as their limits were full; and what the claim has ended that nobody else tells of, if anything,
---          four elements each: token, 'cancelled' or 'quarantined', the task that the payload names, or empty, and why.
+--          four elements each: token, 'cancelled' or 'quarantined', the task that the payload names, or empty, and why; and
+--          for each job with a limit that limit, empty if a worker has just given it to the job.
 --          While the queue is paused, nothing is leased.
 --          Nil if the caller has to say that there are limits; nothing was done
 
@@ -107,6 +108,8 @@ local unranked, reranked = {}, {}
 local gone, doubles, transferred = {}, 0, 0
 -- What this claim ends and nobody else tells of, four elements each: token, outcome, task, why.
 local ends = {}
+-- For each job that is handed out and has a limit: that limit, as in its tail.
+local known_limits = {}
 
 local function note_end(token, outcome, payload, why)
   local n = #ends

@@ -1,7 +1,7 @@
 -- Hold jobs whose task or key the caller does not know, for a worker that does; and jobs of a paused task. The time
 -- counts from when the job was first held for a limited time, by whichever worker. If a job was signed with another key
 -- since the caller read it, or the pause has ended, it is not held for that, but due again. So is a job that is to be
--- held for a limit: it has that limit from now on, and the next claim decides.
+-- held for a limit: its slot is free, it has that limit from now on, and the next claim decides.
 --
 -- Prelude  clock, window, frame, job, settle, held, pause, limit
 -- Keys     leases, headers, held, held_tasks, errors, payloads, retries, returned, control, channel, ranked,
@@ -20,7 +20,7 @@ if #jobs == 0 then return lost end
 local before = redis.call('HMGET', keys.errors, unpack(tokens_of(jobs)))
 check_sets(keys.held, keys.held_tasks, keys.retries, keys.returned)
 local is_ranked, waits = has_ranks(), {}
-local is_due, is_any_due, paused = {}, false, nil
+local is_due, is_any_due, given, paused = {}, false, {}, nil
 for _, job in ipairs(jobs) do
   -- What is held for a limited time is held for its task, whatever name that has.
   local name = ARGV[job.at + 4] == '' and ARGV[job.at + 2] or ''
@@ -28,7 +28,7 @@ for _, job in ipairs(jobs) do
   local found = key and key_of(redis.call('HGET', keys.payloads, job.token))
   if task then paused = paused or read_paused_tasks(redis.call('HGET', keys.control, 'paused_tasks'), now_ms) end
   local limit = limit_named(name)
-  if limit then job.tail = with_limit(job.tail, limit) end
+  given[job.token] = limit
   is_due[job.token] = found and found ~= key or task and not paused[task] or limit
   is_any_due = is_any_due or is_due[job.token]
 end
@@ -36,6 +36,7 @@ if keys.slots then free_slots(jobs, now_ms) end
 redis.call('ZREM', keys.leases, unpack(tokens_of(jobs)))
 for i, job in ipairs(jobs) do
   local name, hold_ms, since_ms = ARGV[job.at + 2], tonumber(ARGV[job.at + 4]), held_since(before[i])
+  if given[job.token] then job.tail = with_limit(job.tail, given[job.token]) end
   if hold_ms then since_ms = since_ms or now_ms end
   redis.call('HSET', keys.headers, job.token,
     struct.pack(HEADER, job.attempts, job.kills, job.start, NOBODY, NOBODY) .. job.tail)
