@@ -42,7 +42,7 @@ test-java: $(FOR_ALL)
 	$(BIN)/python -m pytest --all $(INTEROP)
 
 versions: ## What a version can change, on each Django and Python of the README; ARGS as for test
-	$(PYTHON) -m tests.versions --all $(PARALLEL) $(ARGS)
+	$(PYTHON) -m tests.versions --all --numprocesses 4 --dist worksteal $(ARGS)
 
 # The tests of one file share the Java process of each version.
 INTEROP := --numprocesses 4 --dist loadfile tests/interop

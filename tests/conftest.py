@@ -56,12 +56,12 @@ CLUSTER = "cluster"
 INTEROP = Path(__file__).parent / "interop"
 #: Markers of the tests that run only with ``--all``; pyproject.toml says what each means.
 ONLY_WITH_ALL = ("slow", "exhaustive", "browser", "interop")
-#: What runs on every kind of server: calls, clients, and that each script compiles and answers there. So does what
-#: `every_server` marks.
-CALLS = ("calls", "clients", "test_lua.py")
+#: What runs on every kind of server, as does what `every_server` marks.
+CALLS = ("calls", "clients")
 #: What runs on every kind but the one whose older and newer sisters are there too: whatever looks at what scripts do.
 #: All else runs on the first kind alone, as does what is slow or in a browser.
-SCRIPTS, BETWEEN = ("delivery", "queues", "repair", "waiting", "wire"), "redis7"
+SCRIPTS = ("delivery", "queues", "repair", "test_lua.py", "waiting", "wire")
+BETWEEN = "redis7"
 
 # No deadline: a busy machine is not a finding.
 for profile, max_examples in (("quick", 20), ("all", 30)):
