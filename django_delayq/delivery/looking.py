@@ -258,7 +258,10 @@ def _read_counts(reply: list[Any]) -> Counts:
     frames, due, delay_queue, destination, running, retrying, dead, quarantined = reply[
         :8
     ]
-    returned, returned_due, held = reply[10:13]
+    returned, returned_due, held, held_till = reply[10:14]
+    if held_till > reply[9]:
+        # The clock was set back.
+        held_till = 0
     return Counts(
         frames + returned,
         due + returned_due,
@@ -273,7 +276,7 @@ def _read_counts(reply: list[Any]) -> Counts:
         first,
         reply[9],
         counters,
-        0 if first is None else max(0, reply[9] - max(first, reply[13])),
+        0 if first is None else max(0, reply[9] - max(first, held_till)),
     )
 
 

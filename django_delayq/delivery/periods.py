@@ -27,6 +27,8 @@ KEPT = "="
 CHANGED = b"0"
 #: Fields of a page.
 PAGE = 500
+#: What was noted further ahead of the server's clock was noted before somebody set that back. As SKEW_MS of _job.lua.
+SKEW_MS = 60_000
 
 
 class Advanced(NamedTuple):
@@ -160,9 +162,10 @@ class State(msgspec.Struct):
     def early_ms(self) -> set[int]:
         return {_read_text(each) for each in self.early.split()}
 
-    @property
-    def fired_ms(self) -> int:
-        return _read_text(self.fired)
+    def fired_by(self, now_ms: int) -> int:
+        """Return the last moment that has come, epoch ms; 0: none has."""
+        fired_ms = _read_text(self.fired)
+        return now_ms if fired_ms > now_ms + SKEW_MS else fired_ms
 
     @property
     def behind_count(self) -> int:

@@ -140,7 +140,7 @@ class Found(NamedTuple):
         """Return its next moment, epoch ms; None: it has none, or is paused."""
         if self.is_paused:
             return None
-        return self.when.after(max(now_ms, self.entry.state.fired_ms))
+        return self.when.after(max(now_ms, self.entry.state.fired_by(now_ms)))
 
 
 def _read(queue: str, kind: str, name: str, text: bytes) -> Definition | None:
@@ -558,6 +558,7 @@ def _showing(
         except TaskNotFound:
             is_known = False
     paused_ms = change.paused_ms if change else 0
+    fired_ms = state.fired_by(known.now_ms)
     return Schedule(
         found.name,
         found.queue.name,
@@ -576,7 +577,7 @@ def _showing(
         paused_by=change.by if change else "",
         paused_reason=change.reason if change else "",
         next_moment=None if next_ms is None else _moment_of(next_ms),
-        last_moment=_moment_of(state.fired_ms) if state.fired_ms else None,
+        last_moment=_moment_of(fired_ms) if fired_ms else None,
         job_id=f"{found.queue.name}:{token}" if token else "",
         _had=frozenset(had),
     )

@@ -81,12 +81,8 @@ class Periods:
         Raises:
             redis.exceptions.RedisError: the server's own error.
         """
-        if now_us is not None:
-            offset_ms = now_us / 1000 - now_ms
-            if offset_ms < self._offset_ms - SET_BACK_MS:
-                # The server's clock was ahead, and what waits may be far from its schedule's next moment.
-                self.next_ms, self._known, self._is_ahead = 0.0, None, True
-            self._offset_ms = offset_ms
+        if now_us is not None and self._is_set_back(now_us / 1000 - now_ms):
+            self.next_ms, self._known = 0.0, None
         if now_ms >= self.next_ms:
             self._look(now_ms)
         server_ms = int(now_ms + self._offset_ms) if now_us is None else now_us // 1000
@@ -96,6 +92,14 @@ class Periods:
         first_ms = min(self._moments.values(), default=None)
         self.due_us = float("inf") if first_ms is None else first_ms * 1000
         return self.next_ms <= now_ms or self.due_us <= server_ms * 1000
+
+    def _is_set_back(self, offset_ms: float) -> bool:
+        """Take in how far the server's clock is from ours; return whether it has been set back."""
+        is_set_back = offset_ms < self._offset_ms - SET_BACK_MS
+        self._offset_ms = offset_ms
+        # What waits may be far from its schedule's next moment.
+        self._is_ahead = self._is_ahead or is_set_back
+        return is_set_back
 
     # Definitions.
 
@@ -113,7 +117,7 @@ class Periods:
             self._ours, self._moments = {}, {}
             return
         known = perform(self._client, loading(self._settings))
-        self._offset_ms = known.now_us / 1000 - monotonic_ms()
+        self._is_set_back(known.now_us / 1000 - monotonic_ms())
         if self._enroll(known):
             # What we have changed, or somebody else, is read anew.
             self.next_ms, self._known = now_ms, None

@@ -138,6 +138,21 @@ def test_pause_of_a_queue_holds_until_its_time_was_over(rig: Rig) -> None:
     assert held(rig) == [0]
 
 
+def test_pause_that_ended_by_a_clock_that_was_ahead_holds_nothing(rig: Rig) -> None:
+    rig.now = 1_000_000
+    rig.pause()
+    rig.resume()
+    rig.now = 0
+    rig.insertion_list = False
+    rig.schedule({"a": 100})
+    rig.now = 700
+
+    assert late_ms(rig) == 600
+    assert held(rig) == [0]
+    rig.schedule({"b": 0})
+    assert rig.claim_few() is not None
+
+
 def test_concurrency_of_a_queue_holds_until_a_claim_finds_room(rig: Rig) -> None:
     text = limit_text(concurrency=1)
     rig.schedule({"a": 0, "b": 0})

@@ -224,7 +224,10 @@ def test_token_taken_in_the_first_call_is_not_stored_again_by_the_second(
 
 
 @pytest.mark.parametrize("outcome", ["succeeded", "cancelled"])
-@pytest.mark.parametrize(("later", "is_known"), [(30_000, True), (30_001, False)])
+@pytest.mark.parametrize(
+    ("later", "is_known"),
+    [(30_000, True), (30_001, False), (-60_000, True), (-60_001, False)],
+)
 def test_end_of_a_job_is_remembered_for_thirty_seconds(
     rig: Rig, outcome: str, later: int, is_known: bool
 ) -> None:

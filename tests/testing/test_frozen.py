@@ -19,6 +19,7 @@ from django_delayq import (
     State,
     cron,
     ended_jobs,
+    every,
     find_jobs,
     get_job,
     pause,
@@ -28,6 +29,7 @@ from django_delayq import (
     set_limit,
     store_schedule,
 )
+from django_delayq.jobs.periodic import CatchUp
 from django_delayq.testing import frozen, frozen_queue
 from django_delayq.testing.memory import server as memory
 from tests.testing.samples import (
@@ -272,6 +274,23 @@ def test_schedules_go_on_if_the_test_asks_for_that() -> None:
         store_schedule("hourly", double, cron("0 * * * *", tz="UTC"), args=[1])
         assert len(q.advance(hours=3, minutes=30)) == 3
     assert [NOON + timedelta(hours=n) for n in (1, 2, 3)] == MOMENTS
+
+
+@pytest.mark.parametrize("catch_up", ["one", "none", "all"])
+def test_schedule_goes_on_after_the_clock_of_the_server_was_ahead(
+    catch_up: CatchUp,
+) -> None:
+    ahead = timedelta(days=10)
+    with frozen_queue(now=NOON, periodic=True) as q:
+        when = every(timedelta(days=4))
+        store_schedule("rare", double, when, args=[1], catch_up=catch_up)
+        while_ahead = q.advance(ahead)
+        q._now_us -= ahead // timedelta(microseconds=1)
+
+        after = q.advance(ahead)
+
+    assert [each.at for each in while_ahead] == [each.at for each in after]
+    assert len(after) >= 2
 
 
 def test_job_is_cancelled_and_moved_as_on_every_server() -> None:

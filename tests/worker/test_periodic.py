@@ -2,7 +2,7 @@
 
 import itertools
 import logging
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from zoneinfo import ZoneInfoNotFoundError
 
@@ -395,9 +395,54 @@ def test_server_whose_clock_was_ahead_for_a_while_gets_its_moments_back(
     worker.turn(moment - 10, look=False)
 
     # The job of the first moment still waits.
+    waits = waiting_moments(client, queue_name)
     schedule = get_schedule("beat", queue_name)
-    assert moment < schedule.next_moment.timestamp() * 1000 <= moment + 2 * HOUR
-    assert len(waiting_moments(client, queue_name)) == 2
+    assert waits[0] == moment
+    assert waits[-1] == schedule.next_moment.timestamp() * 1000 <= moment + 2 * HOUR
+
+
+@pytest.mark.parametrize("catch_up", ["one", "none", "all"])
+@pytest.mark.parametrize("who", ["worker", "new worker", "person"])
+def test_schedule_goes_on_after_moments_of_a_clock_that_was_ahead_have_come(
+    client, configure, queue_name, who, catch_up
+):
+    make(queue_name, every(timedelta(hours=1)), catch_up=catch_up)
+    worker = Clock(client, queue_name)
+    worker.turn()
+    moment = waiting_moments(client, queue_name)[0]
+    worker.turn(moment + 240 * HOUR, look=False)
+    worker.turn(moment + 241 * HOUR, look=False)
+
+    match who:
+        case "worker":
+            worker.turn(moment - 10, look=False)
+        case "new worker":
+            Clock(client, queue_name).turn()
+        case "person":
+            get_schedule("beat", queue_name).pause().resume()
+
+    schedule = get_schedule("beat", queue_name)
+    assert moment <= schedule.next_moment.timestamp() * 1000 <= moment + 2 * HOUR
+    assert schedule.last_moment <= datetime.now(UTC)
+
+
+def test_clock_that_is_set_back_while_the_loop_has_no_room_is_noticed(
+    client, configure, queue_name
+):
+    make(queue_name, every(timedelta(hours=1)))
+    worker = Clock(client, queue_name)
+    worker.turn()
+    moment = waiting_moments(client, queue_name)[0]
+    worker.turn(moment + 240 * HOUR, look=False)
+    client.hincrby(keys_of(queue_name).schedules, "version", 1)
+
+    # Nobody has told the time: it learns it from what it reads.
+    worker.periods.next_ms = 0.0
+    for _ in range(3):
+        worker.periods.turn(monotonic_ms(), None)
+
+    schedule = get_schedule("beat", queue_name)
+    assert moment <= schedule.next_moment.timestamp() * 1000 <= moment + 2 * HOUR
 
 
 @pytest.mark.parametrize("deleted", ["moments", "states"])

@@ -441,8 +441,14 @@ end
 -- negative there: a claim found that a limit still did.
 local function held_until(field, now_ms)
   local till = tonumber(field or 0) or 0
+  -- The clock was set back.
+  if till > now_ms then return 0 end
   return till < 0 and now_ms or till
 end
+
+-- The clocks of two servers, one of which takes over from the other, differ by less. What was noted further ahead than
+-- this was noted by a clock that has been set back since.
+local SKEW_MS = 60000
 
 -- How a job ended stays known for a while, so that scripts notice if it is scheduled or delivered again.
 local ENDED_MS = 30000
@@ -466,12 +472,14 @@ local function remember(ended, now_ms, outcome, tokens, old)
   if old > 0 then redis.call('ZREMRANGEBYRANK', ended, 0, math.min(old, 2 * #tokens + 16) - 1) end
 end
 
--- The state in which a job ended; nil as soon as the time is over, even if remember() has not deleted it yet.
+-- The state in which a job ended; nil as soon as the time is over, even if remember() has not deleted it yet. The token of
+-- a moment of a schedule comes again after the clock was set back.
 local function how_ended(ended, now_ms, token)
   local score = redis.call('ZSCORE', ended, token)
   if not score then return nil end
   score = tonumber(score)
-  if math.floor(score / 8) < now_ms - ENDED_MS then return nil end
+  local ended_ms = math.floor(score / 8)
+  if ended_ms < now_ms - ENDED_MS or ended_ms > now_ms + SKEW_MS then return nil end
   return ENDED_STATES[score % 8]
 end
 

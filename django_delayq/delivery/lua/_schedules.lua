@@ -29,6 +29,12 @@ local function number_in(text)
   return text and #text <= 15 and tonumber(text:match('^%d+$')) or nil
 end
 
+-- The last moment that has come, epoch ms; 0: none has. One that a clock saw which has been set back since counts as now.
+local function fired_by(state, now_ms)
+  local fired = number_in(state.fired) or 0
+  return fired > now_ms + SKEW_MS and now_ms or fired
+end
+
 -- The set of the moments to come whose jobs have left their places.
 local function read_early(state)
   local early = {}

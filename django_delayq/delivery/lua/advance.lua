@@ -2,7 +2,7 @@
 -- comes second changes nothing, so it is safe to repeat.
 --
 -- Prelude  clock, count, window, frame, list, job, new, schedules
--- Keys     schedules, periods, timeout_set, delay_queue, redisson_channel, locators, unique, counters, ranked?, control?
+-- Keys     schedules, periods, timeout_set, delay_queue, redisson_channel, locators, unique, counters, ended, ranked?, control?
 -- Where    ranked, control: only if the queue has priorities, or one of these jobs has one
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  frame format, 1 (dLc0) or 2 (Bc0Lc0)
@@ -28,26 +28,30 @@ end
 -- Of the next moment, the job may have run already.
 local early = read_early(state)
 local is_early = ARGV[7] ~= '' and early[tonumber(ARGV[7])] or false
-local places, starts = {}, {}
+local places, starts, tokens = {}, {}, {}
 for i = 10, #ARGV - (is_early and 7 or 3), 4 do
-  places[#places + 1], starts[#starts + 1] = i, start_time(ARGV[i + 1], now_us)
+  local n = #places + 1
+  places[n], starts[n], tokens[n] = i, start_time(ARGV[i + 1], now_us), ARGV[i]
 end
 local head = redis.call('ZRANGE', keys.timeout_set, 0, 0, 'WITHSCORES')[2]
 head = head and tonumber(head) or math.huge
 redis.call('LLEN', keys.delay_queue)
 check_hashes(keys.locators, keys.unique, keys.counters)
+check_sets(keys.ended)
 if keys.ranked then has_ranks() end
 
 -- A removal is first, so that schedules go on while the server is full.
 redis.call('ZREM', keys.periods, name)
 local refusal
 if #places > 0 then
+  -- A clock that has been set back since may have seen these moments: a claim would take their jobs for copies.
+  redis.call('ZREM', keys.ended, unpack(tokens))
   local first = store_new(places, starts, format, listed, now_ms, true)
   if first < head then refusal = publish(keys.redisson_channel, first) end
 end
 if ARGV[7] ~= '' then redis.call('ZADD', keys.periods, ARGV[7], name) end
 state.fired, state.behind = ARGV[9], ARGV[8]
-state.token = ARGV[7] ~= '' and not is_early and ARGV[places[#places]] or ''
+state.token = ARGV[7] ~= '' and not is_early and tokens[#tokens] or ''
 note_early(state, early, tonumber(ARGV[9]))
 write_state(name, state)
 return { version, ARGV[7], is_early and 2 or 1, ARGV[8], refusal }

@@ -37,7 +37,7 @@ local early = read_early(state)
 if moment and not has_come and waiting and not is_replaced then early[moment] = true end
 local is_new = own and not early[next_ms]
   and (own.state == 'scheduled' or own.state == 'cancelled' or own.state == 'missing')
-local fired = number_in(state.fired) or 0
+local fired = fired_by(state, now_ms)
 if has_come then fired = math.max(fired, moment) end
 if next_ms and next_ms <= fired then return 0 end
 local start = next_ms and start_time(ARGV[place + 1], now_us)
