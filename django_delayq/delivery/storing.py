@@ -58,7 +58,7 @@ class NewJob(NamedTuple):
 
 #: Flags of a tail, as `_job.lua` has them.
 _DROPS, _IN_TURN = 1, 4
-_IN_BATCH, _HAS_ON_DEAD, _HAS_FIRST, _BEHIND = 16, 32, 64, 128
+_IN_BATCH, _HAS_ON_DEAD, _HAS_TIMES, _BEHIND = 16, 32, 64, 128
 
 
 def tail_of(
@@ -72,6 +72,8 @@ def tail_of(
     may_go_behind: bool = False,
     has_on_dead: bool = False,
     batch: str = "",
+    expires_ms: int = 0,
+    since_ms: int = 0,
 ) -> str | bytes:
     """Return a tail as `_job.lua` reads it.
 
@@ -83,20 +85,26 @@ def tail_of(
     ``notes_first``: the job keeps when it was scheduled, whatever calls of its key come later. ``may_go_behind``: if the
     holder of the key runs, the job is stored all the same, takes the key, and starts after the other's end.
     ``has_on_dead``: others follow the job once it is a dead letter. ``batch``: the token of the callback of its batch.
+    ``expires_ms``: so long after its start time the job holds the key no more, unless it has begun; or after ``since_ms``
+    (epoch ms), if that is later.
     """
     flags = (
         _DROPS * drops
         + _IN_TURN * (drops and in_turn)
         + _IN_BATCH * bool(batch)
         + _HAS_ON_DEAD * has_on_dead
-        + _HAS_FIRST * notes_first
+        + _HAS_TIMES * (notes_first or bool(expires_ms))
         + _BEHIND * may_go_behind
     )
     if not priority and not limit and not flags:
         return unique
     named = limit.encode()
-    # `schedule.lua` writes over these zeros.
-    run = bytes(6 * notes_first + TOKEN_LENGTH * may_go_behind)
+    run = b""
+    if flags & _HAS_TIMES:
+        # `schedule.lua` writes over the 1, and over the zeros behind these three.
+        times = int(notes_first), expires_ms, since_ms
+        run = b"".join(ms.to_bytes(6, "big") for ms in times)
+    run += bytes(TOKEN_LENGTH * may_go_behind)
     extras = bytes((flags, 100 + priority, *divmod(len(named), 256)))
     return b"x" + extras + named + run + batch.encode() + unique.encode()
 
@@ -142,6 +150,8 @@ def schedule(
     if max_jobs is not None:
         args.append(max_jobs)
         named = _counted(keys)
+    elif any(_may_expire(job.tail) for job in jobs):
+        named = _waiting(keys)
     if is_ranked:
         named |= {"ranked": keys.ranked, "control": keys.control}
     if is_forwarded:
@@ -262,12 +272,16 @@ def _schedule_one(
 
 def _counted(keys: DeliveryKeys) -> dict[str, str]:
     """Return the keys by which a script learns how many jobs a queue holds, beside those that it always gets."""
-    return {
-        "returned": keys.returned,
-        "retries": keys.retries,
-        "held": keys.held,
-        "leases": keys.leases,
-    }
+    return _waiting(keys) | {"held": keys.held}
+
+
+def _waiting(keys: DeliveryKeys) -> dict[str, str]:
+    """Return the keys by which a script learns when a job is due that holds a unique key."""
+    return {"returned": keys.returned, "retries": keys.retries, "leases": keys.leases}
+
+
+def _may_expire(tail: str | bytes) -> bool:
+    return isinstance(tail, bytes) and tail[:1] == b"x" and bool(tail[1] & _HAS_TIMES)
 
 
 def _read_when_sent(reply: list[Any]) -> list[int | None]:

@@ -97,6 +97,8 @@ class Envelope(msgspec.Struct, omit_defaults=True):
     follow: Follow | None = None
     #: The token of the callback of its batch.
     batch: str = ""
+    #: From when its `expires` counts, epoch ms by the server's clock, if that is later than its start time.
+    since: int = 0
 
 
 class _Sealed(msgspec.Struct):
@@ -331,16 +333,20 @@ def signed_as(
     queue: QueueSettings,
     keyring: Keyring,
     format: int,
+    *,
     linked: Envelope | None = None,
+    since_ms: int = 0,
 ) -> bytes:
     """Return the call in a job's payload as the payload of another job of the queue.
 
-    ``linked`` is that job's own call: the jobs that follow it, and its batch, stay.
+    ``linked`` is that job's own call: the jobs that follow it, and its batch, stay. ``since_ms`` is from when its
+    `expires` counts.
 
     Raises:
         EncodeError: with those, it is larger than MAX_PAYLOAD_BYTES.
     """
     envelope = _open(_unseal(payload, queue.payload_codec), queue.name, keyring)
+    envelope.since = since_ms
     if linked is not None:
         envelope.follow, envelope.batch = linked.follow, linked.batch
     sealed = _seal(envelope, token, queue.name, keyring, format)

@@ -4,6 +4,7 @@ Their calls are part of the body of the job before them, so its signature covers
 no signature of its own until the worker gives it one: a payload in a payload would double its escapes at each link.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -126,7 +127,13 @@ def _tail(follower: Follower) -> str | bytes:
         follower.priority,
         follower.limit,
         has_on_dead=is_followed,
+        expires_ms=_expires_ms(follower) if follower.unique else 0,
     )
+
+
+def _expires_ms(follower: Follower) -> int:
+    expires_s = (follower.call.options or {}).get("expires")
+    return math.ceil(expires_s * 1000) if isinstance(expires_s, int | float) else 0
 
 
 def queue_of(name: str) -> conf.QueueSettings:

@@ -93,6 +93,10 @@ class Extras(msgspec.Struct, frozen=True, gc=False):
     batch: str = ""
     #: What the call that stores it waits for; None: nothing.
     durable: Durable | None = None
+    #: For how long after its start time it holds its unique key, ms; 0: without a limit.
+    expires_ms: int = 0
+    #: From when that counts, epoch ms, if that is later.
+    since_ms: int = 0
 
     @property
     def least_format(self) -> int:
@@ -122,6 +126,8 @@ class Draft(msgspec.Struct, gc=False):
     sent_ms: float | None = None
     #: Whether its commit is still to come; None: it does not wait for a commit.
     awaits_commit: Callable[[], bool] | None = None
+    #: When it was to be due, epoch ms by the server's clock, if another job holds its unique key.
+    asked_ms: int = 0
 
 
 class Here(NamedTuple):

@@ -77,6 +77,9 @@ def prepare(
     except InvalidArguments as error:
         raise envelopes.named(error, task, args, kwargs) from None
     carried = None if options is task.base else options.carried(task.base)
+    if options.unique and options.expires is not None:
+        # Workers and scripts have to agree until when it holds its key, whatever the task says later.
+        carried = {**(carried or {}), "expires": seconds(options.expires)}
     format = formats.last_known(queue.name)
     call = envelopes.Envelope(task.name, plain_args, plain_kwargs, carried, at_ms)
     if settings.context:
@@ -199,6 +202,9 @@ def _add_extras(
         "" if limit is None else limit.of_call(task.name, args, kwargs),
         on_holder(options) if options.duplicates else None,
         durable=durable if options.durable is None else as_durable(options.durable),
+        expires_ms=math.ceil((seconds(options.expires) or 0) * 1000)
+        if options.unique and options.expires is not None
+        else 0,
     )
 
 

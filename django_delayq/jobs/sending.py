@@ -289,6 +289,9 @@ def _changing_holder(
     """Change the job that holds the unique key, unless it runs or has gone; return whether that is done."""
     draft, settings = job.draft, conf.get_settings().queue(job.queue)
     known = yield from formats.finding(job.queue)
+    if wanted.replaces and draft.extras.expires_ms:
+        # Its own start time may be later than that of the job, which it keeps.
+        draft = replace(draft, extras=replace(draft.extras, since_ms=draft.asked_ms))
     linked: replacing.Linked | None = None
     for _ in range(MOST_MEETINGS):
         payload, call = b"", None if linked is None else _opened(job, settings, linked)
@@ -299,7 +302,8 @@ def _changing_holder(
                 settings,
                 conf.get_keyring(),
                 known.format if call is None else formats.FOLLOWERS,
-                call,
+                linked=call,
+                since_ms=draft.extras.since_ms,
             )
         if call is not None:
             # The tail says whether others follow a dead letter.
@@ -474,7 +478,9 @@ def written(
     _write_anew(drafts, settings, format)
     new = [draft.new for draft in drafts]
     for i in [i for i, draft in enumerate(drafts) if draft.extras is not NO_EXTRAS]:
-        priority, limit, wanted, follow, batch, _ = astuple(drafts[i].extras)
+        priority, limit, wanted, follow, batch, _, expires_ms, since_ms = astuple(
+            drafts[i].extras
+        )
         if not known.has_priorities:
             priority, limit = 0, ""
         is_ranked = is_ranked or priority != 0
@@ -488,6 +494,8 @@ def written(
             may_go_behind=wanted is not None,
             has_on_dead=follow is not None and bool(follow.dead),
             batch=batch,
+            expires_ms=expires_ms,
+            since_ms=since_ms,
         )
         new[i] = new[i]._replace(tail=tail)
     return Written(new, is_ranked, has_batches)
@@ -558,6 +566,7 @@ def _take(job: Job[Any], scheduled: Scheduled) -> None:
     job.start_time_ms, job.state = scheduled.start_time_ms, State.SCHEDULED
     if scheduled.holder:
         # Another job holds the key; the reply does not say when that job is due.
+        job.draft.asked_ms = scheduled.start_time_ms
         job.token, job.created, job.start_time_ms = scheduled.holder, False, None
 
 

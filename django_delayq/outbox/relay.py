@@ -401,9 +401,9 @@ def draft_of(row: Any, settings: QueueSettings, format: int) -> Draft:
         except msgspec.MsgspecError as error:
             raise DecodeError(f"what is beside it cannot be read: {error}") from error
     extras = NO_EXTRAS
-    if beside.priority or beside.limit:
+    if beside.priority or beside.limit or beside.expires_ms:
         check_priority(beside.priority, row.queue)
-        extras = Extras(beside.priority, beside.limit)
+        extras = Extras(beside.priority, beside.limit, expires_ms=beside.expires_ms)
     new = NewJob(row.token, _when(row), beside.unique, anew or payload)
     return Draft(new, format, extras=extras)
 

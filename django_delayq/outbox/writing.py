@@ -59,6 +59,8 @@ class Beside(msgspec.Struct, omit_defaults=True):
     priority: int = 0
     #: Its limit, as `tail_of` takes it.
     limit: str = ""
+    #: For how long after its start time it holds its unique key, ms.
+    expires_ms: int = 0
 
 
 def has_outbox(alias: str) -> bool:
@@ -110,7 +112,9 @@ def write(job: Job[Any], commit: Commit) -> None:
             " atomic(), or outbox=False"
         )
     draft, extras = job.draft, job.draft.extras
-    beside = Beside(str(draft.new.tail), extras.priority, extras.limit)
+    beside = Beside(
+        str(draft.new.tail), extras.priority, extras.limit, extras.expires_ms
+    )
     as_bytes = connection.Database.Binary  # type: ignore[attr-defined]
     values = (
         job.queue,

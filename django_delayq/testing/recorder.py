@@ -16,6 +16,7 @@ from redis.exceptions import NoScriptError, ResponseError
 from django_delayq.calls.script import NAMES
 from django_delayq.delivery.states import Change, State
 from django_delayq.delivery.storing import NewJob
+from django_delayq.jobs import envelope as envelopes
 from django_delayq.wire import signing
 from django_delayq.wire.signing import TOKEN_LENGTH
 
@@ -162,7 +163,8 @@ class Recorder:
             new = NewJob(_text(token), _text(when), tail, _bytes(payload))
             note = self.note(queue, new)
             holder = "" if note.token == new.token else note.token
-            reply += [b"%d" % note.start_ms, holder.encode()]
+            start_ms = start_of(new.when, epoch_now_ms()) if holder else note.start_ms
+            reply += [b"%d" % start_ms, holder.encode()]
         return reply
 
     def note(self, queue: str, new: NewJob) -> Note:
@@ -177,6 +179,7 @@ class Recorder:
                     other.queue == queue
                     and other.unique == unique
                     and other.state in _WAITS
+                    and not _is_too_late(other)
                 ):
                     return other
         note = self._noted(queue, new, unique, priority, batch)
@@ -483,13 +486,22 @@ def epoch_now_ms() -> int:
     return int(time.time() * 1000)
 
 
+def _is_too_late(note: Note) -> bool:
+    call = envelopes.claimed_call(note.payload)
+    expires_s = (call.options or {}).get("expires")
+    if expires_s is None:
+        return False
+    late_ms: float = max(note.start_ms, call.since) + expires_s * 1000
+    return epoch_now_ms() > late_ms
+
+
 def read_tail(tail: bytes) -> tuple[bytes, int, str]:
     """Return the unique key, with its kind, the priority and the batch that `tail_of` wrote."""
     if tail[:1] != b"x":
         return tail, 0, ""
     flags, priority = tail[1], tail[2] - 100
     at = 5 + int.from_bytes(tail[3:5], "big")
-    at += 6 * bool(flags & 64) + TOKEN_LENGTH * bool(flags & 128)
+    at += 18 * bool(flags & 64) + TOKEN_LENGTH * bool(flags & 128)
     batch = b""
     if flags & 16:
         batch, at = tail[at : at + TOKEN_LENGTH], at + TOKEN_LENGTH

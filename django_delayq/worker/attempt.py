@@ -88,6 +88,7 @@ Read = tuple[
     dict[str, Any],
     Follow | None,
     dict[str, str],
+    int,
 ]
 
 
@@ -126,6 +127,8 @@ class Attempt:
     options: TaskOptions | None = None
     args: list[Any] = []  # noqa: RUF012  replaced, never changed
     kwargs: dict[str, Any] = {}  # noqa: RUF012  likewise
+    #: From when `expires` counts, epoch ms by the server's clock, if that is later than the start time.
+    expires_since_ms = 0
     #: The texts that travel with the call.
     headers: dict[str, str] = {}  # noqa: RUF012  likewise
     #: None: still running.
@@ -218,7 +221,7 @@ class Attempt:
                 read = self.read()
                 if isinstance(read, BaseException):
                     raise read
-                task, _, args, kwargs, _, _ = read
+                task, _, args, kwargs, *_ = read
                 self._secrets = sensitive_texts(task, args, kwargs)
             except TimeLimitExceeded:
                 # The limit of the task itself, which has struck here.
@@ -302,7 +305,7 @@ class Attempt:
                 self.leased.payload,
             )
         value = read(self.queue.payload_codec, self.leased.payload, self.queue.name)
-        return handler, handler.options, [value], {}, None, {}
+        return handler, handler.options, [value], {}, None, {}, 0
 
     def _find_job(self) -> Envelope | None:
         """Return the job that somebody has offered again, under an old token or one that no script can find.
@@ -364,9 +367,8 @@ class Attempt:
                 self._say_little(read, kind)
                 self.verdict = Verdict.QUARANTINE
             return None
-        self.task, self.options, self.args, self.kwargs, self.follow, self.headers = (
-            read
-        )
+        self.task, self.options, self.args, self.kwargs = read[:4]
+        self.follow, self.headers, self.expires_since_ms = read[4:]
         if self.is_out_of_kills:
             self._bury_unrun()
             return None
@@ -502,7 +504,8 @@ class Attempt:
         options = self.options
         if options is not None and options.expires is not None:
             expires_s = seconds(options.expires)
-            since_ms = now_ms + self.server_minus_local_ms - self.leased.start_time_ms
+            from_ms = max(self.leased.start_time_ms, self.expires_since_ms)
+            since_ms = now_ms + self.server_minus_local_ms - from_ms
             if expires_s is not None and since_ms > expires_s * 1000:
                 self.started_ms = now_ms
                 self._expire(since_ms, expires_s, options.on_expiry)
@@ -953,6 +956,7 @@ def _call_of(envelope: Envelope) -> Read:
         envelope.kwargs,
         envelope.follow,
         envelope.headers,
+        envelope.since,
     )
 
 

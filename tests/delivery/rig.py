@@ -929,7 +929,7 @@ def batch_in(tail: bytes) -> bytes:
     if tail[:1] != b"x" or not tail[1] & 16:
         return b""
     at = 5 + int.from_bytes(tail[3:5], "big")
-    at += 6 * (tail[1] & 64 != 0) + 22 * (tail[1] & 128 != 0)
+    at += 18 * (tail[1] & 64 != 0) + 22 * (tail[1] & 128 != 0)
     return tail[at : at + 22]
 
 

@@ -1,12 +1,16 @@
 """Unique keys: one job at a time holds a key. The script that stores the job takes the key; its end frees it."""
 
+from typing import Any
+
 import pytest
 
-from django_delayq.delivery import storing
+from django_delayq.delivery import changing, replacing, storing
 from django_delayq.delivery.claiming import Mode
+from django_delayq.delivery.replacing import Replaced
 from django_delayq.delivery.states import State
-from django_delayq.delivery.storing import NewJob, Scheduled
-from tests.delivery.rig import LEASE, Rig, names_of, payload, token
+from django_delayq.delivery.storing import NewJob, Scheduled, tail_of
+from tests.delivery.rig import LEASE, T0, Rig, name_in, names_of, payload, token
+from tests.delivery.tour import follower
 
 TO_END, TO_START = "ek", "sk"
 
@@ -323,3 +327,216 @@ def test_key_is_any_text(rig: Rig, key: str) -> None:
     assert rig.inspect("a").unique == key
     rig.acknowledge(job)
     assert "unique" not in rig.state()
+
+
+# A job that is too late to begin holds its key no more.
+
+AFTER = 1_000
+
+
+def expiring(
+    name: str,
+    wait: int = 0,
+    *,
+    unique: str = TO_END,
+    since: int = 0,
+    may_go_behind: bool = False,
+    **options: Any,
+) -> NewJob:
+    tail = tail_of(
+        unique,
+        expires_ms=AFTER,
+        since_ms=since and T0 + since,
+        may_go_behind=may_go_behind,
+        **options,
+    )
+    return NewJob(token(name), f"+{wait}", tail, payload(name))
+
+
+def bring_to(rig: Rig, place: str) -> None:
+    """Have the job that is due wait somewhere, or lie under a lease."""
+    if place in ("timeout set", "destination", "moved"):
+        if place != "timeout set":
+            rig.transfer()
+        if place == "moved":
+            rig.reschedule("a", 0)
+        return
+    job = rig.lease()
+    if place == "retries":
+        rig.retry(job, wait=0)
+    elif place == "snoozes":
+        rig.snooze(job, wait=0)
+    elif place == "returned":
+        rig.give_back(job)
+    elif place == "held":
+        rig.hold(job)
+    elif place == "given up":
+        rig.recover()
+    else:
+        assert place == "leased"
+
+
+WAITING = [
+    "timeout set",
+    "destination",
+    "moved",
+    "retries",
+    "snoozes",
+    "returned",
+    "held",
+    "given up",
+]
+
+
+@pytest.mark.parametrize("max_jobs", [None, 10])
+@pytest.mark.parametrize(
+    ("unique", "place"),
+    # One that has begun holds no key to its start.
+    [(TO_END, place) for place in WAITING]
+    + [(TO_START, place) for place in ("timeout set", "destination", "moved")],
+)
+def test_job_that_is_too_late_holds_its_key_no_more(
+    any_rig: Rig, place: str, unique: str, max_jobs: int | None
+) -> None:
+    rig = any_rig
+    rig.send([expiring("a", unique=unique)])
+    bring_to(rig, place)
+    rig.now = AFTER
+    (kept,) = rig.send([expiring("b", unique=unique)], max_jobs=max_jobs)
+    assert kept.holder == "a"
+
+    rig.now = AFTER + 1
+    (stored,) = rig.send([expiring("b", unique=unique)], max_jobs=max_jobs)
+
+    assert stored == Scheduled(AFTER + 1, "")
+    (again,) = rig.send([expiring("c", unique=unique)], max_jobs=max_jobs)
+    assert again.holder == "b"
+    rig.release("shop.new")
+    if place == "destination":
+        rig.transfer()
+    jobs = rig.claim().jobs + rig.claim().jobs
+    assert sorted(name_in(job.payload) for job in jobs) == ["a", "b"]
+    (late,) = [job for job in jobs if job.token == token("a")]
+    rig.acknowledge(late, state=State.EXPIRED)
+    held = {"k": "b"} if unique == TO_END else None
+    assert rig.state().get("unique") == held
+    rig.acknowledge(next(job for job in jobs if job.token == token("b")))
+    rig.recover()
+    assert rig.leftovers() == []
+
+
+def test_job_that_a_worker_has_holds_its_key_however_late_it_is(rig: Rig) -> None:
+    rig.send([expiring("a")])
+    rig.lease()
+    rig.now = 10 * AFTER
+
+    (kept,) = rig.send([expiring("b")])
+
+    assert kept.holder == "a"
+
+
+def test_retry_that_is_due_once_it_is_too_late_holds_no_key(rig: Rig) -> None:
+    rig.send([expiring("a")])
+    rig.retry(rig.lease(), wait=AFTER + 1)
+
+    (stored,) = rig.send([expiring("b")])
+
+    assert stored.holder == ""
+
+
+def test_lateness_counts_from_the_later_of_two_times(rig: Rig) -> None:
+    rig.send([expiring("a", since=500)])
+    rig.now = AFTER + 500
+    assert rig.send([expiring("b")])[0].holder == "a"
+
+    rig.now = AFTER + 501
+
+    assert rig.send([expiring("b")])[0].holder == ""
+
+
+@pytest.mark.parametrize("may_go_behind", [False, True])
+@pytest.mark.parametrize("other", ["runs", "retries"])
+def test_key_of_a_late_job_goes_back_to_the_one_that_it_waits_behind(
+    rig: Rig, other: str, may_go_behind: bool
+) -> None:
+    rig.send([NewJob(token("a"), "+0", TO_END, payload("a"))])
+    a = rig.lease()
+    (behind,) = rig.send([expiring("b", may_go_behind=True)])
+    assert behind.holder == ""
+    if other == "retries":
+        rig.retry(a, wait=5 * AFTER)
+    rig.now = AFTER + 1
+
+    (reply,) = rig.send([expiring("c", may_go_behind=may_go_behind)])
+
+    if may_go_behind and other == "runs":
+        assert reply.holder == ""
+        assert rig.state()["unique"] == {"k": "c"}
+        assert names_of(rig.claim()) == []
+        rig.acknowledge(a)
+        rig.now += 2_000
+        assert sorted(names_of(rig.claim())) == ["b", "c"]
+    else:
+        assert reply.holder == "a"
+        assert rig.state()["unique"] == {"k": "a"}
+
+
+def test_late_holder_is_not_replaced(rig: Rig) -> None:
+    rig.send([expiring("a")])
+    rig.now = AFTER + 1
+    before = rig.state()
+    call = replacing.replace(
+        rig.keys,
+        token("a"),
+        expiring("b"),
+        payload=payload("a", 120, signature="other"),
+        now_us=rig.now_us,
+    )
+
+    assert rig.run(call) == Replaced(State.EXPIRED, None)
+
+    assert rig.state() == before
+
+
+def test_job_that_follows_takes_the_key_of_a_late_one(rig: Rig) -> None:
+    rig.send([expiring("a", 100)])
+    rig.schedule({"first": 0, "second": 0})
+    first, second = rig.claim().jobs
+    rig.now = 100 + AFTER
+    rig.acknowledge(first, followers=[(0, follower("x", unique=TO_END))])
+    assert rig.inspect("x").state is State.MISSING
+
+    rig.now += 1
+    rig.acknowledge(second, followers=[(0, follower("y", unique=TO_END))])
+
+    assert rig.inspect("y").state is State.DUE
+
+
+def test_expiry_stays_with_a_job_whatever_else_its_tail_says(rig: Rig) -> None:
+    rig.client.hset(rig.keys.control, "format", 2)
+    rig.open("all")
+    rig.send(
+        [
+            expiring(
+                "a",
+                priority=3,
+                limit="stripe\0key",
+                notes_first=True,
+                batch=token("all"),
+                has_on_dead=True,
+            )
+        ],
+        is_ranked=True,
+        has_batches=True,
+    )
+    rig.run(changing.reprioritize(rig.keys, token("a"), -5))
+    rig.now = AFTER
+    assert rig.send([expiring("b")])[0].holder == "a"
+    rig.now = AFTER + 1
+    assert rig.send([expiring("b")])[0].holder == ""
+    assert rig.inspect("a").unique == "k"
+    assert rig.inspect("a").priority == -5
+    rig.cancel("a")
+    rig.close("all")
+    assert rig.left("all") == 0
+    assert rig.state()["unique"] == {"k": "b"}

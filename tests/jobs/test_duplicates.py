@@ -270,6 +270,29 @@ def test_retry_gets_the_arguments_and_all_attempts(queue: str, hand: Hand) -> No
     assert job.error is not None
 
 
+@ways
+@pytest.mark.parametrize("mode", ["keep", "postpone", *REPLACES])
+@pytest.mark.parametrize("options", [{}, {"MAX_JOBS": 5}], ids=["", "limited"])
+def test_call_that_meets_a_job_which_is_too_late_makes_another(
+    queue: str, hand: Hand, settings: Any, way: Any, mode: Any, options: Any
+) -> None:
+    settings.DELAYQ = settings.DELAYQ | {"QUEUES": {queue: options}}
+    first = way(on(queue, mode, expires=0.001), 0, 1, "old")
+    start_ms = first.start_time_ms
+    assert start_ms is not None
+
+    def is_too_late() -> bool:
+        seconds, us = hand.client.time()
+        return seconds * 1000 + us // 1000 > start_ms + 1
+
+    wait_until(is_too_late, description="the first is too late")
+    job = way(on(queue, mode, expires=LATER), 0, 1, "new")
+
+    assert (job.created, job.replaced, job.id != first.id) == (True, False, True)
+    again = way(on(queue, mode), 0, 1, "newest")
+    assert (again.created, again.id) == (False, job.id)
+
+
 def keeping(queue: str) -> Any:
     return on(queue).using(on_duplicate="keep")
 

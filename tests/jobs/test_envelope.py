@@ -140,7 +140,7 @@ def test_fields_that_nobody_knows_are_passed_over() -> None:
 
 
 def test_field_of_a_newer_version_is_passed_over() -> None:
-    body = b'{"task":"t","since":"9.9"}'
+    body = b'{"task":"t","newer":"9.9"}'
     mac = KEYS.signers[1].sign(QUEUE, TOKEN, body)
     payload = json.dumps({"delayq": TOKEN, "mac": mac, "body": body.decode()})
 

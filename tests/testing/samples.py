@@ -83,6 +83,11 @@ def expiring(n: int) -> None:
     RAN.append(("expiring", n))
 
 
+@delayed_task(expires=60, unique=("n",), on_duplicate="replace")
+def expiring_once(n: int, why: str = "") -> None:
+    RAN.append(("expiring_once", why))
+
+
 @delayed_task(limit=Limit("tests-testing", rate="1/m burst 1"))
 def limited(n: int) -> None:
     RAN.append(("limited", n))

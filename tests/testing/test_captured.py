@@ -10,6 +10,7 @@ import pytest
 from django.core import mail
 from django.test import SimpleTestCase
 from django.utils import timezone
+from freezegun import freeze_time
 
 from django_delayq import (
     Batch,
@@ -36,6 +37,7 @@ from tests.testing.samples import (
     cut_off,
     deciding,
     double,
+    expiring_once,
     failing,
     latest,
     mailed,
@@ -229,6 +231,19 @@ def test_duplicate_changes_the_job_that_waits() -> None:
     assert again.replaced
     assert [job.kwargs for job in jobs] == [{"why": "second"}]
     jobs.assert_scheduled(latest, kwargs={"why": "second"}, due_in=90)
+
+
+def test_job_that_is_too_late_holds_its_key_no_more() -> None:
+    with captured() as jobs, freeze_time("2026-05-04 12:00") as clock:
+        expiring_once.schedule(0, 1, "old")
+        clock.tick(50)
+        assert expiring_once.schedule(0, 1, "new").replaced
+        clock.tick(60)
+        assert expiring_once.schedule(0, 1, "newer").replaced
+        clock.tick(61)
+        assert expiring_once.schedule(0, 1, "last").created
+
+    assert [job.args for job in jobs] == [[1, "newer"], [1, "last"]]
 
 
 def test_replacement_is_followed_by_what_followed_the_job() -> None:

@@ -42,6 +42,7 @@ from tests.testing.samples import (
     double,
     endless,
     expiring,
+    expiring_once,
     failing,
     latest,
     limited,
@@ -171,6 +172,58 @@ def test_expired_job_does_not_run() -> None:
         assert outcomes(q.run_due()) == ["expired"]
         assert job.refresh() is State.EXPIRED
     assert RAN == []
+
+
+@pytest.mark.parametrize("on_duplicate", ["keep", "replace"])
+def test_job_that_is_too_late_holds_its_key_no_more(on_duplicate: Any) -> None:
+    task = expiring_once.using(on_duplicate=on_duplicate)
+    with frozen_queue(now=NOON) as q:
+        pause("default")
+        first = task.schedule(0, 1, "old")
+        q.advance(seconds=60)
+        assert not task.schedule(0, 1, "in time").created
+        q.advance(seconds=61)
+
+        job = task.schedule(0, 1, "new")
+
+        assert (job.created, job.replaced, job.id != first.id) == (True, False, True)
+        resume("default")
+        assert outcomes(q.run_due()) == ["expired", "succeeded"]
+    assert RAN == [("expiring_once", "new")]
+
+
+def test_expiry_of_a_replacement_counts_from_its_own_start() -> None:
+    with frozen_queue(now=NOON) as q:
+        pause("default")
+        first = expiring_once.schedule(0, 1, "old")
+        q.advance(seconds=50)
+        assert expiring_once.schedule(0, 1, "new").id == first.id
+        q.advance(seconds=50)
+        again = expiring_once.schedule(0, 1, "newest")
+        assert (again.id, again.replaced) == (first.id, True)
+        q.advance(seconds=59)
+
+        resume("default")
+        (ran,) = q.run_due()
+
+        assert (ran.id, ran.outcome, ran.args) == (first.id, "succeeded", [1, "newest"])
+
+
+def test_replacement_that_is_too_late_expires_and_its_key_is_free() -> None:
+    with frozen_queue(now=NOON) as q:
+        pause("default")
+        expiring_once.schedule(0, 1, "old")
+        q.advance(seconds=50)
+        expiring_once.schedule(0, 1, "new")
+        q.advance(seconds=61)
+        last = expiring_once.schedule(0, 1, "last")
+
+        assert last.created
+        resume("default")
+        ran = q.run_due()
+
+        assert outcomes(ran) == ["expired", "succeeded"]
+        assert [each.args for each in ran] == [[1, "new"], [1, "last"]]
 
 
 def test_unique_key_holds_to_the_end_of_the_job() -> None:

@@ -76,3 +76,39 @@ def test_debounced_calls_run_once_with_the_last_arguments(
     assert ran == sorted(set(ran))
     assert ran[-1] == 19
     assert len(ran) == sum(job.created for job in jobs)
+
+
+@every_server
+def test_replacement_expires_by_its_own_start_time(work, records, client, queue_name):
+    task = of_one_key(tasks.note, queue_name, on_duplicate="replace")
+    first = schedule(task.using(expires=3600), 0, "old")
+    # Its start time stays. By that, it would be too late at once.
+    job = schedule(task.using(expires=0.001), 3600, "new")
+    assert (job.id, job.replaced) == (first.id, True)
+
+    work()
+
+    wait_until(lambda: records.all("run"), description="it has run")
+    assert [line["text"] for line in records.all("run")] == ["new"]
+
+
+@every_server
+def test_job_that_is_too_late_and_the_one_that_took_its_key(
+    work, records, client, queue_name
+):
+    task = of_one_key(tasks.note, queue_name)
+    first = schedule(task.using(expires=0.001), 0, "old")
+    second = wait_until(
+        lambda: next((job for job in [schedule(task, 0, "new")] if job.created), None),
+        description="the first is too late",
+    )
+
+    work()
+
+    wait_until(lambda: records.all("run"), description="the second has run")
+    wait_until(
+        lambda: (first.refresh(), second.refresh()) == (State.EXPIRED, State.SUCCEEDED),
+        description="both have ended",
+    )
+    assert [line["text"] for line in records.all("run")] == ["new"]
+    assert not client.exists(get_settings().queue(queue_name).keys.unique)

@@ -17,7 +17,7 @@ local function find_followers(ends, now_us)
   for _, job in pairs(ends) do ending[job.token] = true end
   for i = followers_from(), #ARGV - 3, 5 do
     local token, name = ARGV[i + 1], unique_of(ARGV[i + 3]):sub(2)
-    local holder = name ~= '' and (claimed[name] or redis.call('HGET', keys.unique, name))
+    local holder = name ~= '' and (claimed[name] or (holder_of(name, math.floor(now_us / 1000))))
     if holder and (ending[holder] or redis.call('HEXISTS', keys.headers, holder) == 0
       and redis.call('HEXISTS', keys.locators, holder) == 0 and not claimed[name]) then
       holder = nil

@@ -12,9 +12,10 @@
 --
 -- A tail is what the job keeps from locator to header and back: its unique key, or nothing. A unique key starts with
 -- 'e', held to the job's end, or with 's', held to its start. In format 2, extras may stand before it:
---   'x' | u8 flags | u8 100 + priority | u16 big-endian, bytes of the limit | limit | with flag 64, u48 big-endian, when
---   the first call of its unique key was scheduled | with flag 128, the token of the job that it waits behind | with
---   flag 16, the token of the callback of its batch
+--   'x' | u8 flags | u8 100 + priority | u16 big-endian, bytes of the limit | limit | with flag 64, three u48 big-endian:
+--   when the first call of its unique key was scheduled, for how long after its start time it may begin (ms), each 0 if that
+--   is not noted, and from when the latter counts, if that is later than its start time | with flag 128, the token of the job
+--   that it waits behind | with flag 16, the token of the callback of its batch
 -- The limit is its name, '\0', and a key or nothing. The flags are the sum of 1, DROPS: while its limit is full, a new
 -- job is cancelled and not held; 2, PAID: the job waits for a moment that the rate of its limit has given to it; 4, with
 -- DROPS: it is held all the same; 8, GIVEN: a worker has just given the limit to it; and 32: others follow the job once it
@@ -62,7 +63,7 @@ local function unique_at(tail)
   if tail:byte(1) ~= 120 or #tail < 5 then return 1 end
   local flags, at = tail:byte(2), 6 + (struct.unpack('>I2', tail, 4))
   if flags < 16 then return at end
-  return at + (flags % 128 >= 64 and 6 or 0) + (flags >= 128 and 22 or 0) + (flags % 32 >= 16 and 22 or 0)
+  return at + (flags % 128 >= 64 and 18 or 0) + (flags >= 128 and 22 or 0) + (flags % 32 >= 16 and 22 or 0)
 end
 
 -- The batch of a tail, nil if it has none.
@@ -95,28 +96,28 @@ local function has_on_dead(tail)
   return tail:byte(1) == 120 and #tail >= 5 and math.floor(tail:byte(2) / 32) % 2 == 1
 end
 
--- When the first call of the unique key in a tail was scheduled, and which job it waits behind; nil for what is not noted.
+-- When the first call of the unique key in a tail was scheduled; which job it waits behind; for how long after its start
+-- time it may begin, ms, and from when that counts at the earliest. Nil for what is not noted.
 local function run_of(tail)
   if tail:byte(1) ~= 120 or #tail < 5 or tail:byte(2) < 64 then return nil end
-  local flags, at, first, ahead = tail:byte(2), 6 + (struct.unpack('>I2', tail, 4)), nil, nil
+  local flags, at, first, ahead, longest, since = tail:byte(2), 6 + (struct.unpack('>I2', tail, 4)), nil, nil, nil, nil
   if flags % 128 >= 64 then
-    if #tail < at + 5 then return nil end
-    first, at = struct.unpack('>I6', tail, at)
+    if #tail < at + 17 then return nil end
+    first, longest, since, at = struct.unpack('>I6I6I6', tail, at)
   end
   if flags >= 128 then ahead = tail:sub(at, at + 21) end
-  return first, ahead
+  return first ~= 0 and first or nil, ahead, longest ~= 0 and longest or nil, since
 end
 
--- A tail that says this instead. Without extras it is as format 1 has it.
+-- A tail that says this instead of the first two. Without extras it is as format 1 has it.
 local function with_run(tail, first, ahead)
-  local at, flags, middle = unique_at(tail), 0, 'd\0\0'
-  local batch = batch_of(tail) or ''
+  local at, flags, middle, times = unique_at(tail), 0, 'd\0\0', ''
+  local batch, _, _, longest, since = batch_of(tail) or '', run_of(tail)
   if at > 1 then flags, middle = tail:byte(2) % 64, tail:sub(3, 5 + (struct.unpack('>I2', tail, 4))) end
-  if first then flags = flags + 64 end
+  if first or longest then flags, times = flags + 64, struct.pack('>I6I6I6', first or 0, longest or 0, since or 0) end
   if ahead then flags = flags + 128 end
   if flags == 0 and middle == 'd\0\0' then return tail:sub(at) end
-  return 'x' .. string.char(flags) .. middle .. (first and struct.pack('>I6', first) or '') .. (ahead or '') .. batch
-    .. tail:sub(at)
+  return 'x' .. string.char(flags) .. middle .. times .. (ahead or '') .. batch .. tail:sub(at)
 end
 
 -- What is left of a tail once its unique key is free.
@@ -423,6 +424,42 @@ end
 local function release_unique(unique, tail, token)
   local key = tail and tail ~= '' and unique_of(tail) or ''
   if key ~= '' and redis.call('HGET', unique, key:sub(2)) == token then redis.call('HDEL', unique, key:sub(2)) end
+end
+
+-- Whether a job that waits is too late to begin, as its tail says, or will be when it is due: then it holds no
+-- unique key. Returns also the job that it waits behind. Of keys, retries, returned and leases may be missing; without
+-- them, only the clock counts.
+local function is_too_late(token, now_ms)
+  local due, start, tail, fence, _ = now_ms, nil, nil, NOBODY, nil
+  local header = redis.call('HGET', keys.headers, token)
+  if header then
+    _, _, start, fence, _, tail = read_header(header)
+  else
+    start, _, _, tail = read_locator(redis.call('HGET', keys.locators, token))
+  end
+  if not start then return false end
+  local _, ahead, longest, since = run_of(tail)
+  if not longest then return false end
+  if fence ~= NOBODY then
+    -- A lease that ends at 0 is that of a process which is known to be dead.
+    if not (keys.leases and redis.call('ZSCORE', keys.leases, token) == '0') then return false end
+  elseif header and keys.retries and keys.returned then
+    due = tonumber(redis.call('ZSCORE', keys.retries, token) or redis.call('ZSCORE', keys.returned, token) or now_ms)
+  end
+  if math.max(now_ms, due) <= math.max(start, since) + longest then return false end
+  return true, ahead
+end
+
+-- The holder of a unique key, nil if there is none. A job that is too late has lost the key, to the job that it waits
+-- behind if that has it as well; then also true.
+local function holder_of(name, now_ms)
+  local holder = redis.call('HGET', keys.unique, name)
+  if not holder then return nil end
+  local is_late, ahead = is_too_late(holder, now_ms)
+  if not is_late then return holder end
+  local _, _, _, _, _, tail = read_header(ahead and redis.call('HGET', keys.headers, ahead))
+  if not tail or unique_of(tail):sub(2) ~= name then return nil end
+  return ahead, true
 end
 
 -- The set in which a job of ours waits outside the timeout set: among the retries once an attempt has failed or a lease

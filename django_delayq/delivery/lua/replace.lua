@@ -49,6 +49,8 @@ elseif job.frame or job.payload then
 end
 check_hashes(keys.unique)
 local is_holder = redis.call('HGET', keys.unique, key) == token
+-- What is too late holds it no more; the caller stores its job.
+if is_holder and is_too_late(token, now_ms) then return { 'expired' } end
 if not known or not is_holder or unique_of(known):sub(2) ~= key then
   -- The key of a job that has gone is free.
   if is_holder and job.state ~= 'running' and job.state ~= 'held' and job.state ~= 'unknown' then

@@ -3,7 +3,8 @@
 -- Prelude  clock, count, window, frame, list, job, new, sent, held, batch
 -- Keys     timeout_set, delay_queue, redisson_channel, destination, locators, headers, unique, ended, counters,
 --          returned?, retries?, held?, leases?, ranked?, control?, sent?, batches?
--- Where    returned, retries, held, leases: only if the number of jobs in the queue is limited; ranked, control: only if
+-- Where    held: only if the number of jobs in the queue is limited; returned, retries, leases: then, and if one of these jobs
+--          may be too late to begin; ranked, control: only if
 --          the queue has priorities, or one of these jobs has one; sent: only if these follow a job of another queue, or
 --          are rows of a database; batches: only if one of these is in a batch
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
@@ -52,6 +53,9 @@ local function has_begun(token)
   return start and not find_frame(keys.timeout_set, start, kind, id, token, mac) and not lying[token .. mac]
 end
 
+-- Unique keys and their holders in turn, where a job has lost a key to the one that it waits behind.
+local passed_back = {}
+
 local reply, fresh, starts, claimed, displaced, unnoted = {}, {}, {}, {}, {}, {}
 -- Of many jobs, most wait equally long.
 local count, last_when, last_start = 0, nil, nil
@@ -75,7 +79,9 @@ for i = 5, #ARGV - 3, 4 do
   end
   if key ~= '' and not known then
     local name, first, ahead = key:sub(2), run_of(tail)
-    local other = claimed[name] or redis.call('HGET', keys.unique, name)
+    local other, is_passed_back = claimed[name], false
+    if not other then other, is_passed_back = holder_of(name, now_ms) end
+    if is_passed_back then passed_back[#passed_back + 1], passed_back[#passed_back + 2] = name, other end
     if not other or other == token then
       other = nil
     elseif claimed[name] or is_alive(other) then
@@ -93,10 +99,11 @@ for i = 5, #ARGV - 3, 4 do
     fresh[count], starts[count] = i, start
   end
 end
+if #passed_back > 0 then redis.call('HSET', keys.unique, unpack(passed_back)) end
 -- One that another job of its unique key kept out as well: once that job has ended, a repeat must not store it.
 if #unnoted > 0 then note_sent(unnoted, now_ms, ARGV[4] == '2') end
 if count == 0 then return reply end
-if keys.leases then
+if keys.held then
   local most, held = tonumber(ARGV[#ARGV]), redis.call('LLEN', keys.destination)
   for _, set in ipairs({ keys.timeout_set, keys.returned, keys.retries, keys.held, keys.leases }) do
     held = held + redis.call('ZCARD', set)
