@@ -106,11 +106,13 @@ class Walk:
         self.rig.run(limiting.loosen(self.rig.keys, now_us=self.rig.now_us))
 
     def cancel(self) -> None:
-        name = self.random.choice(list(self.keys) or [""])
-        if name and self.rig.cancel(name) == "cancelled":
-            self.leases.pop(name, None)
-            del self.keys[name]
-            self.ended += 1
+        most = min(len(self.keys), self.random.choice([1, 1, 10]))
+        names = self.random.sample(list(self.keys), most)
+        for name, outcome in self.rig.cancel_many(names).items():
+            if outcome == "cancelled":
+                self.leases.pop(name, None)
+                del self.keys[name]
+                self.ended += 1
 
     def check(self) -> None:
         client, keys = self.rig.client, self.rig.keys

@@ -8,7 +8,7 @@ import pytest
 from django_delayq.delivery import limiting
 from django_delayq.delivery.claiming import Limited, Mode
 from django_delayq.delivery.rates import limit_text, numbers_of, read_rate
-from django_delayq.delivery.states import State
+from django_delayq.delivery.states import Change, State
 from tests.delivery.rig import LEASE, T0, Rig, name_in, names_of, token
 
 STRIPE = "stripe\0acct"
@@ -456,3 +456,36 @@ def test_limits_and_paces_that_no_script_has_written_stop_nothing(
 )
 def test_what_is_no_rate_is_not_read(text: object) -> None:
     assert read_rate(text) is None
+
+
+# Cancels of many at once.
+
+
+@pytest.mark.parametrize("turns", [1, -1])
+def test_jobs_that_are_cancelled_together_leave_nothing(rig: Rig, turns: int) -> None:
+    declare(rig, concurrency=1)
+    names = [f"j{n}" for n in range(5)]
+    rig.schedule({name: n for n, name in enumerate(names)}, limit=STRIPE)
+    rig.now = 10
+    rig.claim()
+    # Its worker has died, so it has a slot that no process uses.
+    rig.recover()
+
+    outcomes = rig.cancel_many(names[::turns])
+
+    assert set(outcomes.values()) == {Change.CANCELLED}
+    left = {key.partition(":")[0] for key in rig.leftovers()}
+    assert left <= {"delayq_claims"}
+
+
+def test_jobs_that_stay_go_on_once_others_are_cancelled(rig: Rig) -> None:
+    declare(rig, concurrency=1)
+    rig.schedule({f"j{n}": n for n in range(5)}, limit=STRIPE)
+    rig.now = 10
+    rig.claim()
+    rig.recover()
+
+    rig.cancel_many(["j0", "j1", "j2"])
+
+    assert names_of(rig.claim()) == ["j3"]
+    assert slots(rig) == 1

@@ -28,7 +28,7 @@ local function cancel_found(found, tokens, now_ms, each)
     check_sets(keys.ended, keys.held_tasks, keys.ranked)
     check_batches()
   end
-  if #limited > 0 then free_slots(limited, now_ms) end
+  if #limited > 0 then of_limits().check() end
 
   -- Writes. Removals first, which a full server does not refuse.
   if #frames > 0 then
@@ -81,5 +81,7 @@ local function cancel_found(found, tokens, now_ms, each)
     add_to(keys.counters, 'cancelled', #cancelled)
     leave_batches(over, now_ms * 1000)
   end
+  -- Not before: it lets others go on that are held, which may be among those that are cancelled.
+  if #limited > 0 then free_slots(limited, now_ms) end
   return replies
 end

@@ -190,7 +190,8 @@ local function of_limits()
 end
 
 -- Free the slots of jobs whose leases end, and let those go on that wait for them; wake whoever waits because the queue
--- has as many leases as it may have. Call it before the first write. jobs: each with .token and .tail.
+-- has as many leases as it may have. Call it before the first write, or check() before that. jobs: each with .token and
+-- .tail.
 local function free_slots(jobs, now_ms)
   local members, limits, freed = {}, {}, {}
   for _, job in ipairs(jobs) do
