@@ -99,6 +99,8 @@ class Envelope(msgspec.Struct, omit_defaults=True):
     batch: str = ""
     #: From when its `expires` counts, epoch ms by the server's clock, if that is later than its start time.
     since: int = 0
+    #: The token of the later call that has brought the arguments; empty: they are the job's first.
+    later: str = ""
 
 
 class _Sealed(msgspec.Struct):
@@ -343,18 +345,19 @@ def signed_as(
     `expires` counts.
 
     Raises:
-        EncodeError: with those, it is larger than MAX_PAYLOAD_BYTES.
+        EncodeError: it is larger than MAX_PAYLOAD_BYTES.
     """
-    envelope = _open(_unseal(payload, queue.payload_codec), queue.name, keyring)
-    envelope.since = since_ms
+    later = _unseal(payload, queue.payload_codec)
+    envelope = _open(later, queue.name, keyring)
+    envelope.since, envelope.later = since_ms, later.delayq
     if linked is not None:
         envelope.follow, envelope.batch = linked.follow, linked.batch
     sealed = _seal(envelope, token, queue.name, keyring, format)
     written = _wrap(sealed, queue.payload_codec if queue.is_shared else None)
     most = get_settings().max_payload_bytes
-    if linked is not None and len(written) > most:
+    if len(written) > most:
         raise EncodeError(
-            f"the job of {envelope.task!r} and all that follows the job that it replaces have {len(written):,} bytes, more than"
+            f"the job of {envelope.task!r}, with what stays of the job that it replaces, has {len(written):,} bytes, more than"
             f" DELAYQ['MAX_PAYLOAD_BYTES'], {most:,}; store the data elsewhere and pass its key"
         )
     return written

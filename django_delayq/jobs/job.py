@@ -149,6 +149,8 @@ class Here(NamedTuple):
     secrets: Callable[[], Sequence[str]] = tuple
     #: How long after it could run the attempt began, ms.
     late_ms: float = 0.0
+    #: The token of the later call that has brought the arguments; empty: they are the job's first.
+    later: str = ""
 
 
 class Job(Generic[R_co]):

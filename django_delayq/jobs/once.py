@@ -31,7 +31,7 @@ def alias_within() -> str:
 def running_once(
     function: Callable[..., Any], name: str, once: bool | str
 ) -> Callable[..., Any]:
-    """Return a function that does nothing if the job that it runs for has run before.
+    """Return a function that does nothing if the job that it runs for has run before, with arguments of the same call.
 
     Called by anything but its own job, it is the function itself.
 
@@ -50,10 +50,11 @@ def running_once(
         job = current_job()
         if job is None or job.task != name or _within.get()[0] == job.id:
             return function(*args, **kwargs)
+        later = "" if job.here is None else job.here.later
         token = _within.set((job.id, using))
         try:
             return outbox.needed(f"once={show(once)} of task {name!r}").run_once(
-                job.id, using, functools.partial(function, *args, **kwargs)
+                job.id, using, functools.partial(function, *args, **kwargs), later
             )
         finally:
             _within.reset(token)

@@ -31,8 +31,13 @@ class Outbox(Protocol):
     def write(self, job: Job[Any], commit: Commit) -> None:
         """Write a job as a row of the transaction that is open, and have it sent after the commit."""
 
-    def run_once(self, job_id: str, using: str, call: Callable[[], Any]) -> Any:
-        """Make a call in a transaction with a row of the job's id; do nothing if that row is there."""
+    def run_once(
+        self, job_id: str, using: str, call: Callable[[], Any], later: str
+    ) -> Any:
+        """Make a call in a transaction with a row of the job's id; do nothing if that row is there.
+
+        ``later`` is the token of the call that has replaced the job's arguments; its run has a row of its own.
+        """
 
     def make_relay(self) -> Relay:
         """Make the part of a worker's process."""

@@ -265,7 +265,7 @@ def _meeting(
     Raises:
         MaybeScheduled: each of many times, that job had begun, or had gone, when it was to be changed; or it is on its
             way to another server, or others follow it and it cannot be read here.
-        EncodeError: with the jobs that follow it, the replacement is larger than MAX_PAYLOAD_BYTES.
+        EncodeError: with what stays of that job, this one is larger than MAX_PAYLOAD_BYTES.
         QueueFull: it has gone, and the queue has no room for this one.
     """
     for _ in range(MOST_MEETINGS):

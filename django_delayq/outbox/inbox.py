@@ -27,8 +27,10 @@ DELETED = 1_000
 LONGEST_NAME = 255
 
 
-def run_once(job_id: str, using: str, call: Callable[[], Any]) -> Any:
+def run_once(job_id: str, using: str, call: Callable[[], Any], later: str = "") -> Any:
     """Make a call in a transaction with a row of the job's id; do nothing, and return None, if that row is there.
+
+    ``later`` is the token of the call that has replaced the job's arguments; its run has a row of its own.
 
     Whatever leaves the call as an exception takes the row back, with all that the call has written.
 
@@ -53,7 +55,9 @@ def run_once(job_id: str, using: str, call: Callable[[], Any]) -> Any:
         with transaction.atomic(using=using):
             # Beside an unfinished run of the same job this waits for its end: the row is there, or it was taken back.
             with noting_migration(using, InboxRow._meta.db_table):
-                InboxRow(job=name_of(job_id)).save(force_insert=True, using=using)
+                InboxRow(job=name_of(job_id, later)).save(
+                    force_insert=True, using=using
+                )
             is_first, begun_on = True, connection.connection
             value = call()
             if _has_ended(connection, begun_on):
@@ -87,11 +91,12 @@ def _has_ended(connection: Any, begun_on: Any) -> bool:
     return connection.vendor == "sqlite" and not begun_on.in_transaction
 
 
-def name_of(job_id: str) -> str:
-    """Return the key of a job's row."""
-    if len(job_id) <= LONGEST_NAME:
-        return job_id
-    return f"sha256:{hashlib.sha256(job_id.encode()).hexdigest()}"
+def name_of(job_id: str, later: str = "") -> str:
+    """Return the key of a job's row, or of its row for the arguments of a later call."""
+    name = f"{job_id}:{later}" if later else job_id
+    if len(name) <= LONGEST_NAME:
+        return name
+    return f"sha256:{hashlib.sha256(name.encode()).hexdigest()}"
 
 
 def delete_old(using: str) -> int:

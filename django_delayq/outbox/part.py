@@ -15,8 +15,10 @@ class OutboxPart:
     def write(self, job: Job[Any], commit: Commit) -> None:
         writing.write(job, commit)
 
-    def run_once(self, job_id: str, using: str, call: Callable[[], Any]) -> Any:
-        return inbox.run_once(job_id, using, call)
+    def run_once(
+        self, job_id: str, using: str, call: Callable[[], Any], later: str
+    ) -> Any:
+        return inbox.run_once(job_id, using, call, later)
 
     def make_relay(self) -> RelayThreads:
         return RelayThreads()

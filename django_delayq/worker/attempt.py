@@ -89,6 +89,7 @@ Read = tuple[
     Follow | None,
     dict[str, str],
     int,
+    str,
 ]
 
 
@@ -129,6 +130,8 @@ class Attempt:
     kwargs: dict[str, Any] = {}  # noqa: RUF012  likewise
     #: From when `expires` counts, epoch ms by the server's clock, if that is later than the start time.
     expires_since_ms = 0
+    #: The token of the later call that has brought the arguments.
+    later = ""
     #: The texts that travel with the call.
     headers: dict[str, str] = {}  # noqa: RUF012  likewise
     #: None: still running.
@@ -305,7 +308,7 @@ class Attempt:
                 self.leased.payload,
             )
         value = read(self.queue.payload_codec, self.leased.payload, self.queue.name)
-        return handler, handler.options, [value], {}, None, {}, 0
+        return handler, handler.options, [value], {}, None, {}, 0, ""
 
     def _find_job(self) -> Envelope | None:
         """Return the job that somebody has offered again, under an old token or one that no script can find.
@@ -368,7 +371,7 @@ class Attempt:
                 self.verdict = Verdict.QUARANTINE
             return None
         self.task, self.options, self.args, self.kwargs = read[:4]
-        self.follow, self.headers, self.expires_since_ms = read[4:]
+        self.follow, self.headers, self.expires_since_ms, self.later = read[4:]
         if self.is_out_of_kills:
             self._bury_unrun()
             return None
@@ -812,6 +815,7 @@ class Attempt:
             partial(running_report.get(), self),
             lambda: self.secrets,
             self.late_ms,
+            self.later,
         )
         job.take_headers(self.headers, self._enqueued_ms())
         return job
@@ -957,6 +961,7 @@ def _call_of(envelope: Envelope) -> Read:
         envelope.follow,
         envelope.headers,
         envelope.since,
+        envelope.later,
     )
 
 

@@ -224,6 +224,46 @@ def test_jobs_that_it_schedules_are_committed_with_its_row(
     assert samples.ran == ["chain", "chain", "next"]
 
 
+def failing_behind_the_first_run(call: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Middleware that fails the first attempt once all that the task did is committed."""
+
+    def within(job: Any) -> Any:
+        value = call(job)
+        if len(samples.ran) == 1:
+            raise ValueError("after the commit")
+        return value
+
+    return within
+
+
+def test_arguments_that_a_later_call_has_brought_run_although_those_before_have(
+    queue: str,
+    alias: str,
+    settings: Any,
+    run_worker: Callable[..., InlineWorker],
+) -> None:
+    path = f"{__name__}.{failing_behind_the_first_run.__name__}"
+    settings.DELAYQ = settings.DELAYQ | {"MIDDLEWARE": [path]}
+    run_worker()
+    task = on(queue, "effect", unique=lambda name: "k", on_duplicate="replace")
+    job = schedule(task, 0, "first")
+    wait_until(lambda: job.refresh() is State.RETRYING, description="it has failed")
+    assert done(alias) == [job.id]
+
+    later = schedule(task, 0, "second")
+    assert (later.id, later.replaced) == (job.id, True)
+    assert later.run_now()
+
+    assert later.wait(30) == "second"
+    assert samples.ran == ["first", "second"]
+    assert effects(alias) == 2
+    # Each run of the replacement is known as well.
+    (name,) = set(done(alias)) - {job.id}
+    again = name.rpartition(":")[2]
+    inbox.run_once(job.id, alias, lambda: samples.effect(alias, "third"), again)
+    assert effects(alias) == 2
+
+
 def test_direct_call_is_an_ordinary_call(alias: str) -> None:
     task = get_task("tests.outbox.effect")
 
