@@ -21,6 +21,7 @@ from django_delayq.conf import QueueSettings
 from django_delayq.delivery import looking, periods, storing
 from django_delayq.delivery.periods import KEPT, Entry
 from django_delayq.delivery.states import State
+from django_delayq.delivery.storing import NewJob
 from django_delayq.exceptions import (
     DelayqError,
     InvalidSchedule,
@@ -47,6 +48,10 @@ logger = get_log("django_delayq.jobs")
 MAX_STORED = 1_000
 #: So often somebody else may be quicker before a change gives up.
 TRIES = 50
+#: Of more missed moments in a row, `catch_up="all"` leaves out those that follow.
+MOST_BEHIND = 1_000
+#: Bytes of payload in one `advance` call, about.
+ADVANCE_BYTES = 1 << 20
 
 
 # What the server knows.
@@ -208,6 +213,8 @@ def arranging(
     """
     queue = known.queue
     written = yield from formats.finding(queue.name)
+    if not (yield from _catching_up(known, found, written)):
+        return 0
     moment_ms = found.next_ms(known.now_ms)
     job = None
     if moment_ms is not None:
@@ -234,6 +241,74 @@ def arranging(
         insertion_list=queue.keeps_list,
     )
     return version
+
+
+def _catching_up(known: Known, new: Found, written: formats.Known) -> Steps[bool]:
+    """Give the moments that a schedule has missed by now their jobs, before ``new`` changes it.
+
+    They are the moments of the definition that has held until now, if that catches up with all; their jobs are those of
+    ``new``. Each call leaves a schedule that goes on from where it stands. Returns False if somebody else was quicker.
+    """
+    old, queue = known.find(new.name), known.queue
+    if old is None or old.is_paused or old.definition.catch_up != "all":
+        return True
+    state = old.entry.state
+    seen_ms, behind = old.entry.moment_ms, state.behind_count
+    while seen_ms is not None:
+        made, size = dict[int, NewJob](), 0
+        try:
+            for at in old.when.moments(seen_ms):
+                if at > known.now_ms or len(made) == periods.ADVANCE_BATCH:
+                    break
+                if behind >= MOST_BEHIND:
+                    warn_of_many(queue.name, new.name)
+                    break
+                # It does not expire at the moment after it, which has come.
+                job = definitions.occurrence(
+                    queue,
+                    new.name,
+                    new.definition,
+                    written,
+                    print=new.print,
+                    moment_ms=at,
+                )
+                made[at], size, behind = job, size + len(job.payload), behind + 1
+                if size >= ADVANCE_BYTES:
+                    break
+        except InvalidSchedule:
+            # This machine does not know the zone. Nobody could mend that schedule otherwise.
+            return True
+        if not made:
+            return True
+        *before, last = made
+        reply = yield periods.advance(
+            queue.keys,
+            new.name,
+            [made[at] for at in before if at not in state.early_ms] + [made[last]],
+            print=state.print,
+            seen_ms=seen_ms,
+            next_ms=last,
+            fired_ms=before[-1] if before else seen_ms,
+            behind=behind,
+            frame_format=queue.frame_format,
+            insertion_list=queue.keeps_list,
+            is_ranked=definitions.is_ranked(new.definition, written),
+        )
+        if not reply.has_moved:
+            return False
+        seen_ms = last
+    return True
+
+
+def warn_of_many(queue: str, name: str) -> None:
+    """Log that a schedule has missed more moments than it catches up with."""
+    logger.warning(
+        "queue %s: schedule %s has missed more than %d moments; those after %d are left out",
+        queue,
+        name,
+        MOST_BEHIND,
+        MOST_BEHIND,
+    )
 
 
 # What a project sees.

@@ -19,7 +19,15 @@ from django_delayq.jobs import formats
 from django_delayq.jobs import periodic as definitions
 from django_delayq.jobs.periodic import Definition
 from django_delayq.jobs.registry import get_task
-from django_delayq.jobs.schedules import Found, Known, arranging, loading
+from django_delayq.jobs.schedules import (
+    ADVANCE_BYTES,
+    MOST_BEHIND,
+    Found,
+    Known,
+    arranging,
+    loading,
+    warn_of_many,
+)
 from django_delayq.logs import get_log
 from django_delayq.worker import telling
 
@@ -34,10 +42,6 @@ ADVANCE_BATCH = 8
 TAKE_OVER_MS = 60_000
 #: A server's clock that is set back by more has every schedule looked at.
 SET_BACK_MS = 60_000
-#: Of more missed moments in a row, `catch_up="all"` leaves out those that follow.
-MOST_BEHIND = 1_000
-#: Bytes of payload in one `advance` call, about.
-ADVANCE_BYTES = 1 << 20
 
 
 class Periods:
@@ -333,22 +337,18 @@ class Periods:
                 next_ms = when.after(now_ms)
         else:
             behind, most = self._behind.get(found.name, 0), periods.ADVANCE_BATCH
+            early = found.entry.state.early_ms
             while next_ms is not None and next_ms <= now_ms and len(jobs) + 1 < most:
                 if behind >= MOST_BEHIND:
-                    logger.warning(
-                        "queue %s: schedule %s has missed more than %d moments; those after %d are left out",
-                        self._settings.name,
-                        found.name,
-                        MOST_BEHIND,
-                        MOST_BEHIND,
-                    )
+                    warn_of_many(self._settings.name, found.name)
                     next_ms = when.after(now_ms)
                     break
                 behind += 1
                 after_ms = when.after(next_ms)
-                jobs.append(self._job(found, written, next_ms, after_ms))
                 moments.append(next_ms)
-                most = min(most, ADVANCE_BYTES // len(jobs[0].payload))
+                if next_ms not in early:
+                    jobs.append(self._job(found, written, next_ms, after_ms))
+                    most = min(most, ADVANCE_BYTES // len(jobs[0].payload))
                 next_ms = after_ms
             if next_ms is None or next_ms > now_ms:
                 behind = 0

@@ -329,6 +329,18 @@ def test_schedules_go_on_if_the_test_asks_for_that() -> None:
     assert [NOON + timedelta(hours=n) for n in (1, 2, 3)] == MOMENTS
 
 
+def test_override_gives_the_moments_that_were_missed_before_it_their_jobs() -> None:
+    with frozen_queue(now=NOON) as q:
+        when = cron("0 * * * *", tz="UTC")
+        hourly = store_schedule("hourly", double, when, args=[1], catch_up="all")
+        assert len(q.advance(hours=3, minutes=30)) == 1
+
+        changed = hourly.override(cron("0 12 * * *", tz="UTC"))
+
+        assert len(q.run_due()) == 2
+    assert changed.next_moment == NOON + timedelta(days=1)
+
+
 @pytest.mark.parametrize("catch_up", ["one", "none", "all"])
 def test_schedule_goes_on_after_the_clock_of_the_server_was_ahead(
     catch_up: CatchUp,

@@ -16,6 +16,7 @@ from django_delayq import (
     current_job,
     delayed_task,
     every,
+    find_jobs,
     get_job,
     get_schedule,
     get_schedules,
@@ -26,6 +27,7 @@ from django_delayq import (
 )
 from django_delayq.clock import epoch_ms, monotonic_ms
 from django_delayq.conf import get_settings
+from django_delayq.delivery import periods
 from django_delayq.delivery.states import State
 from django_delayq.jobs import moments, registry
 from django_delayq.jobs import periodic as definitions
@@ -232,6 +234,7 @@ def test_wrong_schedule_is_told_once_and_keeps_no_other_from_running(
 # Time without workers: moments of an hour, and a worker that comes back after three.
 
 HOUR = 3_600_000
+HOURLY = every(timedelta(hours=1))
 
 
 def down(client, queue_name, catch_up, hours=3):
@@ -283,6 +286,154 @@ def test_job_that_expires_at_the_next_moment_keeps_its_own_earlier_end(
 
     schedule = get_schedule("beat", queue_name)
     assert get_job(schedule.job_id).options == {"expires": 60.0}
+
+
+# What was missed before a schedule changes.
+
+
+def miss(client, queue_name, hours):
+    """Have the moments of some hours pass without a worker; return the one before them, whose job is out of the way."""
+    schedule = get_schedule("beat", queue_name)
+    get_job(schedule.job_id).cancel()
+    moment = round(schedule.next_moment.timestamp() * 1000) - hours * HOUR
+    client.zadd(keys_of(queue_name).periods, {"beat": moment})
+    return moment
+
+
+def come(queue_name):
+    """Return the moments that have come and have a job in the queue, epoch ms, and the arguments of these jobs."""
+    jobs = [(job.moment, job.args) for job in find_jobs(queue=queue_name)]
+    jobs = sorted(each for each in jobs if each[0] <= datetime.now(UTC))
+    return [round(at.timestamp() * 1000) for at, _ in jobs], [args for _, args in jobs]
+
+
+def deploy(monkeypatch, queue_name, when, **options):
+    registry._tasks.clear()
+    later(monkeypatch)
+    make(queue_name, when, **options)
+
+
+@pytest.mark.parametrize("hours", [2, 250])
+@pytest.mark.parametrize("change", ["deploy", "take over", "override", "pause"])
+def test_moments_that_were_missed_before_a_change_have_their_jobs(
+    client, configure, monkeypatch, queue_name, change, hours
+):
+    rarely = every(timedelta(hours=7))
+    old = Clock(client, queue_name)
+    if change == "take over":
+        make(queue_name, rarely, args=["of now"])
+        old.turn()
+        deploy(monkeypatch, queue_name, HOURLY, args=["died"], catch_up="all")
+        Clock(client, queue_name).turn()
+    else:
+        make(queue_name, HOURLY, args=["of now"], catch_up="all")
+        old.turn()
+    moment, now_ms = miss(client, queue_name, hours), epoch_ms()
+
+    match change:
+        case "deploy":
+            deploy(monkeypatch, queue_name, rarely, args=["of now"])
+            Clock(client, queue_name).turn()
+        case "take over":
+            old.turn()
+        case "override":
+            get_schedule("beat", queue_name).override(rarely)
+        case "pause":
+            get_schedule("beat", queue_name).pause()
+
+    moments, args = come(queue_name)
+    assert moments == list(range(moment + HOUR, moments[-1] + 1, HOUR))
+    assert moments[-1] > now_ms - HOUR
+    assert args == len(moments) * [["of now"]]
+    next_moment = get_schedule("beat", queue_name).next_moment
+    if change == "pause":
+        assert next_moment is None
+    else:
+        assert next_moment.timestamp() % (7 * 3_600) == 0
+
+
+@pytest.mark.parametrize("catch_up", ["one", "none"])
+def test_definition_that_left_missed_moments_out_does_so_until_it_changes(
+    client, configure, monkeypatch, queue_name, catch_up
+):
+    make(queue_name, HOURLY, catch_up=catch_up)
+    Clock(client, queue_name).turn()
+    miss(client, queue_name, 6)
+
+    deploy(monkeypatch, queue_name, HOURLY, catch_up="all", args=["new"])
+    Clock(client, queue_name).turn()
+
+    assert come(queue_name) == ([], [])
+
+
+def test_moments_that_were_missed_before_a_change_are_bounded(
+    client, configure, monkeypatch, seen, queue_name
+):
+    make(queue_name, HOURLY, catch_up="all")
+    Clock(client, queue_name).turn()
+    moment = miss(client, queue_name, 1_500)
+
+    deploy(monkeypatch, queue_name, HOURLY, args=["new"])
+    Clock(client, queue_name).turn()
+
+    moments, _ = come(queue_name)
+    assert moments == [moment + n * HOUR for n in range(1, 1_001)]
+    told = [each for each in seen.records if "missed more than" in each.msg]
+    assert len(told) == 1
+
+
+def test_worker_that_is_killed_while_it_catches_up_leaves_out_nothing(
+    client, configure, monkeypatch, queue_name
+):
+    """An old worker goes on where the new one stopped, and another new one changes the definition after that."""
+    make(queue_name, HOURLY, args=["old"], catch_up="all")
+    old = Clock(client, queue_name)
+    old.turn()
+    moment = miss(client, queue_name, 6)
+    deploy(monkeypatch, queue_name, HOURLY, args=["new"], catch_up="all")
+
+    def die(*args, **options):
+        raise RedisConnectionError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(periods, "arrange", die)
+        with pytest.raises(RedisConnectionError):
+            Clock(client, queue_name).turn()
+    between, _ = come(queue_name)
+    assert len(between) >= 5
+    # Three hours more without a worker, as far as the old one can tell.
+    client.zadd(keys_of(queue_name).periods, {"beat": between[-1] - 3 * HOUR})
+    for job in find_jobs(queue=queue_name):
+        if round(job.moment.timestamp() * 1000) > between[-1] - 3 * HOUR:
+            job.cancel()
+    old.turn()
+    Clock(client, queue_name).turn()
+
+    moments, args = come(queue_name)
+    assert moments == list(range(moment + HOUR, moments[-1] + 1, HOUR))
+    assert {"new"} < {each for (each,) in args}
+    assert get_schedule("beat", queue_name).args == ["new"]
+
+
+def test_missed_moment_whose_job_was_run_early_gets_no_second_one(
+    client, configure, queue_name
+):
+    make(queue_name, HOURLY, catch_up="all")
+    worker = Clock(client, queue_name)
+    worker.turn()
+    moment = miss(client, queue_name, 6)
+    keys = keys_of(queue_name)
+    state = msgspec.json.decode(client.hget(keys.schedules, "state beat"))
+    early = moment + 3 * HOUR
+    state["early"] = str(early)
+    client.hset(keys.schedules, "state beat", msgspec.json.encode(state))
+    client.hincrby(keys.schedules, "version", 1)
+
+    worker.turn()
+
+    moments, _ = come(queue_name)
+    left_out = {*range(moment + HOUR, moments[-1], HOUR)} - {*moments}
+    assert left_out == {early}
 
 
 # Deploys.
