@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from django_delayq.calls.call import Argument, Call
+from django_delayq.calls.command import Command
 from django_delayq.calls.script import bind
 from django_delayq.delivery.binding import PACKAGES, new_request, now_argument
 from django_delayq.delivery.keys import DeliveryKeys
@@ -94,6 +95,17 @@ def held_name(limit: str) -> str:
     """Return the name under which jobs of a limit are held; ``limit`` is as `tail_of` takes it."""
     name, _, key = limit.partition("\0")
     return f"limit {name} {key}" if key else f"limit {name}"
+
+
+def count_slots(keys: DeliveryKeys, limit: str) -> Command[int]:
+    """Count the jobs of a limit that run; ``limit`` is as `tail_of` takes it."""
+    return Command(("ZLEXCOUNT", keys.slots, f"[{limit}\0", f"({limit}\1"))
+
+
+def count_held(keys: DeliveryKeys, limit: str) -> Command[int]:
+    """Count the jobs that are held for a limit."""
+    name = held_name(limit)
+    return Command(("ZLEXCOUNT", keys.held_tasks, f"[{name}\0", f"({name}\1"))
 
 
 class Loosened(NamedTuple):

@@ -110,6 +110,7 @@ def arrange(
     change: bytes | str = KEPT,
     print: str,
     next_ms: int | str | None = KEPT,
+    before: "State | None" = None,
     job: NewJob | None = None,
     frame_format: FrameFormat = FrameFormat.BC0LC0,
     insertion_list: bool = True,
@@ -119,7 +120,7 @@ def arrange(
 
     Returns the version of the definitions from now on. It is 0 if they were of another ``version``, or if a moment has
     come that the caller did not know of: then nothing has changed, and the caller looks again. An empty definition is
-    deleted.
+    deleted. ``before`` is the state on the queue that the schedule comes from.
     """
     args: list[Argument] = [
         now_argument(now_us),
@@ -133,6 +134,7 @@ def arrange(
         change,
         print,
         "" if next_ms is None else next_ms,
+        "" if before is None else msgspec.json.encode(before),
     ]
     if job is not None:
         args += job

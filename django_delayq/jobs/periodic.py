@@ -71,6 +71,10 @@ class Definition(msgspec.Struct, frozen=True, omit_defaults=True):
     drops: bool = False
     #: When the code was loaded that says so, epoch ms; 0: it is not in code.
     loaded_ms: int = 0
+    #: The queue that the schedule has moved to: it comes to no moment on this one.
+    moved_to: str = ""
+    #: When it left this queue, by the clock of that; said again while the other waits. 0: the other has it.
+    moved_ms: int = 0
 
     def is_like(self, other: "Definition | None") -> bool:
         """Whether two definitions say the same, whenever they were loaded."""

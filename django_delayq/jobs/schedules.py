@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import Enum, auto
 from itertools import islice
 from typing import Any, NamedTuple, Unpack
 
@@ -18,7 +19,7 @@ from django_delayq.calls.together import together
 from django_delayq.clients.clients import own_clients
 from django_delayq.clock import boottime_ms, epoch_ms
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import looking, periods, storing
+from django_delayq.delivery import limiting, looking, periods, storing
 from django_delayq.delivery.periods import KEPT, Entry
 from django_delayq.delivery.states import State
 from django_delayq.delivery.storing import NewJob
@@ -39,6 +40,7 @@ from django_delayq.jobs.options import CallOptions, TaskOptions, check_priority
 from django_delayq.jobs.pausing import Task, actor, checked_text, name_of
 from django_delayq.jobs.periodic import CatchUp, Change, CodeSchedule, Definition
 from django_delayq.jobs.registry import get_task
+from django_delayq.jobs.workers import reading
 from django_delayq.logs import get_log
 from django_delayq.redaction import show
 
@@ -50,6 +52,8 @@ MAX_STORED = 1_000
 TRIES = 50
 #: Of more missed moments in a row, `catch_up="all"` leaves out those that follow.
 MOST_BEHIND = 1_000
+#: A moment that nobody has moved on for this long belongs to a worker that is gone: one with other code may take over.
+TAKE_OVER_MS = 60_000
 #: Bytes of payload in one `advance` call, about.
 ADVANCE_BYTES = 1 << 20
 
@@ -85,6 +89,11 @@ class Known(NamedTuple):
         return lacks(entry.code) or lacks(entry.change)
 
     def find(self, name: str) -> "Found | None":
+        found = self.read(name)
+        return None if found is None or found.definition.moved_to else found
+
+    def read(self, name: str) -> "Found | None":
+        """Return a schedule even if it has moved to another queue."""
         entry = self.entries.get(name)
         if entry is None:
             return None
@@ -206,16 +215,19 @@ def arranging(
     code: bytes | str = KEPT,
     stored: bytes | str = KEPT,
     change: bytes | str = KEPT,
+    since_ms: int | None = None,
 ) -> Steps[int]:
     """Write a definition or a change, with the moment and the job that follow from ``found``.
 
-    Returns the version from now on; 0 if somebody else was quicker.
+    A schedule that comes from another queue has its state of that in ``found``, and goes on ``since_ms``. Returns the version from now on; 0 if somebody else was quicker.
     """
     queue = known.queue
     written = yield from formats.finding(queue.name)
     if not (yield from _catching_up(known, found, written)):
         return 0
     moment_ms = found.next_ms(known.now_ms)
+    if since_ms is not None and moment_ms is not None:
+        moment_ms = found.when.after(since_ms)
     job = None
     if moment_ms is not None:
         job = definitions.occurrence(
@@ -236,6 +248,7 @@ def arranging(
         change=change,
         print=found.print,
         next_ms=moment_ms,
+        before=None if since_ms is None else found.entry.state,
         job=job,
         frame_format=queue.frame_format,
         insertion_list=queue.keeps_list,
@@ -298,6 +311,159 @@ def _catching_up(known: Known, new: Found, written: formats.Known) -> Steps[bool
             return False
         seen_ms = last
     return True
+
+
+class Move(Enum):
+    """What becomes of a schedule that code defines on a queue which does not have it."""
+
+    #: No other queue has it.
+    NEW = auto()
+    #: Something has changed: look again.
+    AGAIN = auto()
+    #: Its jobs on the queue that it comes from have to end.
+    WAITS = auto()
+    #: Later code has it on another queue.
+    ELSEWHERE = auto()
+
+
+def moving(known: Known, name: str, definition: Definition) -> Steps[Move]:
+    """Have a schedule come from the queue that had it before, one step at a time.
+
+    First that queue notes where the schedule goes, and cancels the job that waits; then this queue goes on from the last
+    moment that has come there. So each moment has one job, whoever is killed in between.
+    """
+    others = yield from _elsewhere(known.queue, name, definition.task)
+    own = known.read(name)
+    here: tuple[Known, Found] | None = None
+    for other, found in others:
+        if found.definition.moved_to:
+            if (
+                found.definition.moved_to == known.queue.name
+                and found.definition.moved_ms
+            ):
+                here = other, found
+            continue
+        if not is_later(definition, found, other.now_ms):
+            return Move.ELSEWHERE
+        yield from _sending(other, found, known.queue.name, definition.loaded_ms)
+        return Move.AGAIN
+    if own is not None and definition.loaded_ms <= own.definition.loaded_ms:
+        # The queue that it goes to does not have it yet.
+        since_ms = known.now_ms - own.definition.moved_ms
+        if own.definition.moved_to and since_ms < TAKE_OVER_MS:
+            return Move.ELSEWHERE
+    if here is None and own is not None and own.definition.moved_ms:
+        # It comes back, and has never arrived.
+        here = known, own
+    if here is None:
+        return Move.NEW
+    other, found = here
+    before = found.definition
+    may_not_overlap = other is not known and (before.drops or definition.drops)
+    if may_not_overlap and (yield from _is_busy(found)):
+        if before.moved_ms + TAKE_OVER_MS / 2 < other.now_ms:
+            # It says that somebody still waits.
+            yield from _sending(other, found, before.moved_to, before.loaded_ms)
+        return Move.WAITS
+    # The moments of the definition before count until this one replaces it, as any other.
+    first = msgspec.structs.replace(
+        definition, when=before.when, catch_up=before.catch_up, loaded_ms=0
+    )
+    if definition.is_like(first):
+        first = definition
+    queue, state = known.queue.name, found.entry.state
+    fired_ms = state.fired_by(known.now_ms)
+    since_ms = max(known.now_ms, fired_ms)
+    if before.catch_up == "all":
+        since_ms = fired_ms or before.moved_ms
+    code = definitions.sealed(queue, "code", name, first)
+    change: bytes | str = ""
+    if found.change is not None:
+        change = definitions.sealed(queue, "change", name, found.change)
+    new = Found(known.queue, name, Entry(state=state), first, found.change, False)
+    is_done = yield from arranging(
+        known, new, code=code, change=change, since_ms=since_ms
+    )
+    if is_done and other is not known:
+        yield from _sending(other, found, queue, before.loaded_ms, has_come=True)
+        logger.info(
+            "schedule %s has moved from queue %s to %s", name, other.queue.name, queue
+        )
+    return Move.AGAIN
+
+
+def _elsewhere(
+    queue: QueueSettings, name: str, task: str
+) -> Steps[list[tuple[Known, Found]]]:
+    """Return what other queues have of a schedule in code which our code does not define there."""
+    in_code = {each.queue for each in definitions.all_schedules() if each.name == name}
+    queues = [
+        each
+        for each in conf.get_settings().queues_of()
+        if each.name != queue.name and each.name not in in_code
+    ]
+    found = []
+    for known in (yield from together([loading(each) for each in queues])):
+        if isinstance(known, Exception):
+            raise known
+        one = known.read(name)
+        if one is not None and not one.is_stored and one.definition.task == task:
+            found.append((known, one))
+    return found
+
+
+def _sending(
+    known: Known, found: Found, to: str, loaded_ms: int, *, has_come: bool = False
+) -> Steps[int]:
+    """Note on a queue that a schedule has moved from it; if its next moment has not come, the job of that is cancelled."""
+    moved = msgspec.structs.replace(
+        found.definition,
+        moved_to=to,
+        moved_ms=0 if has_come else known.now_ms,
+        loaded_ms=loaded_ms,
+    )
+    version: int = yield periods.arrange(
+        known.queue.keys,
+        found.name,
+        version=known.version,
+        code=definitions.sealed(known.queue.name, "code", found.name, moved),
+        print=found.entry.state.print or found.print,
+        next_ms=None,
+    )
+    return version
+
+
+#: A job in one of these states may run.
+_ALIVE = (State.SCHEDULED, State.DUE, State.RUNNING, State.RETRYING, State.HELD)
+
+
+def _is_busy(found: Found) -> Steps[bool]:
+    """Whether jobs of a schedule run on the queue that it has left, or are going to."""
+    keys, state, limit = found.queue.keys, found.entry.state, found.definition.limit
+    served, _ = yield from reading(found.queue.name)
+    if not served:
+        return False
+    if limit:
+        for count in (limiting.count_slots, limiting.count_held):
+            if (yield count(keys, limit)):
+                return True
+    token = conf.get_keyring().token(
+        found.queue.name, found.name, state.fired, state.print
+    )
+    last = yield looking.inspect(keys, token)
+    return last.state in _ALIVE
+
+
+def is_later(definition: Definition, found: Found, now_ms: int) -> bool:
+    """Whether a definition replaces that of another worker: its code is later, or nobody moves the other's on."""
+    return definition.loaded_ms > found.definition.loaded_ms or is_left(
+        found.entry, now_ms
+    )
+
+
+def is_left(entry: Entry, now_ms: int) -> bool:
+    """Whether nobody has moved a schedule on for a minute after its moment."""
+    return entry.moment_ms is not None and entry.moment_ms + TAKE_OVER_MS < now_ms
 
 
 def warn_of_many(queue: str, name: str) -> None:
@@ -694,9 +860,20 @@ def _finding(schedule: Schedule) -> Steps[tuple[Known, Found, bytes | str]]:
         return known, found, KEPT
     queue, name = known.queue, schedule.name
     code = _in_code(queue.name).get(name)
+    moved = known.read(name)
+    if moved is not None:
+        raise ScheduleNotFound(
+            f"schedule {name!r} has moved from queue {queue.name!r} to {moved.definition.moved_to!r}; say so:"
+            " get_schedule(name, queue)"
+        )
     if code is None:
         raise _not_found(name)
     definition = code.definition()
+    for other, _ in (yield from _elsewhere(queue, name, definition.task)):
+        raise InvalidSchedule(
+            f"schedule {name!r} was not changed: it moves from queue {other.queue.name!r} to {queue.name!r} when a worker"
+            " with this code starts; try again then"
+        )
     found = Found(queue, name, Entry(), definition, None, False)
     return known, found, definitions.sealed(queue.name, "code", name, definition)
 

@@ -111,17 +111,17 @@ def workers(queue: str | None = None) -> list[Worker]:
     Raises:
         QueueNotFound: the queue is not configured.
     """
-    return perform(own_clients.of_thread, _reading(queue))[0]
+    return perform(own_clients.of_thread, reading(queue))[0]
 
 
 def first_workers(most: int) -> tuple[list[Worker], int]:
     """Return `workers` of the first so many processes on the server, and how many more there are."""
-    return perform(own_clients.of_thread, _reading(None, most))
+    return perform(own_clients.of_thread, reading(None, most))
 
 
 async def aworkers(queue: str | None = None) -> list[Worker]:
     """`workers` on the event loop."""
-    return (await aperform(own_clients.of_loop, _reading(queue)))[0]
+    return (await aperform(own_clients.of_loop, reading(queue)))[0]
 
 
 def quiet_worker(worker_id: str) -> bool:
@@ -160,9 +160,10 @@ async def astop_worker(worker_id: str) -> bool:
     return await aperform(own_clients.of_loop, _ordering(worker_id, STOP))
 
 
-def _reading(
+def reading(
     queue: str | None, most: int = MOST_WORKERS
 ) -> Steps[tuple[list[Worker], int]]:
+    """Read the processes that live and serve a queue, among the first so many, and how many more there are."""
     wanted = {each.name for each in conf.get_settings().queues_of(queue)}
     page: WorkersPage = yield read_workers(REGISTRY)
     pages, total = [page], page.total

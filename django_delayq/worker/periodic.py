@@ -22,10 +22,15 @@ from django_delayq.jobs.registry import get_task
 from django_delayq.jobs.schedules import (
     ADVANCE_BYTES,
     MOST_BEHIND,
+    TAKE_OVER_MS,
     Found,
     Known,
+    Move,
     arranging,
+    is_later,
+    is_left,
     loading,
+    moving,
     warn_of_many,
 )
 from django_delayq.logs import get_log
@@ -35,11 +40,11 @@ logger = get_log("django_delayq.worker")
 
 #: How often a process looks whether definitions have changed; mostly a message says so before.
 LOOK_MS = 60_000.0
+#: How often it looks whether a schedule may come from another queue.
+MOVE_MS = 2_000.0
 #: So many schedules are enrolled, and so many moved on, before the loop looks at jobs again.
 ENROLL_BATCH = 10
 ADVANCE_BATCH = 8
-#: A moment that nobody has moved on for this long belongs to a worker that is gone: one with other code may take over.
-TAKE_OVER_MS = 60_000
 #: A server's clock that is set back by more has every schedule looked at.
 SET_BACK_MS = 60_000
 
@@ -63,6 +68,8 @@ class Periods:
         self._ours: dict[str, Found] = {}
         self._moments: dict[str, int] = {}
         self._behind: dict[str, int] = {}
+        # What the last look said of schedules that other queues have.
+        self._moves: set[Move] = set()
         # What our code defines; found out once.
         self._code: dict[str, Definition] | None = None
         self._told: set[str] = set()
@@ -128,6 +135,11 @@ class Periods:
             return
         self._known, self._is_ahead = known, False
         self._take_in(known)
+        if self._moves:
+            # What another queue has does not change the version of this one.
+            self._known = None
+            if Move.WAITS in self._moves:
+                self.next_ms = now_ms + MOVE_MS
 
     def _is_overdue(self) -> bool:
         known = self._known
@@ -166,16 +178,28 @@ class Periods:
         """Write what our code defines and the server does not know; return whether something may have changed."""
         assert self._code is not None
         todo: list[tuple[Found, bytes | str]] = []
+        self._moves = set()
         for name, definition in self._code.items():
             found = known.find(name)
             if found is not None and not found.is_stored:
                 if definition.is_like(found.definition):
                     continue
-                if not _is_later(definition, found, known.now_ms):
+                if not is_later(definition, found, known.now_ms):
                     continue
             entry = known.entries.get(name) or Entry()
-            if known.is_of_another_key(name) and not _is_left(entry, known.now_ms):
+            if known.is_of_another_key(name) and not is_left(entry, known.now_ms):
                 continue
+            if found is None:
+                try:
+                    move = perform(self._client, moving(known, name, definition))
+                except DelayqError as error:
+                    self._tell(name, error)
+                    continue
+                if move is Move.AGAIN:
+                    return True
+                if move is not Move.NEW:
+                    self._moves.add(move)
+                    continue
             change = found.change if found is not None else None
             new = Found(self._settings, name, entry, definition, change, False)
             text = definitions.sealed(self._settings.name, "code", name, definition)
@@ -253,7 +277,7 @@ class Periods:
     def _is_ours(self, found: Found, known: Known) -> bool:
         """Whether this process knows all that the jobs of a schedule need: else others move it on, or nobody does."""
         assert self._code is not None
-        if known.is_of_another_key(found.name) and not _is_left(
+        if known.is_of_another_key(found.name) and not is_left(
             found.entry, known.now_ms
         ):
             return False
@@ -374,14 +398,3 @@ class Periods:
             moment_ms=moment_ms,
             next_ms=next_ms,
         )
-
-
-def _is_later(definition: Definition, found: Found, now_ms: int) -> bool:
-    """Whether our definition replaces that of another worker: our code is later, or nobody moves the other's on."""
-    is_later = definition.loaded_ms > found.definition.loaded_ms
-    return is_later or _is_left(found.entry, now_ms)
-
-
-def _is_left(entry: Entry, now_ms: int) -> bool:
-    """Whether nobody has moved a schedule on for a minute after its moment."""
-    return entry.moment_ms is not None and entry.moment_ms + TAKE_OVER_MS < now_ms

@@ -12,6 +12,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from django_delayq import (
     InvalidSchedule,
+    ScheduleNotFound,
     cron,
     current_job,
     delayed_task,
@@ -499,6 +500,209 @@ def test_definition_whose_workers_are_gone_is_taken_over(
     old.turn()
 
     assert get_schedule("beat", queue_name).when == every(timedelta(hours=1))
+
+
+# A schedule that a deploy moves to another queue.
+
+
+@pytest.fixture
+def other(configure, queue_name):
+    """Configure two queues; return the name of the second."""
+    configure(other={})
+    return f"{queue_name}-other"
+
+
+def jobs_of_moments(*queues):
+    """Return the queue of each job that waits, by its moment, epoch ms."""
+    found = {}
+    for queue in queues:
+        for job in find_jobs(queue=queue):
+            moment = round(job.moment.timestamp() * 1000)
+            assert moment not in found
+            found[moment] = queue
+    return found
+
+
+@pytest.mark.parametrize("catch_up", ["one", "none", "all"])
+def test_schedule_that_moves_to_another_queue_has_one_job_a_moment(
+    client, monkeypatch, queue_name, other, catch_up
+):
+    make(queue_name, HOURLY, catch_up=catch_up)
+    old = Clock(client, queue_name)
+    old.turn()
+    before = get_schedule("beat", queue_name)
+
+    code = dict(registry._tasks)
+    deploy(monkeypatch, other, HOURLY, catch_up=catch_up)
+    Clock(client, other).turn()
+    with monkeypatch.context() as patch:
+        patch.setattr(registry, "_tasks", code)
+        old.turn()
+    Clock(client, other).turn()
+
+    schedule = get_schedule("beat", other)
+    assert [each.queue for each in get_schedules()] == [other]
+    assert get_job(before.job_id).state is State.CANCELLED
+    moment = round(schedule.next_moment.timestamp() * 1000)
+    assert jobs_of_moments(queue_name, other) == {moment: other}
+    assert schedule.is_enrolled
+    assert not schedule.is_orphan
+
+
+def test_job_that_is_due_on_the_queue_before_is_that_of_its_moment(
+    client, monkeypatch, queue_name, other
+):
+    make(queue_name, every(1), spread=3_600)
+    Clock(client, queue_name).turn()
+    before = get_schedule("beat", queue_name)
+    wait_until(lambda: datetime.now(UTC) > before.next_moment, description="it is due")
+
+    deploy(monkeypatch, other, HOURLY)
+    Clock(client, other).turn()
+
+    moments = jobs_of_moments(queue_name, other)
+    assert moments[round(before.next_moment.timestamp() * 1000)] == queue_name
+    assert sorted(moments.values()) == [queue_name, other]
+    assert get_schedule("beat", other).last_moment == before.next_moment
+
+
+@pytest.mark.parametrize("step", [0, 1, 2])
+def test_moments_that_were_missed_before_a_schedule_moved_have_their_jobs(
+    client, monkeypatch, queue_name, other, step
+):
+    """A worker is killed after each of the steps."""
+    make(queue_name, HOURLY, args=["old"], catch_up="all")
+    Clock(client, queue_name).turn()
+    moment = miss(client, queue_name, 6)
+    deploy(monkeypatch, other, HOURLY, args=["new"], catch_up="all")
+    arrange, calls = periods.arrange, itertools.count()
+
+    def die(*args, **options):
+        if next(calls) == step:
+            raise RedisConnectionError("killed")
+        return arrange(*args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(periods, "arrange", die)
+        with pytest.raises(RedisConnectionError):
+            Clock(client, other).turn()
+    Clock(client, other).turn()
+
+    moments = jobs_of_moments(queue_name, other)
+    come = [each for each in sorted(moments) if each <= epoch_ms()]
+    assert come == list(range(moment + HOUR, come[-1] + 1, HOUR))
+    assert set(moments.values()) == {other}
+    assert all(job.args == ["new"] for job in find_jobs(queue=other))
+
+
+def test_what_somebody_has_changed_and_run_early_moves_with_a_schedule(
+    client, monkeypatch, queue_name, other
+):
+    make(queue_name, NEVER)
+    Clock(client, queue_name).turn()
+    schedule = get_schedule("beat", queue_name).override(every(timedelta(days=30)))
+    assert get_job(schedule.job_id).cancel()
+
+    deploy(monkeypatch, other, NEVER)
+    Clock(client, other).turn()
+
+    moved = get_schedule("beat", other)
+    assert moved.is_overridden
+    assert moved.next_moment == schedule.next_moment + timedelta(days=30)
+    assert jobs_of_moments(queue_name, other) == {}
+
+
+def test_schedule_that_was_paused_is_paused_on_its_next_queue(
+    client, monkeypatch, queue_name, other
+):
+    make(queue_name, HOURLY)
+    Clock(client, queue_name).turn()
+    get_schedule("beat", queue_name).pause(reason="migration")
+
+    deploy(monkeypatch, other, HOURLY)
+    Clock(client, other).turn()
+
+    assert get_schedule("beat", other).paused_reason == "migration"
+    assert jobs_of_moments(queue_name, other) == {}
+    assert get_schedule("beat", other).resume().next_moment is not None
+    assert list(jobs_of_moments(queue_name, other).values()) == [other]
+
+
+def test_schedule_comes_back_if_nobody_with_the_code_that_moved_it_lives(
+    client, monkeypatch, queue_name, other
+):
+    make(queue_name, HOURLY)
+    old = Clock(client, queue_name)
+    old.turn()
+    deploy(monkeypatch, other, HOURLY)
+    Clock(client, other).turn()
+    deploy(monkeypatch, queue_name, HOURLY)
+    monkeypatch.setattr(definitions, "LOADED_MS", definitions.LOADED_MS - 5_000)
+    back = Clock(client, queue_name)
+
+    back.turn()
+    assert set(jobs_of_moments(queue_name, other).values()) == {other}
+    # Nobody moves it on.
+    get_job(get_schedule("beat", other).job_id).cancel()
+    client.zadd(keys_of(other).periods, {"beat": epoch_ms() - 61_000})
+    back.turn()
+
+    schedule = get_schedule("beat", queue_name)
+    assert schedule.next_moment > datetime.now(UTC)
+    moment = round(schedule.next_moment.timestamp() * 1000)
+    assert jobs_of_moments(queue_name, other)[moment] == queue_name
+    assert [each.queue for each in get_schedules()] == [queue_name]
+
+
+def test_nobody_changes_a_schedule_on_the_queue_that_it_leaves(
+    client, monkeypatch, queue_name, other
+):
+    make(queue_name, HOURLY)
+    Clock(client, queue_name).turn()
+    before = get_schedule("beat", queue_name)
+    deploy(monkeypatch, other, HOURLY)
+
+    with pytest.raises(InvalidSchedule, match="it moves from queue"):
+        get_schedule("beat", other).pause()
+    Clock(client, other).turn()
+    with pytest.raises(ScheduleNotFound, match="has moved from queue"):
+        before.pause()
+
+
+@pytest.mark.parametrize("catch_up", ["one", "all"])
+def test_jobs_of_a_schedule_that_moves_do_not_run_at_once_if_they_may_not_overlap(
+    client, monkeypatch, work, records, queue_name, other, catch_up
+):
+    def define(queue):
+        @periodic(every(1), name="beat", queue=queue, overlap=False, catch_up=catch_up)
+        @delayed_task(name="tests.beat")
+        def beat():
+            record("begin", queue=queue)
+            wait_until(gate_of_test().exists, description="the test lets go")
+            record("end", queue=queue)
+
+    define(queue_name)
+    old = work([queue_name])
+    wait_until(lambda: records.count("begin"), description="one runs")
+    registry._tasks.clear()
+    later(monkeypatch)
+    define(other)
+    new = work([other])
+    periods_of_new = new.loop.queues[other].periods
+    wait_until(lambda: periods_of_new._moves, description="it waits for the job")
+    assert records.count("begin") == 1
+
+    records.let_go()
+    wait_until(
+        lambda: any(each["queue"] == other for each in records.all("begin")),
+        description="it runs on the next queue",
+    )
+
+    assert old.is_running
+    whole = records.all()
+    for begin, end in zip(whole[::2], whole[1::2], strict=False):
+        assert (begin["step"], end["step"]) == ("begin", "end")
+        assert begin["queue"] == end["queue"]
 
 
 def test_schedule_that_has_gone_from_code_is_an_orphan_until_somebody_deletes_it(

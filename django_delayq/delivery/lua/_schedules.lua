@@ -12,8 +12,7 @@
 local MOST_EARLY = 50
 
 -- What cannot be read is missing.
-local function read_state(name)
-  local text = redis.call('HGET', keys.schedules, 'state ' .. name)
+local function decode_state(text)
   local is_json, state = pcall(cjson.decode, text or '')
   local found = {}
   if is_json and type(state) == 'table' then
@@ -22,6 +21,10 @@ local function read_state(name)
     end
   end
   return found
+end
+
+local function read_state(name)
+  return decode_state(redis.call('HGET', keys.schedules, 'state ' .. name))
 end
 
 -- A number of the state; nil: it is none of ours, and no client would read it as one.
@@ -35,9 +38,9 @@ local function fired_by(state, now_ms)
   return fired > now_ms + SKEW_MS and now_ms or fired
 end
 
--- The set of the moments to come whose jobs have left their places.
-local function read_early(state)
-  local early = {}
+-- The set of the moments to come whose jobs have left their places; they are added to those that are given.
+local function read_early(state, early)
+  early = early or {}
   for text in (state.early or ''):sub(1, 16 * MOST_EARLY):gmatch('%d+') do
     local moment = number_in(text)
     if moment then early[moment] = true end

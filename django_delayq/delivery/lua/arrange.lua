@@ -15,13 +15,14 @@
 -- ARGV[9]  change, likewise
 -- ARGV[10]  fingerprint of what all of them make; empty: nothing
 -- ARGV[11]  the next moment, epoch ms; empty: there is none; '=': it stays, and so does its job
--- ARGV[12]  and on: the job of that moment, as four: token; wait ('=' epoch ms); tail; payload
+-- ARGV[12]  of a schedule that comes from another queue, its state there; else empty
+-- ARGV[13]  and on: the job of that moment, as four: token; wait ('=' epoch ms); tail; payload
 -- Returns  the version of the definitions as it is now; 0 if somebody else has changed one, or a moment has come: then
 --          nothing was changed; and, if an ACL closes a channel to us, the server's error
 
 local now_us, format, listed, name = read_clock(ARGV[1]), ARGV[2], ARGV[3] == '1', ARGV[4]
 local now_ms, request, next_ms = math.floor(now_us / 1000), ARGV[6], tonumber(ARGV[11])
-local is_kept, place = ARGV[11] == '=', 12
+local is_kept, place, before = ARGV[11] == '=', 13, decode_state(ARGV[12])
 
 local version, moment, state = read_version(), moment_of(name), read_state(name)
 if how_ended(keys.ended, now_ms, request) then return version end
@@ -33,11 +34,11 @@ local is_replaced = waiting and not has_come and waiting.state == 'scheduled'
 -- The token of a moment's job is always the same. The job may wait without a state that says so, or have been cancelled
 -- by a change that is taken back now; and one that was run early is the job of its moment.
 local own = next_ms and find_job(ARGV[place], now_ms)
-local early = read_early(state)
+local early = read_early(state, read_early(before))
 if moment and not has_come and waiting and not is_replaced then early[moment] = true end
 local is_new = own and not early[next_ms]
   and (own.state == 'scheduled' or own.state == 'cancelled' or own.state == 'missing')
-local fired = fired_by(state, now_ms)
+local fired = math.max(fired_by(state, now_ms), fired_by(before, now_ms))
 if has_come then fired = math.max(fired, moment) end
 if next_ms and next_ms <= fired then return 0 end
 local start = next_ms and start_time(ARGV[place + 1], now_us)
