@@ -14,7 +14,16 @@ from django_delayq.delivery.holding import (
     can_be_held,
 )
 from django_delayq.delivery.states import State
-from tests.delivery.rig import HOLD, T0, Rig, name_in, names_of, token
+from django_delayq.delivery.storing import NewJob, tail_of
+from tests.delivery.rig import (
+    HOLD,
+    T0,
+    Rig,
+    name_in,
+    names_of,
+    payload,
+    token,
+)
 
 
 def hold(rig: Rig, *names: str, task: str = "shop.new", **options: int | None) -> None:
@@ -301,3 +310,106 @@ def test_what_is_held_is_counted_by_what_it_is_held_for(rig: Rig) -> None:
     )
     assert rig.held_names(limit=1) == HeldNames({"key key1": 3}, 4)
     rig.client.zrem(rig.keys.held_tasks, "lion")
+
+
+# The unique key of a job that nobody here can read.
+
+
+@pytest.mark.parametrize("tail", ["ek", tail_of("ek", 0, "stripe\0acct")])
+@pytest.mark.parametrize("failures", [0, 1])
+def test_job_that_waits_for_its_key_does_not_keep_its_unique_key(
+    any_rig: Rig, tail: str | bytes, failures: int
+) -> None:
+    rig = any_rig
+    rig.has_slots = True
+    rig.send([NewJob(token("a"), "+0", tail, payload("a"))])
+    if failures:
+        rig.retry(rig.lease(), wait=0)
+
+    rig.hold(rig.lease(), task="key key1", hold_ms=None)
+
+    assert "unique" not in rig.state()
+    assert rig.inspect("a").unique == ""
+    (stored,) = rig.schedule({"b": 0}, unique="ek")
+    assert stored.holder == ""
+    (kept,) = rig.schedule({"c": 0}, unique="ek")
+    assert kept.holder == "b"
+
+
+def test_job_has_its_unique_key_back_once_its_key_is_there(rig: Rig) -> None:
+    rig.schedule({"a": 0}, unique="ek")
+    rig.hold(rig.lease(), task="key key1", hold_ms=None)
+
+    assert rig.release("key key1") == Released(1, 0, b"")
+
+    assert rig.inspect("a").unique == "k"
+    (kept,) = rig.schedule({"b": 0}, unique="ek")
+    assert kept.holder == "a"
+    rig.acknowledge(rig.lease())
+    assert "unique" not in rig.state()
+
+
+@pytest.mark.parametrize("way", ["release", "run now"])
+@pytest.mark.parametrize("other", ["waits", "runs"])
+def test_job_whose_unique_key_another_has_by_now_runs_without_it(
+    rig: Rig, other: str, way: str
+) -> None:
+    rig.schedule({"a": 0}, unique="ek")
+    rig.hold(rig.lease(), task="key key1", hold_ms=None)
+    rig.schedule({"b": 0}, unique="ek")
+    b = rig.lease() if other == "runs" else None
+
+    if way == "release":
+        assert rig.release("key key1") == Released(1, 0, b"")
+    else:
+        rig.reschedule("a", 0)
+
+    jobs = {job.token: job for job in rig.claim().jobs}
+    rig.acknowledge(jobs.pop(token("a")))
+    assert rig.state()["unique"] == {"k": "b"}
+    (left,) = jobs.values() if b is None else [b]
+    rig.acknowledge(left)
+    assert "unique" not in rig.state()
+    rig.recover()
+    assert rig.leftovers() == []
+
+
+def test_job_that_is_run_now_has_its_unique_key_and_gives_it_up_again(
+    rig: Rig,
+) -> None:
+    rig.schedule({"a": 0}, unique="ek")
+    rig.hold(rig.lease(), task="key key1", hold_ms=None)
+
+    rig.reschedule("a", 0)
+    assert rig.state()["unique"] == {"k": "a"}
+    rig.hold(rig.lease(), task="key key1", hold_ms=None)
+
+    assert "unique" not in rig.state()
+    rig.cancel("a")
+    rig.recover()
+    assert rig.leftovers() == []
+
+
+def test_job_behind_one_that_waits_for_its_key_begins(rig: Rig) -> None:
+    rig.schedule({"a": 0}, unique="ek")
+    a = rig.lease()
+    rig.schedule({"b": 0}, unique="ek", may_go_behind=True)
+    assert names_of(rig.claim()) == []
+
+    rig.hold(a, task="key key1", hold_ms=None)
+    rig.now = 5_000
+
+    assert names_of(rig.claim()) == ["b"]
+    assert rig.state()["unique"] == {"k": "b"}
+
+
+@pytest.mark.parametrize("task", ["shop.new", "paused shop.new"])
+def test_job_that_is_held_for_a_while_keeps_its_unique_key(rig: Rig, task: str) -> None:
+    rig.schedule({"a": 0}, unique="ek")
+    if task.startswith("paused"):
+        rig.pause("shop.new")
+        rig.hold(rig.lease(), task=task, hold_ms=None)
+    else:
+        rig.hold(rig.lease(), task=task)
+
+    assert rig.state()["unique"] == {"k": "a"}

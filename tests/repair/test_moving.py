@@ -598,6 +598,22 @@ def test_workers_of_the_target_have_to_read_the_format(rig: Rig, other: Rig) -> 
     assert other.run(upgrading.read_format(other.keys)).format == 2
 
 
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_a_job_that_has_given_its_unique_key_up_has_it_there_if_it_is_free(
+    rig: Rig, other: Rig, is_taken: bool
+) -> None:
+    rig.schedule({"a": 0}, unique="ekey")
+    rig.hold(rig.lease(), task="key key1", hold_ms=None)
+    if is_taken:
+        other.schedule({"b": 0}, unique="ekey")
+
+    tally = move(rig, other)
+
+    assert (tally.moved, tally.shared) == (1, is_taken)
+    assert other.inspect("a").unique == ("" if is_taken else "key")
+    assert other.state()["unique"] == {"key": "b" if is_taken else "a"}
+
+
 def test_a_job_whose_unique_key_is_taken_there_runs_without_it(
     rig: Rig, other: Rig
 ) -> None:

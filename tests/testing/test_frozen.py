@@ -226,6 +226,23 @@ def test_replacement_that_is_too_late_expires_and_its_key_is_free() -> None:
         assert [each.args for each in ran] == [[1, "new"], [1, "last"]]
 
 
+def test_job_that_waits_for_its_key_does_not_keep_its_unique_key(settings: Any) -> None:
+    with frozen_queue(now=NOON) as q:
+        first = once.schedule(0, 1, "old")
+        before, settings.SECRET_KEY = settings.SECRET_KEY, "another"
+        q.run_due()
+        assert first.refresh() is State.HELD
+
+        second = once.schedule(60, 1, "new")
+
+        assert second.created
+        assert not once.schedule(60, 1, "newer").created
+        settings.SECRET_KEY_FALLBACKS = [before]
+        assert [each.args for each in q.advance(seconds=30)] == [[1, "old"]]
+        assert not once.schedule(60, 1, "newest").created
+        assert [each.args for each in q.advance(seconds=60)] == [[1, "new"]]
+
+
 def test_unique_key_holds_to_the_end_of_the_job() -> None:
     with frozen_queue() as q:
         assert once.schedule(60, 1).created

@@ -11,7 +11,8 @@
 -- little-endian. Owner LATE: the job was given back, as its lease ended before it began.
 --
 -- A tail is what the job keeps from locator to header and back: its unique key, or nothing. A unique key starts with
--- 'e', held to the job's end, or with 's', held to its start. In format 2, extras may stand before it:
+-- 'e', held to the job's end, or with 's', held to its start; with 'E', the job has given it up for as long as nobody can
+-- run it. In format 2, extras may stand before it:
 --   'x' | u8 flags | u8 100 + priority | u16 big-endian, bytes of the limit | limit | with flag 64, three u48 big-endian:
 --   when the first call of its unique key was scheduled, for how long after its start time it may begin (ms), each 0 if that
 --   is not noted, and from when the latter counts, if that is later than its start time | with flag 128, the token of the job
@@ -88,7 +89,19 @@ end
 -- The unique key of a tail, with its letter, or ''.
 local function unique_of(tail)
   local at = unique_at(tail)
+  if tail:byte(at) == 69 then return '' end
   return at == 1 and tail or tail:sub(at)
+end
+
+-- The tail of a job that has given its unique key up, and of one that wants it back.
+local function without_claim(tail)
+  local at = unique_at(tail)
+  return tail:byte(at) == 101 and tail:sub(1, at - 1) .. 'E' .. tail:sub(at + 1) or tail
+end
+
+local function with_claim(tail)
+  local at = unique_at(tail)
+  return tail:byte(at) == 69 and tail:sub(1, at - 1) .. 'e' .. tail:sub(at + 1) or tail
 end
 
 -- Whether others follow the job of a tail once it is a dead letter: a worker has to bury it, as only that can sign them.
@@ -424,6 +437,13 @@ end
 local function release_unique(unique, tail, token)
   local key = tail and tail ~= '' and unique_of(tail) or ''
   if key ~= '' and redis.call('HGET', unique, key:sub(2)) == token then redis.call('HDEL', unique, key:sub(2)) end
+end
+
+-- The tail of a job that can run again: it has its unique key back, unless another job has that by now.
+local function regain_unique(unique, tail, token)
+  local wanted = with_claim(tail)
+  if wanted == tail or redis.call('HSETNX', unique, unique_of(wanted):sub(2), token) == 0 then return tail end
+  return wanted
 end
 
 -- Whether a job that waits is too late to begin, as its tail says, or will be when it is due: then it holds no

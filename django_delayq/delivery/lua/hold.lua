@@ -1,11 +1,12 @@
 -- Hold jobs whose task or key the caller does not know, for a worker that does; and jobs of a paused task. The time
 -- counts from when the job was first held for a limited time, by whichever worker. If a job was signed with another key
 -- since the caller read it, or the pause has ended, it is not held for that, but due again. So is a job that is to be
--- held for a limit: its slot is free, it has that limit from now on, and the next claim decides.
+-- held for a limit: its slot is free, it has that limit from now on, and the next claim decides. What waits for a key, or
+-- for anything else but a pause without a limit of time, gives its unique key up: nobody knows whether it ever runs.
 --
 -- Prelude  clock, window, frame, job, settle, held, pause, limit
 -- Keys     leases, headers, held, held_tasks, errors, payloads, retries, returned, control, channel, ranked,
---          slots?limits, paces?limits
+--          unique, slots?limits, paces?limits
 -- Where    slots, paces: only if the queue, or one of its jobs, has a limit
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  and on, five a job: token; fencing token; name of the task or the key, or 'paused ' and the name of a task,
@@ -20,7 +21,7 @@ if #jobs == 0 then return lost end
 local before = redis.call('HMGET', keys.errors, unpack(tokens_of(jobs)))
 check_sets(keys.held, keys.held_tasks, keys.retries, keys.returned)
 local is_ranked, waits = has_ranks(), {}
-local is_due, is_any_due, given, paused = {}, false, {}, nil
+local is_due, is_any_due, given, unclaimed, paused = {}, false, {}, {}, nil
 for _, job in ipairs(jobs) do
   -- What is held for a limited time is held for its task, whatever name that has.
   local name = ARGV[job.at + 4] == '' and ARGV[job.at + 2] or ''
@@ -31,12 +32,18 @@ for _, job in ipairs(jobs) do
   given[job.token] = limit
   is_due[job.token] = found and found ~= key or task and not paused[task] or limit
   is_any_due = is_any_due or is_due[job.token]
+  unclaimed[job.token] = name ~= '' and not task and not is_due[job.token]
 end
+check_hashes(keys.unique)
 if keys.slots then free_slots(jobs, now_ms) end
 redis.call('ZREM', keys.leases, unpack(tokens_of(jobs)))
 for i, job in ipairs(jobs) do
   local name, hold_ms, since_ms = ARGV[job.at + 2], tonumber(ARGV[job.at + 4]), held_since(before[i])
   if given[job.token] then job.tail = with_limit(job.tail, given[job.token]) end
+  if unclaimed[job.token] then
+    release_unique(keys.unique, job.tail, job.token)
+    job.tail = without_claim(job.tail)
+  end
   if hold_ms then since_ms = since_ms or now_ms end
   redis.call('HSET', keys.headers, job.token,
     struct.pack(HEADER, job.attempts, job.kills, job.start, NOBODY, NOBODY) .. job.tail)

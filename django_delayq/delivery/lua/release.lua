@@ -99,6 +99,11 @@ end)
 for i, job in ipairs(freed) do
   local waiting = waiting_set(keys.retries, keys.returned, job.attempts, job.kills)
   redis.call('ZADD', waiting, in_turn(now_ms, i, #freed), job.token)
+  local tail = regain_unique(keys.unique, job.tail, job.token)
+  if tail ~= job.tail then
+    local header = redis.call('HGET', keys.headers, job.token)
+    redis.call('HSET', keys.headers, job.token, header:sub(1, #header - #tail) .. tail)
+  end
 end
 add_ranks(freed, is_ranked, function(job) return math.min(job.start, now_ms) end)
 for _, job in ipairs(over) do

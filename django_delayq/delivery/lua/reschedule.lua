@@ -22,7 +22,7 @@ if done then return { 'rescheduled', start_time(ARGV[3], (math.floor(tonumber(do
 local now_ms, start, refusal = math.floor(now_us / 1000), start_time(ARGV[3], now_us), nil
 local job = find_job(token, now_ms)
 check_sets(keys.retries, keys.returned, keys.held_tasks)
-check_hashes(keys.payloads, keys.errors, keys.batches)
+check_hashes(keys.payloads, keys.errors, keys.batches, keys.unique)
 local is_ranked, tail = has_ranks(), ''
 
 if job.waits or is_given_up(job) then
@@ -43,6 +43,7 @@ if job.waits or is_given_up(job) then
     redis.call('ZREM', keys.held_tasks, held_member(name, first_due, tail, token))
     redis.call('HDEL', keys.errors, token)
     forget_callback(token, name)
+    tail = regain_unique(keys.unique, tail, token)
   end
   redis.call('ZADD', waiting, start, token)
   redis.call('HSET', keys.headers, token, struct.pack(HEADER, attempts, kills, start, NOBODY, NOBODY) .. tail)

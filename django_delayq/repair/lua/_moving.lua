@@ -64,14 +64,18 @@ local function place_jobs(jobs, format, listed, now_ms, head, is_ranked)
   for _, job in ipairs(jobs) do
     local attempts, kills, start, _, owner, tail, was_spared = read_header(job.header)
     if start and not is_foreign_place(job.place) and job.place ~= 'd' and job.place ~= 'q' then
+      local before = tail
+      tail = with_claim(tail)
       local key = unique_of(tail):sub(2)
       local holder = key ~= '' and redis.call('HGET', keys.unique, key)
       if holder and holder ~= job.token
           and (redis.call('HEXISTS', keys.headers, holder) == 1 or redis.call('HEXISTS', keys.locators, holder) == 1) then
         shared, tail = shared + 1, without_unique(tail)
-        job.header = struct.pack(HEADER, attempts, was_spared and kills + SPARED or kills, start, NOBODY, owner) .. tail
       elseif key ~= '' then
         keep(hashes.unique, key, job.token)
+      end
+      if tail ~= before then
+        job.header = struct.pack(HEADER, attempts, was_spared and kills + SPARED or kills, start, NOBODY, owner) .. tail
       end
     end
     job.tail, job.due = tail or '', job.score
