@@ -10,8 +10,12 @@ from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import BYTE_BUDGET, MAX_BATCH
 from django_delayq.delivery.states import State
 
-#: The hashes that `sweep` looks through, in this order: a note goes once its locator has gone.
-SWEPT = ("locators", "headers", "errors", "unique", "notes", "progress", "claims")
+#: The hashes that `sweep` looks through, in this order: a note goes once its locator has gone. Then the sets that are
+#: scored by time.
+SWEPT = (
+    *("locators", "headers", "errors", "unique", "notes", "progress", "claims"),
+    *("ended", "sent", "paces"),
+)
 
 
 class Swept(NamedTuple):
@@ -31,7 +35,10 @@ def sweep(
     count: int = 100,
     now_us: int | None = None,
 ) -> Call[Swept]:
-    """Forget fields that belong to no job or process any more, among about ``count`` fields of one hash of `SWEPT`."""
+    """Forget what belongs to no job or process any more, or is over, in one key of `SWEPT`.
+
+    Of a hash, the call looks at about ``count`` fields; of a set, it forgets so many members at most.
+    """
     return Call(
         *bind(PACKAGES, "sweep", keys, swept=keys.key(which)),
         (now_argument(now_us), which, cursor, count),

@@ -1,11 +1,14 @@
 """What a queue keeps of the past, and what it forgets: dead letters, quarantine, requests, notes, stale unique keys."""
 
+import json
 import struct
 
 import pytest
 
 from django_delayq.delivery import claiming, tending
 from django_delayq.delivery.claiming import Mode
+from django_delayq.delivery.limits import ENDED_MS
+from django_delayq.delivery.rates import numbers_of
 from django_delayq.delivery.settling import Rejected
 from django_delayq.delivery.states import State
 from django_delayq.delivery.tending import Expired, Swept, Which
@@ -287,3 +290,48 @@ def test_buried_without_its_payload_is_deleted_in_its_time(rig: Rig) -> None:
 
     assert expire(rig, age_ms=DAY).deleted == 1
     assert rig.leftovers() == [rig.keys.claims]
+
+
+# Sets that are scored by time.
+
+
+def test_ends_that_are_over_are_forgotten_though_nothing_ends_any_more(
+    rig: Rig,
+) -> None:
+    rig.schedule({f"j{n}": 0 for n in range(250)})
+    rig.acknowledge(*rig.claim(250).jobs)
+    rig.now = ENDED_MS
+    assert sweep(rig, "ended") == 0
+    assert rig.inspect("j0").state is State.SUCCEEDED
+
+    rig.now = ENDED_MS + 1
+
+    assert sweep(rig, "ended") == 250
+    assert not rig.client.exists(rig.keys.ended)
+
+
+def test_paces_are_forgotten_once_the_next_job_could_start(rig: Rig) -> None:
+    text = json.dumps({"code": numbers_of(rate="1/s burst 2")})
+    rig.client.hset(rig.keys.control, "limit:stripe", text)
+    for n in range(250):
+        rig.schedule({f"j{n}": 0}, limit=f"stripe\0{n}")
+    rig.acknowledge(*rig.claim(250).jobs)
+    assert rig.client.zcard(rig.keys.paces) == 250
+    rig.now = 1_000
+    assert sweep(rig, "paces") == 0
+
+    rig.now = 1_001
+
+    assert sweep(rig, "paces") == 250
+    assert not rig.client.exists(rig.keys.paces)
+
+
+def test_what_was_sent_is_forgotten_once_nobody_can_send_it_again(rig: Rig) -> None:
+    rig.forward("a", "b")
+    rig.now = 7 * 86_400_000 - 1
+    assert sweep(rig, "sent") == 0
+
+    rig.now += 1
+
+    assert sweep(rig, "sent") == 2
+    assert not rig.client.exists(rig.keys.sent)

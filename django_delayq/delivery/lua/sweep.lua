@@ -1,20 +1,31 @@
 -- Forget what belongs to no job or process any more, in a part of one of our hashes: Java took the frame, somebody
--- deleted a key, or a process vanished. On a queue with priorities, rank the jobs that waited before it had any.
+-- deleted a key, or a process vanished. Or forget what is over in one of our sets that are scored by time. On a queue with priorities, rank the jobs that waited before it had any.
 --
 -- Prelude  clock, count, window, frame, list, job, find
 -- Keys     timeout_set, destination, locators, unique, headers, payloads, errors, swept, leases, retries, returned,
 --          held, dead, quarantine, control, ranked
--- Where    swept: the hash that is swept
+-- Where    swept: the hash or set that is swept
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  which hash: 'locators', 'headers', 'errors', 'unique', 'notes', 'progress' or 'claims'
+-- ARGV[2]  which hash: 'locators', 'headers', 'errors', 'unique', 'notes', 'progress' or 'claims'; or which set: 'ended', 'sent'
+--          or 'paces'
 -- ARGV[3]  cursor of the last call, 0 at first
--- ARGV[4]  fields to look at, approximately
+-- ARGV[4]  fields to look at, approximately; of a set, members to forget
 -- Returns  the next cursor, 0 at the end; fields forgotten and jobs ranked. Locators are not forgotten while the
 --          destination queue is too long, or too large, to be looked through
 
-local now_ms, which = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2]
+local now_us, which = read_clock(ARGV[1]), ARGV[2]
+local now_ms = math.floor(now_us / 1000)
 -- A claim is repeated within seconds, so its request is kept for longer than that.
 local CLAIM_KEPT_MS = 60000
+
+-- Those who write to these sets forget some of what is over. After the last write, nobody else does.
+local last_over = { ended = decimal((now_ms - ENDED_MS) * 8), sent = decimal(now_ms), paces = '(' .. decimal(now_us) }
+if last_over[which] then
+  local over = redis.call('ZCOUNT', keys.swept, '-inf', last_over[which])
+  local most = math.min(over, tonumber(ARGV[4]))
+  if most > 0 then redis.call('ZREMRANGEBYRANK', keys.swept, 0, most - 1) end
+  return { over > most and '1' or '0', most }
+end
 
 -- A job that has a header is in one of these.
 local places = { keys.leases, keys.retries, keys.returned, keys.held, keys.dead, keys.quarantine }
