@@ -19,6 +19,9 @@ from redis.exceptions import NoScriptError, ResponseError
 
 from django_delayq.calls.call import Call
 from django_delayq.calls.script import NAMES
+from django_delayq.delivery import claiming
+from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.states import State
 from django_delayq.exceptions import DelayqError
 from django_delayq.testing.memory.commands import Keyspace
 from django_delayq.testing.memory.server import MemoryServer
@@ -414,6 +417,11 @@ WRONG = [
         0,
     ),
     ("EVAL", "return cmsgpack.pack({ ('x'):rep(40), ('y'):rep(300) })", 0),
+    (
+        "EVAL",
+        "return cmsgpack.unpack(cmsgpack.pack({ 'a', 1, ('x'):rep(40), ('y'):rep(300), -33, '\255', '' }))",
+        0,
+    ),
     ("EVAL", "return struct.pack('<Bc2>I6<Ld', 8, 'ab', 2^40, 2^50, 1.5)", 0),
     ("EVAL", "return { struct.unpack('>I2Bc0', '\1\2\3abcd') }", 0),
     ("EVAL", "return pcall(struct.unpack, '<L', 'abc') and 1 or 0", 0),
@@ -456,6 +464,21 @@ def test_commands_refuse_and_reply_as_a_real_server_does(
         command = named(each)
         mine, theirs = _ask(memory, command), ask_real(command)
         assert _in_words(mine) == _in_words(theirs), each
+
+
+def test_repeated_claim_tells_again_of_what_it_has_ended(queue_name: str) -> None:
+    memory = MemoryServer(lambda: T0 * 1000)
+    keys = DeliveryKeys.of(queue_name)
+    memory.execute(("ZADD", keys.queue.timeout_set, 1, b"no frame"))
+    call = claiming.claim(
+        keys, owner=b"owner---", request=b"request-", limit=5, lease_ms=1_000
+    )
+
+    told, again = (call.read(memory.execute(call.full_command())) for _ in range(2))
+
+    (end,) = told.ends or ()
+    assert end.state is State.QUARANTINED
+    assert again.ends == told.ends
 
 
 def _in_words(reply: Any) -> Any:

@@ -84,13 +84,23 @@ def msgpack(values: list[Any]) -> bytes:
     return head + b"".join(map(_msgpacked, values))
 
 
-def msgunpack(text: bytes) -> list[float]:
-    """Do as cmsgpack.unpack for a list of numbers: Lua has no others than floats.
+def msgunpack(text: bytes) -> list[float | bytes]:
+    """Do as cmsgpack.unpack for a list of texts and numbers: Lua has no others than floats.
 
     Raises:
         ValueError: it is none.
     """
-    return msgspec.msgpack.decode(text, type=list[float])
+    items = msgspec.msgpack.decode(text, type=list[msgspec.Raw])
+    return [_msgunpacked(bytes(item)) for item in items]
+
+
+def _msgunpacked(item: bytes) -> float | bytes:
+    # Not all texts are UTF-8, so they are taken as they are.
+    if 0xA0 <= item[0] < 0xC0:
+        return item[1:]
+    if 0xD9 <= item[0] < 0xDC:
+        return item[1 + 2 ** (item[0] - 0xD9) :]
+    return msgspec.msgpack.decode(item, type=float)
 
 
 def _msgpacked(value: Any) -> bytes:

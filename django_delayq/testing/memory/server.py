@@ -187,7 +187,7 @@ class _Lua:
         return found
 
     def _msgunpack(self, text: bytes) -> Any:
-        """Do as cmsgpack.unpack for a list of numbers."""
+        """Do as cmsgpack.unpack for a list of texts and numbers."""
         return self._runtime.table_from(packing.msgunpack(text))
 
     def _decode(self, text: Any, null: Any) -> Any:
