@@ -62,7 +62,8 @@ class DecodeError(DelayqError, ValueError):
 class NotSigned(DecodeError):
     """Raised when a payload looks like a job that this project has not signed.
 
-    ``missing`` names what this process lacks to check it: ``key Ab3d`` or ``format 2``; else it is empty.
+    ``missing`` names what this process lacks to check it: ``key Ab3d``, ``format 2`` or ``codec other than
+    StringCodec``; else it is empty.
     """
 
     def __init__(self, message: str, *, missing: str = "") -> None:

@@ -21,6 +21,8 @@ ARGUMENTS = "arguments "
 MAX_HELD_CALL = 1_024
 #: The most positional arguments that such a name may have.
 MOST_POSITIONAL = 10_000
+#: How the names begin under which jobs are held that the queue's codec does not read; its name follows.
+OTHER_CODEC = "codec other than "
 #: How many names of tasks one `release` looks at.
 HELD_NAMES = 100
 
@@ -30,7 +32,7 @@ class Held(NamedTuple):
 
     token: str
     fence: bytes
-    #: The name of the task, as `can_be_held` accepts it, or of the key; or `Shape.held_name`.
+    #: The name of the task, as `can_be_held` accepts it, or of what `NotSigned` misses; or `Shape.held_name`.
     name: str
     #: Why it is held, as users read it.
     why: str
@@ -149,7 +151,8 @@ class HeldNames(NamedTuple):
     """The reply to a `held_names` call."""
 
     #: How many are held for each name: that of a task, ``key `` and the id of a key, ``format `` and its number,
-    #: `Shape.held_name`, or ``batch `` for all batches together. Without a prefix, all shapes count as `ARGUMENTS`.
+    #: `OTHER_CODEC` and the name of a codec, `Shape.held_name`, or ``batch `` for all batches together. Without a prefix,
+    #: all shapes count as `ARGUMENTS`.
     counts: dict[str, int]
     #: How many are held for further names.
     rest: int

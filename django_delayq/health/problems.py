@@ -365,6 +365,20 @@ def find_missing(held: HeldNames, key_ids: Collection[str]) -> Iterator[ServerPr
                     " server with the same queue names."
                 ),
             )
+        elif name.startswith(holding.OTHER_CODEC):
+            yield ServerProblem(
+                Level.ERROR,
+                ngettext(
+                    "{number:,} job is held, written with another codec, and {codec} does not read it.",
+                    "{number:,} jobs are held, written with another codec, and {codec} does not read them.",
+                    count,
+                    codec=name.removeprefix(holding.OTHER_CODEC),
+                ),
+                gettext(
+                    "Set CODEC and REDISSON of the queue to what they were when these jobs were scheduled, and restart the"
+                    " workers, until they have run."
+                ),
+            )
         elif what == "format" and which not in map(str, formats):
             yield ServerProblem(
                 Level.ERROR,

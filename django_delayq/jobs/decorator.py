@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, ParamSpec, TypeVar, Unpack, overload
 
-from django_delayq.delivery.holding import ARGUMENTS
+from django_delayq.delivery.holding import ARGUMENTS, OTHER_CODEC
 from django_delayq.exceptions import InvalidTask
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.job import Job, is_unicode
@@ -32,7 +32,16 @@ T = TypeVar("T")
 #: The longest name of a task, bytes.
 MAX_NAME = 512
 #: How the names begin under which jobs are held for something else than their task.
-HELD_FOR = ("key ", "format ", "paused ", "limit ", "batch ", "moving ", ARGUMENTS)
+HELD_FOR = (
+    "key ",
+    "format ",
+    "paused ",
+    "limit ",
+    "batch ",
+    "moving ",
+    ARGUMENTS,
+    OTHER_CODEC,
+)
 #: Methods that the tasks of other libraries have, and what to write here instead.
 HINTS = {
     "delay": ".schedule(0, …) has a worker run it at once, .schedule(90, …) in 90 seconds",
@@ -246,7 +255,7 @@ def _check_name(name: object) -> None:
         )
     if name.startswith(HELD_FOR):
         raise InvalidTask(
-            f"name={show(name)}: jobs that are held for a key, a format, a limit, a batch or the end of a pause are told by such a beginning;"
+            f"name={show(name)}: jobs that are held for a key, a format, a codec, a limit, a batch or the end of a pause are told by such a beginning;"
             " give another name"
         )
 

@@ -30,7 +30,9 @@ from django.db.models import Model, QuerySet
 from django.utils.functional import LazyObject, Promise
 
 from django_delayq.codecs import Codec
+from django_delayq.codecs.guess import looks_like
 from django_delayq.conf import QueueSettings, get_keyring, get_settings
+from django_delayq.delivery.holding import OTHER_CODEC
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import (
     DecodeError,
@@ -136,6 +138,12 @@ PEEK_BYTES = 512
 # What the scripts look for near the front of a payload, whichever codec wraps it; `_job.lua`, token_of.
 _SHOWN = re.compile(
     rb'"delayq":".{%d}","mac":"(.{%d})"' % (TOKEN_LENGTH, LENGTH), re.DOTALL
+)
+# The text of a whole envelope, as every codec that scripts can look into writes it.
+_SEALED = re.compile(
+    rb'"delayq":".{%d}","mac":".{%d}","body":"[^"\\]*(?:\\.[^"\\]*)*"'
+    % (TOKEN_LENGTH, LENGTH),
+    re.DOTALL,
 )
 # Where a payload as we write it has its task's name.
 _TASK_AT = (
@@ -273,7 +281,7 @@ def is_readable(payload: bytes, max_foreign_bytes: int) -> bool:
 def open_payload(
     payload: bytes, queue: str, keyring: Keyring, codec: Codec | None = None
 ) -> Envelope:
-    """Read a payload that this project has signed for a queue.
+    """Read a payload that this project has signed for a queue; ``codec`` may be another than the one that wrote it.
 
     Raises:
         NotSigned: it has the form of a job, but no valid signature of this project.
@@ -307,10 +315,39 @@ def _unseal(payload: bytes, codec: Codec | None) -> _Sealed:
         if payload.startswith(JOB_START) or codec is None or codec.name in _PLAIN:
             return _unsealer.decode(payload)
         return _seal_in(codec.decode(payload))
+    except DecodeError as error:
+        why = error
     except DelayqError:
         raise
     except Exception as error:  # of msgspec, or of the project's own codec
-        raise DecodeError(f"not a job of ours: {error}", payload) from error
+        why = DecodeError(f"not a job of ours: {error}", payload)
+        why.__cause__ = error
+    if payload.startswith(JOB_START) or _shown(payload) is None:
+        raise why
+    return _taken_out(payload, codec.name if codec else "json")
+
+
+def _taken_out(payload: bytes, unfit: str) -> _Sealed:
+    """Return the envelope whose text stands in a payload that the codec ``unfit`` does not read.
+
+    CODEC may have changed while the job waited. No other codec is tried: anybody can write a payload for one.
+
+    Raises:
+        NotSigned: the codec that wrote it has changed the text, as those of CBOR do with a long one.
+    """
+    found = _SEALED.match(payload, payload.find(TOKEN_MARK))
+    try:
+        if found is not None:
+            # Kryo5Codec and MarshallingCodec write a character outside the BMP as two halves.
+            halves = found[0].decode("utf-8", "surrogatepass")
+            text = halves.encode("utf-16", "surrogatepass").decode("utf-16")
+            return _unsealer.decode("{" + text + "}")
+    except (UnicodeError, msgspec.MsgspecError):
+        pass
+    raise NotSigned(
+        f"{unfit} does not read it, and it {looks_like(payload)}",
+        missing=OTHER_CODEC + unfit,
+    )
 
 
 def signed_for(payload: bytes, source: str, target: str) -> bytes:

@@ -24,6 +24,7 @@ from django_delayq.delivery.claiming import Leased
 from django_delayq.delivery.holding import (
     MAX_HELD_CALL,
     MAX_HELD_NAME,
+    OTHER_CODEC,
     Held,
     Shape,
     can_be_held,
@@ -458,7 +459,7 @@ class Attempt:
         return True
 
     def _hold_for_key(self, error: NotSigned) -> bool:
-        """Hold the job, without a time limit, for a worker that can verify it."""
+        """Hold the job, without a time limit, for a worker that has the key, the format or the codec to verify it."""
         # A foreign codec may yield a key id that cannot be sent to the server.
         if not error.missing or not can_be_held(error.missing):
             return False
@@ -974,7 +975,9 @@ def _tell_of_missing(queue: str, error: NotSigned) -> None:
         return
     _told.add((queue, error.missing))
     hint = "Start workers of the version that wrote them"
-    if error.missing.startswith("key "):
+    if error.missing.startswith(OTHER_CODEC):
+        hint = "Set CODEC and REDISSON of the queue to what they were when these jobs were scheduled, until they have run"
+    elif error.missing.startswith("key "):
         hint = (
             "If the secret is one of this project's, add it to DELAYQ['KEYS'] if that is set, else to"
             " SECRET_KEY_FALLBACKS; or sign the jobs anew where it is known, with manage.py delayq_resign. If not,"

@@ -56,7 +56,7 @@ class HeldJobs:
         names += [f"key {key}" for key in keyring.ids]
         # An older version may have held jobs because of a format that this one reads.
         names += [f"format {format}" for format in keyring.formats]
-        names += self._fitting_names()
+        names += self._fitting_names() + self._names_of_codecs()
         if get_handler(settings.name) is not None:
             names.append("")
         call = holding.release(
@@ -78,6 +78,14 @@ class HeldJobs:
             telling.tell_ends(settings.name, reply.ends)
         _log_quarantined(settings.name, reply.ends)
         return reply.released + loosened.released > 0
+
+    def _names_of_codecs(self) -> list[str]:
+        """Return the names of what is held because another codec than the queue's did not read it."""
+        call = holding.held_names(
+            self._settings.keys, limit=MOST_SHAPES, prefix=holding.OTHER_CODEC
+        )
+        own = holding.OTHER_CODEC + self._settings.payload_codec.name
+        return [name for name in run(self._client, call).counts if name != own]
 
     def _fitting_names(self) -> list[str]:
         """Return the names of what is held because other code did not take the arguments, and ours does."""

@@ -131,10 +131,14 @@ def test_unique_key_of_a_function_is_limited(queue: str) -> None:
         long_key.using(queue=queue, unique=lambda n: "k" * 1_025).prepare(LATER, 1)
 
 
-@pytest.mark.parametrize("name", ["key Ab3d", "format 2", "paused shop.tasks.add"])
+@pytest.mark.parametrize(
+    "name",
+    ["key Ab3d", "format 2", "paused shop.tasks.add", "codec other than json"],
+)
 def test_name_that_would_be_taken_for_why_a_job_is_held_is_refused(name: str) -> None:
     with pytest.raises(
-        InvalidTask, match="jobs that are held for a key, a format, a limit, a batch or"
+        InvalidTask,
+        match="jobs that are held for a key, a format, a codec, a limit, a batch or",
     ):
 
         @delayed_task(name=name)

@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 
 from django_delayq import DecodeError, EncodeError, InvalidArguments
 from django_delayq.codecs import Codec, get_codec
+from django_delayq.codecs.registry import CODEC_NAMES
 from django_delayq.codecs.values import Char, JavaMap, Long
 from django_delayq.conf import get_keyring
 from django_delayq.exceptions import NotSigned
@@ -116,6 +117,48 @@ def test_plain_envelope_is_read_on_a_shared_queue_too() -> None:
 
     for name in ("Kryo5Codec", "MarshallingCodec", "JsonJacksonCodec"):
         assert read(payload, get_codec(name, version="3.20.1")) == envelope
+
+
+#: Every codec, and none.
+CODECS = {name: get_codec(name) for name in CODEC_NAMES} | {"none": None}
+
+
+@pytest.mark.parametrize("before", CODECS)
+def test_job_is_read_whichever_codec_its_queue_has_by_now(before: str) -> None:
+    text = 'a "b" \\ é 漢 😀 \n\0'
+    envelope = Envelope("app.tasks.größe", [text], {text: [text]})
+    try:
+        payload = write(envelope, CODECS[before])
+    except EncodeError:
+        assert before in ("LongCodec", "IntegerCodec", "DoubleCodec")
+        return
+
+    for after, codec in CODECS.items():
+        assert read(payload, codec) == envelope, after
+
+
+def test_text_that_a_codec_has_cut_needs_that_codec() -> None:
+    envelope = Envelope("t", ["é" * 5_000])
+    payload = write(envelope, CODECS["CborJacksonCodec"])
+
+    for name, codec in CODECS.items():
+        if "Cbor" in name:
+            assert read(payload, codec) == envelope
+            continue
+        with pytest.raises(NotSigned, match="does not read it, and it") as refused:
+            read(payload, codec)
+        unfit = "json" if codec is None else name
+        assert refused.value.missing == f"codec other than {unfit}"
+        assert refused.value.data == payload
+
+
+def test_text_that_another_codec_wrote_has_to_be_signed() -> None:
+    payload = write(Envelope("t", [12]), CODECS["Kryo5Codec"])
+
+    with pytest.raises(NotSigned, match="does not fit its token") as refused:
+        read(payload.replace(b"12", b"13"), CODECS["StringCodec"])
+
+    assert refused.value.missing == ""
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from django_delayq.delivery.states import State
 from django_delayq.management import progress
 from django_delayq.repair import resigning
 from django_delayq.repair.resigning import Resigning, Tally
+from django_delayq.wire.signing import Keyring
 from tests.jobs import samples
 from tests.jobs.hand import Hand
 from tests.polling import wait_until
@@ -327,6 +328,36 @@ def test_what_is_held_for_the_old_key_runs_with_the_new_one_alone(
     keys_are(NEW)
     assert sorted(call.args[0] for call in hand.take_all()) == [0, 1, 2]
     assert hand.client.zcard(hand.keys.held) == 0
+
+
+@pytest.mark.parametrize("codec", [None, "StringCodec", "JsonJacksonCodec"])
+def test_what_waits_in_an_earlier_codec_is_signed_in_the_present_one(
+    queue: str, hand: Hand, keys_are: Any, settings: Any, codec: str | None
+) -> None:
+    def use(**options: Any) -> None:
+        queues = settings.DELAYQ["QUEUES"]
+        settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {**queues, queue: options}}
+
+    keys_are(OLD)
+    use(REDISSON="3.52.0", CODEC="CborJacksonCodec")
+    job = schedule(on(queue), LATER, 1, 2)
+    pieces = schedule(on(queue), LATER, "x" * 5_000, "")
+    keys_are(NEW, OLD)
+    use(**{} if codec is None else {"REDISSON": "3.52.0", "CODEC": codec})
+
+    tally = resign(hand, queue)
+
+    name = codec or "json"
+    assert tally == Tally(signed=1, unknown={f"codec other than {name}": 1})
+    keys_are(NEW)
+    assert job.refresh() is State.SCHEDULED
+    assert (job.task, job.args) == (samples.add.name, [1, 2])
+    assert pieces.refresh() is State.SCHEDULED
+    keys = [
+        key_of(frame)
+        for frame in hand.client.zrange(hand.keys.queue.timeout_set, 0, -1)
+    ]
+    assert sorted(keys) == sorted([get_keyring().ids[0], Keyring([OLD]).ids[0]])
 
 
 def test_made_up_key_of_what_lies_in_quarantine_keeps_no_key_in_use(
