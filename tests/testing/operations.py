@@ -837,6 +837,16 @@ def _(world: World) -> Any:
     return limiting.limits(world.keys)
 
 
+@op(limiting.count_slots)
+def _(world: World) -> Any:
+    return limiting.count_slots(world.keys, world.random.choice(LIMITS))
+
+
+@op(limiting.count_held)
+def _(world: World) -> Any:
+    return limiting.count_held(world.keys, world.random.choice(LIMITS))
+
+
 @op(limiting.loosen)
 def _(world: World) -> Any:
     return limiting.loosen(
@@ -1211,6 +1221,7 @@ COMMANDS: dict[str, Callable[[World], tuple[Any, ...]]] = {
         world.token(),
     ),
     "ZCARD": lambda world: ("ZCARD", world.keys.queue.timeout_set),
+    "ZLEXCOUNT": lambda world: ("ZLEXCOUNT", world.keys.slots, "[m", "(t"),
     "ZMSCORE": lambda world: ("ZMSCORE", world.keys.sent, world.token(), "none"),
     "ZRANGE": lambda world: ("ZRANGE", world.keys.queue.timeout_set, -1, -1),
     "ZREM": lambda world: (
