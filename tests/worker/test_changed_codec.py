@@ -111,7 +111,7 @@ def test_job_runs_after_each_change_of_the_codec_whatever_it_waits_for(
 def unread(client, configure, work, queue_name):
     """A job that the queue's codec does not read, held by a worker."""
     configure(WAYS["cbor"])
-    job = schedule(tasks.note.using(queue=queue_name), 0, LONG)
+    job = schedule(tasks.note.using(queue=queue_name, unique=True), 0, LONG)
     configure(WAYS["text"])
     worker = work()
     wait_until(lambda: job.refresh() is State.HELD, description="it is held")
@@ -161,6 +161,43 @@ def test_job_that_is_held_for_its_codec_can_be_cancelled(client, queue_name, unr
     keys = get_settings().queue(queue_name).keys
     assert run(client, holding.held_names(keys)).counts == {}
     assert not client.hexists(keys.payloads, unread.token)
+
+
+def test_job_that_is_held_for_its_codec_keeps_no_later_call_out(
+    configure, work, records, queue_name, unread
+):
+    later = schedule(tasks.note.using(queue=queue_name, unique=True), 0, LONG)
+
+    assert later.created
+    worker = work()
+    wait_until(lambda: records.jobs("run") == [later.id], description="it runs")
+    worker.stop()
+    configure(WAYS["cbor"])
+    work()
+    wait_until(
+        lambda: records.jobs("run") == [later.id, unread.id],
+        description="the other runs as well",
+    )
+
+
+def test_job_in_another_codec_that_lacks_its_key_is_held_for_that(
+    client, configure, work, records, queue_name, settings
+):
+    configure(WAYS["kryo"])
+    job = schedule(tasks.note.using(queue=queue_name), 0, TEXT)
+    (old,) = get_keyring().ids
+    configure(WAYS["text"])
+    settings.DELAYQ = {**settings.DELAYQ, "KEYS": ["a key of this test alone"]}
+    worker = work()
+    wait_until(lambda: job.refresh() is State.HELD, description="it is held")
+    keys = get_settings().queue(queue_name).keys
+    assert run(client, holding.held_names(keys)).counts == {f"key {old}": 1}
+    worker.stop()
+
+    configure(WAYS["text"])
+    work()
+
+    wait_until(lambda: records.jobs("run") == [job.id], description="it runs")
 
 
 def test_job_that_java_offers_again_in_another_codec_runs(
