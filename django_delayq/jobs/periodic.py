@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, Unpack
 import msgspec
 
 from django_delayq import conf
-from django_delayq.clock import epoch_ms
+from django_delayq.clock import boottime_ms
 from django_delayq.delivery import storing
 from django_delayq.delivery.storing import NewJob
 from django_delayq.exceptions import (
@@ -45,9 +45,9 @@ MAX_NAME = MAX_LIMIT_KEY
 OWN_LIMIT = "of schedule"
 #: The options of a schedule itself. The others are those of its task.
 OWN_OPTIONS = ("name", "args", "kwargs", "catch_up", "overlap")
-#: What tells a worker whose code is later: of two definitions in code, the later one holds. A worker's processes are
-#: forked after their supervisor has read the code, so all of them have the same.
-LOADED_MS = epoch_ms()
+#: When this process has read its code, by `boottime_ms`. A worker's processes are forked after their supervisor has read
+#: the code, so all of them have the same.
+LOADED_MS = boottime_ms()
 
 T = TypeVar("T", bound=DelayedTask[..., Any])
 
@@ -69,7 +69,8 @@ class Definition(msgspec.Struct, frozen=True, omit_defaults=True):
     limit: str = ""
     #: While one of its jobs runs, the next is dropped; or it waits, if `catch_up` is "all".
     drops: bool = False
-    #: When the code was loaded that says so, epoch ms; 0: it is not in code.
+    #: When the code was loaded that says so, epoch ms by the server's clock; 0: it is not in code. Of two definitions in
+    #: code, the later one holds.
     loaded_ms: int = 0
     #: The queue that the schedule has moved to: it comes to no moment on this one.
     moved_to: str = ""
@@ -92,6 +93,11 @@ class Change(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str = ""
     #: Other moments than those of the definition.
     when: dict[str, Any] | None = None
+
+
+def loaded_ms(server_ms: int) -> int:
+    """Return when this process has read its code, by the server's clock. The clock of this machine may be wrong."""
+    return server_ms - round(boottime_ms() - LOADED_MS)
 
 
 _encoder = msgspec.json.Encoder()
@@ -181,7 +187,6 @@ class CodeSchedule:
             kwargs=self.kwargs,
             catch_up=self.catch_up,
             overlap=self.overlap,
-            loaded_ms=LOADED_MS,
         )
 
 
@@ -203,7 +208,6 @@ def define(
     kwargs: Mapping[str, Any],
     catch_up: CatchUp,
     overlap: bool,
-    loaded_ms: int = 0,
 ) -> Definition:
     """Return a definition.
 
@@ -233,7 +237,6 @@ def define(
         catch_up,
         limit,
         not overlap,
-        loaded_ms,
     )
 
 

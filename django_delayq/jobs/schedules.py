@@ -347,7 +347,7 @@ def moving(known: Known, name: str, definition: Definition) -> Steps[Move]:
             return Move.ELSEWHERE
         yield from _sending(other, found, known.queue.name, definition.loaded_ms)
         return Move.AGAIN
-    if own is not None and definition.loaded_ms <= own.definition.loaded_ms:
+    if own is not None and not is_later(definition, own, known.now_ms):
         # The queue that it goes to does not have it yet.
         since_ms = known.now_ms - own.definition.moved_ms
         if own.definition.moved_to and since_ms < TAKE_OVER_MS:
@@ -456,9 +456,11 @@ def _is_busy(found: Found) -> Steps[bool]:
 
 def is_later(definition: Definition, found: Found, now_ms: int) -> bool:
     """Whether a definition replaces that of another worker: its code is later, or nobody moves the other's on."""
-    return definition.loaded_ms > found.definition.loaded_ms or is_left(
-        found.entry, now_ms
-    )
+    loaded_ms = found.definition.loaded_ms
+    if loaded_ms > now_ms + periods.SKEW_MS:
+        # The server's clock was ahead.
+        return True
+    return definition.loaded_ms > loaded_ms or is_left(found.entry, now_ms)
 
 
 def is_left(entry: Entry, now_ms: int) -> bool:
@@ -868,7 +870,9 @@ def _finding(schedule: Schedule) -> Steps[tuple[Known, Found, bytes | str]]:
         )
     if code is None:
         raise _not_found(name)
-    definition = code.definition()
+    definition = msgspec.structs.replace(
+        code.definition(), loaded_ms=definitions.loaded_ms(known.now_ms)
+    )
     for other, _ in (yield from _elsewhere(queue, name, definition.task)):
         raise InvalidSchedule(
             f"schedule {name!r} was not changed: it moves from queue {other.queue.name!r} to {queue.name!r} when a worker"

@@ -5,6 +5,7 @@ Every process does this for its queues, and whoever is first at a moment has don
 
 from typing import Any
 
+import msgspec
 from redis.client import Redis
 
 from django_delayq.calls.running import run
@@ -12,7 +13,7 @@ from django_delayq.calls.steps import perform
 from django_delayq.clock import monotonic_ms
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import periods
-from django_delayq.delivery.periods import Entry
+from django_delayq.delivery.periods import SKEW_MS, Entry
 from django_delayq.delivery.storing import NewJob
 from django_delayq.exceptions import DelayqError, TaskNotFound
 from django_delayq.jobs import formats
@@ -70,6 +71,8 @@ class Periods:
         self._behind: dict[str, int] = {}
         # What the last look said of schedules that other queues have.
         self._moves: set[Move] = set()
+        # When our code was loaded, by the server's clock. Found out once: what replies take may not reorder two processes.
+        self._loaded_ms: int | None = None
         # What our code defines; found out once.
         self._code: dict[str, Definition] | None = None
         self._told: set[str] = set()
@@ -179,7 +182,10 @@ class Periods:
         assert self._code is not None
         todo: list[tuple[Found, bytes | str]] = []
         self._moves = set()
-        for name, definition in self._code.items():
+        if self._loaded_ms is None or self._loaded_ms > known.now_ms + SKEW_MS:
+            self._loaded_ms = definitions.loaded_ms(known.now_ms)
+        for name, plain in self._code.items():
+            definition = msgspec.structs.replace(plain, loaded_ms=self._loaded_ms)
             found = known.find(name)
             if found is not None and not found.is_stored:
                 if definition.is_like(found.definition):

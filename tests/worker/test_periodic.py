@@ -26,12 +26,16 @@ from django_delayq import (
     resume,
     store_schedule,
 )
+from django_delayq.calls.steps import perform
+from django_delayq.clients.clients import own_clients
 from django_delayq.clock import epoch_ms, monotonic_ms
 from django_delayq.conf import get_settings
 from django_delayq.delivery import periods
 from django_delayq.delivery.states import State
 from django_delayq.jobs import moments, registry
 from django_delayq.jobs import periodic as definitions
+from django_delayq.jobs.schedules import loading
+from django_delayq.testing import frozen_queue
 from django_delayq.worker import loop
 from django_delayq.worker.periodic import Periods
 from tests.polling import wait_until
@@ -703,6 +707,45 @@ def test_jobs_of_a_schedule_that_moves_do_not_run_at_once_if_they_may_not_overla
     for begin, end in zip(whole[::2], whole[1::2], strict=False):
         assert (begin["step"], end["step"]) == ("begin", "end")
         assert begin["queue"] == end["queue"]
+
+
+def test_age_of_code_counts_and_not_the_clock_of_the_machine(configure, queue_name):
+    make(queue_name, HOURLY)
+    settings = get_settings().queue(queue_name)
+    now = datetime(2001, 1, 1, tzinfo=UTC)
+    with frozen_queue(now=now, periodic=True) as q:
+        q.run_due()
+        known = perform(own_clients.of_thread, loading(settings))
+
+    found = known.find("beat")
+    assert 0 < found.definition.loaded_ms <= now.timestamp() * 1000
+
+
+def loaded_of(client, queue_name):
+    """Return the keys of a queue, and the definition that it has from code."""
+    keys = keys_of(queue_name)
+    text = client.hget(keys.schedules, "code beat")
+    body = definitions.unsealed(queue_name, "code", "beat", text)
+    return keys, definitions.definitions.decode(body)
+
+
+def test_definition_that_was_loaded_while_the_clock_of_the_server_was_ahead_is_replaced(
+    client, configure, monkeypatch, queue_name
+):
+    make(queue_name, HOURLY)
+    Clock(client, queue_name).turn()
+    keys, body = loaded_of(client, queue_name)
+    ahead = msgspec.structs.replace(body, loaded_ms=body.loaded_ms + 240 * HOUR)
+    text = definitions.sealed(queue_name, "code", "beat", ahead)
+    client.hset(keys.schedules, "code beat", text)
+
+    deploy(monkeypatch, queue_name, NEVER)
+    worker = Clock(client, queue_name)
+    worker.periods._loaded_ms = ahead.loaded_ms
+    worker.turn()
+
+    assert get_schedule("beat", queue_name).when == NEVER
+    assert loaded_of(client, queue_name)[1].loaded_ms < ahead.loaded_ms
 
 
 def test_schedule_that_has_gone_from_code_is_an_orphan_until_somebody_deletes_it(
