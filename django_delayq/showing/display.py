@@ -401,7 +401,9 @@ def _read_unchecked(
         call = envelopes.claimed_call(payload, queue.payload_codec)
         content = _content_of(call, queue.name, in_full)
     except Exception:  # whatever a codec or a value does
-        content = _masked(Content("", False, raw_line(payload)), payload)
+        content = _read_beginning(payload[:PREVIEW_BYTES], len(payload), queue)
+        if content.is_foreign:
+            content = _masked(Content("", False, raw_line(payload)), payload)
     fault = f"{clean(missing)}."
     fault = fault[0].upper() + fault[1:]
     return replace(content, fault=cut(fault, 1000), is_unchecked=True)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from django_delayq.codecs import get_codec
 from django_delayq.codecs.values import JavaEnum, JavaObject, JavaValue
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery.looking import PREVIEW_BYTES
@@ -139,6 +140,17 @@ def test_foreign_payload_that_cannot_be_read_says_why() -> None:
 
     assert content.arguments == "4711a"
     assert "is not a number that LongCodec reads" in content.fault
+
+
+def test_job_that_only_another_codec_reads_tells_its_task() -> None:
+    whole = payload("x" * 5_000, codec=get_codec("CborJacksonCodec"))
+    queue = QueueSettings(name="orders", codec="StringCodec")
+
+    content = display.read_content(whole, len(whole), queue)
+
+    assert (content.task, content.is_foreign) == ("shop.send", False)
+    assert content.is_unchecked
+    assert content.fault.startswith("StringCodec does not read it, and it looks like")
 
 
 def test_codec_that_fails_in_its_own_way_is_shown_too() -> None:
