@@ -413,7 +413,13 @@ def signed_anew(
     new = _reseal(sealed, queue.name, queue.name, keyring, format)
     if new.mac == sealed.mac:
         return None
-    return _wrap(new, None if payload.startswith(JOB_START) else queue.payload_codec)
+    if payload.startswith(JOB_START):
+        return _wrap(new, None)
+    try:
+        return _wrap(new, queue.payload_codec)
+    except EncodeError:
+        # By now the queue has a codec of numbers. Every worker reads what no codec wraps.
+        return _wrap(new, None)
 
 
 def _seal_in(value: object) -> _Sealed:

@@ -330,7 +330,9 @@ def test_what_is_held_for_the_old_key_runs_with_the_new_one_alone(
     assert hand.client.zcard(hand.keys.held) == 0
 
 
-@pytest.mark.parametrize("codec", [None, "StringCodec", "JsonJacksonCodec"])
+@pytest.mark.parametrize(
+    "codec", [None, "StringCodec", "JsonJacksonCodec", "LongCodec"]
+)
 def test_what_waits_in_an_earlier_codec_is_signed_in_the_present_one(
     queue: str, hand: Hand, keys_are: Any, settings: Any, codec: str | None
 ) -> None:
@@ -358,6 +360,12 @@ def test_what_waits_in_an_earlier_codec_is_signed_in_the_present_one(
         for frame in hand.client.zrange(hand.keys.queue.timeout_set, 0, -1)
     ]
     assert sorted(keys) == sorted([get_keyring().ids[0], Keyring([OLD]).ids[0]])
+    keys_are(NEW, OLD)
+    told = StringIO()
+    with pytest.raises(SystemExit):
+        call_command("delayq_resign", queue, stdout=told)
+    assert f"1 that need the codec other than {name}" in told.getvalue()
+    assert "may go" not in told.getvalue(), "the old key is needed yet"
 
 
 def test_made_up_key_of_what_lies_in_quarantine_keeps_no_key_in_use(

@@ -15,6 +15,7 @@ from django_delayq.calls.running import run
 from django_delayq.clients.clients import own_clients
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import upgrading
+from django_delayq.delivery.holding import OTHER_CODEC
 from django_delayq.delivery.upgrading import ENROLLED_MS, FormatSet
 from django_delayq.exceptions import DelayqError
 from django_delayq.faults import describe_fault
@@ -247,7 +248,8 @@ class Command(CommandWithExamples):
                 unfit,
             )
             self.stdout.write(template.format(count=number_text(unfit)))
-        if late or unfit:
+        if late or unfit or any(name.startswith(OTHER_CODEC) for name in missing):
+            # Which key a job in another codec needs is not known before it can be read.
             return False
         # Jobs that another project has signed do not need this project's keys.
         template = (
