@@ -326,16 +326,17 @@ class Move(Enum):
     ELSEWHERE = auto()
 
 
-def moving(known: Known, name: str, definition: Definition) -> Steps[Move]:
+def moving(
+    known: Known, others: Sequence[Known], name: str, definition: Definition
+) -> Steps[Move]:
     """Have a schedule come from the queue that had it before, one step at a time.
 
     First that queue notes where the schedule goes, and cancels the job that waits; then this queue goes on from the last
     moment that has come there. So each moment has one job, whoever is killed in between.
     """
-    others = yield from _elsewhere(known.queue, name, definition.task)
     own = known.read(name)
     here: tuple[Known, Found] | None = None
-    for other, found in others:
+    for other, found in _elsewhere(others, name, definition.task):
         if found.definition.moved_to:
             if (
                 found.definition.moved_to == known.queue.name
@@ -392,24 +393,34 @@ def moving(known: Known, name: str, definition: Definition) -> Steps[Move]:
     return Move.AGAIN
 
 
-def _elsewhere(
-    queue: QueueSettings, name: str, task: str
-) -> Steps[list[tuple[Known, Found]]]:
-    """Return what other queues have of a schedule in code which our code does not define there."""
-    in_code = {each.queue for each in definitions.all_schedules() if each.name == name}
+def loading_others(queue: QueueSettings) -> Steps[list[Known]]:
+    """Read what all queues but one know of their schedules."""
     queues = [
-        each
-        for each in conf.get_settings().queues_of()
-        if each.name != queue.name and each.name not in in_code
+        each for each in conf.get_settings().queues_of() if each.name != queue.name
     ]
     found = []
     for known in (yield from together([loading(each) for each in queues])):
         if isinstance(known, Exception):
             raise known
-        one = known.read(name)
-        if one is not None and not one.is_stored and one.definition.task == task:
-            found.append((known, one))
+        found.append(known)
     return found
+
+
+def _elsewhere(
+    others: Sequence[Known], name: str, task: str
+) -> list[tuple[Known, Found]]:
+    """Return what other queues have of a schedule in code which our code does not define there."""
+    found = [
+        (known, one)
+        for known in others
+        if (one := known.read(name)) is not None
+        and not one.is_stored
+        and one.definition.task == task
+    ]
+    if not found:
+        return []
+    in_code = {each.queue for each in definitions.all_schedules() if each.name == name}
+    return [each for each in found if each[0].queue.name not in in_code]
 
 
 def _sending(
@@ -873,7 +884,8 @@ def _finding(schedule: Schedule) -> Steps[tuple[Known, Found, bytes | str]]:
     definition = msgspec.structs.replace(
         code.definition(), loaded_ms=definitions.loaded_ms(known.now_ms)
     )
-    for other, _ in (yield from _elsewhere(queue, name, definition.task)):
+    others = yield from loading_others(queue)
+    for other, _ in _elsewhere(others, name, definition.task):
         raise InvalidSchedule(
             f"schedule {name!r} was not changed: it moves from queue {other.queue.name!r} to {queue.name!r} when a worker"
             " with this code starts; try again then"

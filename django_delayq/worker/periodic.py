@@ -31,6 +31,7 @@ from django_delayq.jobs.schedules import (
     is_later,
     is_left,
     loading,
+    loading_others,
     moving,
     warn_of_many,
 )
@@ -181,10 +182,12 @@ class Periods:
         """Write what our code defines and the server does not know; return whether something may have changed."""
         assert self._code is not None
         todo: list[tuple[Found, bytes | str]] = []
-        self._moves = set()
+        self._moves, others = set(), None
         if self._loaded_ms is None or self._loaded_ms > known.now_ms + SKEW_MS:
             self._loaded_ms = definitions.loaded_ms(known.now_ms)
         for name, plain in self._code.items():
+            if len(todo) == ENROLL_BATCH:
+                break
             definition = msgspec.structs.replace(plain, loaded_ms=self._loaded_ms)
             found = known.find(name)
             if found is not None and not found.is_stored:
@@ -196,8 +199,11 @@ class Periods:
             if known.is_of_another_key(name) and not is_left(entry, known.now_ms):
                 continue
             if found is None:
+                if others is None:
+                    others = perform(self._client, loading_others(known.queue))
+                coming = moving(known, others, name, definition)
                 try:
-                    move = perform(self._client, moving(known, name, definition))
+                    move = perform(self._client, coming)
                 except DelayqError as error:
                     self._tell(name, error)
                     continue

@@ -658,6 +658,26 @@ def test_schedule_comes_back_if_nobody_with_the_code_that_moved_it_lives(
     assert [each.queue for each in get_schedules()] == [queue_name]
 
 
+def test_many_new_schedules_cost_few_looks_at_other_queues(
+    client, monkeypatch, queue_name, other
+):
+    for n in range(40):
+        make(queue_name, HOURLY, name=f"beat{n}", task=f"tests.beat{n}")
+    page, pages = periods.page, []
+
+    def note(keys, *args, **options):
+        pages.append(keys)
+        return page(keys, *args, **options)
+
+    monkeypatch.setattr(periods, "page", note)
+
+    Clock(client, queue_name).turn()
+
+    # Ten are enrolled at a time, after a look at each queue.
+    assert len(waiting_moments(client, queue_name)) == 40
+    assert len(pages) <= 16
+
+
 def test_nobody_changes_a_schedule_on_the_queue_that_it_leaves(
     client, monkeypatch, queue_name, other
 ):
