@@ -11,18 +11,27 @@ from redis.crc import key_slot
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from django_delayq import schedule, schedule_many
+from django_delayq import (
+    current_job,
+    delayed_task,
+    every,
+    periodic,
+    schedule,
+    schedule_many,
+)
 from django_delayq.calls import line
 from django_delayq.calls.command import Command
 from django_delayq.calls.errors import is_of_node
 from django_delayq.calls.line import Lines
 from django_delayq.clients.clients import own_clients
 from django_delayq.conf import get_settings
-from django_delayq.jobs import formats, sharding
+from django_delayq.jobs import formats, registry, sharding
+from django_delayq.jobs import periodic as definitions
 from django_delayq.worker import upkeep
 from tests.clusters import TestCluster
 from tests.polling import wait_until
 from tests.worker.project import tasks
+from tests.worker.records import record
 from tests.worker.workers import NEVER_MS, counts
 
 
@@ -72,6 +81,39 @@ def test_a_worker_serves_the_queues_of_all_nodes_on_a_line_to_each(
             lambda name=name: counts(name).counters.get("succeeded", 0) == 4,
             description="the ends are told",
         )
+
+
+def test_a_schedule_moves_to_a_queue_of_another_node(
+    cluster, on, work, records, monkeypatch
+):
+    before, after, _ = on(cluster)
+
+    def define(queue):
+        @periodic(every(1), name="beat", queue=queue, catch_up="all")
+        @delayed_task(name="tests.beat")
+        def beat():
+            record("run", moment=current_job().moment.timestamp(), queue=queue)
+
+    define(before)
+    old = work([before])
+    wait_until(lambda: records.count("run") >= 2, description="two moments")
+    old.loop.stop(1.0)
+    wait_until(lambda: not old.is_running, description="the worker has ended")
+    registry._tasks.clear()
+    monkeypatch.setattr(definitions, "LOADED_MS", definitions.LOADED_MS + 1_000)
+    define(after)
+    work([before, after])
+
+    def ran():
+        return [(each["moment"], each["queue"]) for each in records.all("run")]
+
+    wait_until(
+        lambda: [queue for _, queue in ran()].count(after) >= 2,
+        description="two moments on the other node",
+    )
+
+    moments = sorted(moment for moment, _ in ran())
+    assert moments == [moments[0] + n for n in range(len(moments))]
 
 
 def test_an_idle_worker_hears_at_once_of_jobs_on_every_node(cluster, on, work, records):
