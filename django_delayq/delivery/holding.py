@@ -11,19 +11,16 @@ from django_delayq.calls.script import bind
 from django_delayq.delivery.binding import PACKAGES, now_argument
 from django_delayq.delivery.claiming import EndedHere, read_ends
 from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.reasons import Kind, Reason, measured
 from django_delayq.delivery.settling import slot_keys
 
 #: The longest name of a task whose jobs can be held, bytes.
 MAX_HELD_NAME = 255
-#: How the names begin under which jobs are held whose arguments a worker's code does not take.
-ARGUMENTS = "arguments "
 #: The longest such name, bytes: it has the names of all keyword arguments.
 MAX_HELD_CALL = 1_024
 #: The most positional arguments that such a name may have.
 MOST_POSITIONAL = 10_000
-#: How the names begin under which jobs are held that the queue's codec does not read; its name follows.
-OTHER_CODEC = "codec other than "
-#: How many names of tasks one `release` looks at.
+#: How many reasons one `release` looks at.
 HELD_NAMES = 100
 
 
@@ -32,8 +29,8 @@ class Held(NamedTuple):
 
     token: str
     fence: bytes
-    #: The name of the task, as `can_be_held` accepts it, or of what `NotSigned` misses; or `Shape.held_name`.
-    name: str
+    #: What it is held for; of a task or a call with a name as `can_be_held` accepts it.
+    reason: Reason
     #: Why it is held, as users read it.
     why: str
     #: How long to hold it, counted from the first time that it was held for a limited time; None: without limit.
@@ -53,17 +50,13 @@ class Shape(NamedTuple):
     def held_name(self) -> str:
         """The name under which jobs of such a call are held."""
         parts = [self.task, self.positional, *sorted(self.names)]
-        return ARGUMENTS + json.dumps(parts, separators=(",", ":"), ensure_ascii=False)
+        return json.dumps(parts, separators=(",", ":"), ensure_ascii=False)
 
     @classmethod
     def of_held(cls, name: str) -> "Shape | None":
         """Read what `held_name` wrote; None: it is another name."""
-        if not name.startswith(ARGUMENTS):
-            return None
         try:
-            task, count, *names = msgspec.json.decode(
-                name[len(ARGUMENTS) :], type=list[str | int]
-            )
+            task, count, *names = msgspec.json.decode(name, type=list[str | int])
         except (msgspec.MsgspecError, ValueError, RecursionError):
             # Anybody may have put a member there.
             return None
@@ -77,13 +70,13 @@ class Shape(NamedTuple):
 
 
 def can_be_held(name: str, most: int = MAX_HELD_NAME) -> bool:
-    """Return whether jobs can be held under a name: it can be sent, and fits into the set of all that is held."""
+    """Return whether jobs can be held for a name: it can be sent, and is not too long."""
     try:
         # One of Java's codecs may bring half a surrogate pair, which cannot be sent.
         encoded = name.encode()
     except UnicodeEncodeError:
         return False
-    return len(encoded) <= most and b"\0" not in encoded
+    return len(encoded) <= most
 
 
 def hold(
@@ -100,7 +93,8 @@ def hold(
     """
     args: list[Argument] = [now_argument(now_us)]
     for job in jobs:
-        args += (*job[:-1], "" if job.hold_ms is None else job.hold_ms)
+        hold_ms = "" if job.hold_ms is None else job.hold_ms
+        args += (job.token, job.fence, job.reason.text, job.why, hold_ms)
     return Call(
         *bind(PACKAGES, "hold", keys, **(slot_keys(keys) if has_slots else {})),
         args,
@@ -113,7 +107,7 @@ class Released(NamedTuple):
     released: int
     #: Jobs that were held for too long.
     quarantined: int
-    #: Where to go on among the names; empty at their end.
+    #: Where to go on among the reasons; empty at their end.
     cursor: bytes
     #: Those that were held for too long.
     ends: Sequence[EndedHere] = ()
@@ -121,7 +115,7 @@ class Released(NamedTuple):
 
 def release(
     keys: DeliveryKeys,
-    names: Iterable[str],
+    reasons: Iterable[Reason],
     *,
     limit: int,
     cursor: bytes = b"",
@@ -130,10 +124,10 @@ def release(
     keeps_ended: bool = False,
     now_us: int | None = None,
 ) -> Call[Released]:
-    """Let up to ``limit`` held jobs of the named tasks run, of each task the first due first.
+    """Let up to ``limit`` jobs run that are held for one of these reasons, of each the first due first.
 
-    A worker, which names all tasks that it knows, also quarantines up to ``limit`` other jobs that were held for too
-    long. Of all tasks with held jobs, the call looks at ``name_limit`` at most, from a cursor on.
+    A worker, which names all that it knows, also quarantines up to ``limit`` other jobs that were held for too long. Of
+    all reasons, the call looks at ``name_limit`` at most, from a cursor on.
 
     ``keeps_ended``: the queue remembers the jobs that ended last, those among them that it quarantines.
     """
@@ -142,7 +136,14 @@ def release(
         named = {"last_ended": keys.last_ended}
     return Call(
         *bind(PACKAGES, "release", keys, **named),
-        (now_argument(now_us), limit, int(is_worker), name_limit, cursor, *names),
+        (
+            now_argument(now_us),
+            limit,
+            int(is_worker),
+            name_limit,
+            cursor,
+            *(reason.text for reason in reasons),
+        ),
         lambda reply: Released(reply[0], reply[1], reply[2], read_ends(reply[3])),
     )
 
@@ -150,21 +151,27 @@ def release(
 class HeldNames(NamedTuple):
     """The reply to a `held_names` call."""
 
-    #: How many are held for each name: that of a task, ``key `` and the id of a key, ``format `` and its number,
-    #: `OTHER_CODEC` and the name of a codec, `Shape.held_name`, or ``batch `` for all batches together. Without a prefix,
-    #: all shapes count as `ARGUMENTS`.
-    counts: dict[str, int]
-    #: How many are held for further names.
+    #: How many are held for each reason. All batches count as one, and so do all calls unless they were asked for.
+    counts: dict[Reason, int]
+    #: How many are held for further reasons.
     rest: int
 
 
 def held_names(
-    keys: DeliveryKeys, *, limit: int = 20, prefix: str = "", cursor: bytes = b""
+    keys: DeliveryKeys,
+    *,
+    limit: int = 20,
+    only: Kind | Reason | None = None,
+    cursor: bytes = b"",
 ) -> Call[HeldNames]:
-    """Count held jobs by what they are held for, up to ``limit`` names that begin with ``prefix``.
+    """Count held jobs by what they are held for, up to ``limit`` reasons; ``only`` those of a kind, or one.
 
-    ``cursor`` is one that `release` returned: names before it are left out.
+    ``cursor`` is one that `release` returned: reasons before it are left out.
     """
+    if isinstance(only, Reason):
+        prefix = only.text
+    else:
+        prefix = "" if only is None else measured(only)
     return Call(
         *bind(PACKAGES, "held_names", keys),
         (limit, prefix, max(prefix.encode(), cursor)),
@@ -173,6 +180,5 @@ def held_names(
 
 
 def _read_held_names(reply: list[Any]) -> HeldNames:
-    # Anybody may have put a member there.
-    names = [name.decode(errors="replace") for name in reply[1::2]]
-    return HeldNames(dict(zip(names, reply[2::2], strict=True)), reply[0])
+    reasons = map(Reason.of_text, reply[1::2])
+    return HeldNames(dict(zip(reasons, reply[2::2], strict=True)), reply[0])

@@ -10,6 +10,7 @@ from django_delayq.calls.command import Command
 from django_delayq.calls.script import bind
 from django_delayq.delivery.binding import PACKAGES, new_request, now_argument
 from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.wire import signing
 from django_delayq.wire.publishing import read_published
 
@@ -91,10 +92,10 @@ def _read_limits(reply: list[bytes]) -> list[StoredLimit]:
     return sorted(found, key=lambda each: each.name)
 
 
-def held_name(limit: str) -> str:
-    """Return the name under which jobs of a limit are held; ``limit`` is as `tail_of` takes it."""
+def held_for(limit: str) -> Reason:
+    """Return what jobs of a limit are held for; ``limit`` is as `tail_of` takes it."""
     name, _, key = limit.partition("\0")
-    return f"limit {name} {key}" if key else f"limit {name}"
+    return Reason(Kind.LIMIT, name, key)
 
 
 def count_slots(keys: DeliveryKeys, limit: str) -> Command[int]:
@@ -104,7 +105,7 @@ def count_slots(keys: DeliveryKeys, limit: str) -> Command[int]:
 
 def count_held(keys: DeliveryKeys, limit: str) -> Command[int]:
     """Count the jobs that are held for a limit."""
-    name = held_name(limit)
+    name = held_for(limit).text
     return Command(("ZLEXCOUNT", keys.held_tasks, f"[{name}\0", f"({name}\1"))
 
 

@@ -130,11 +130,6 @@ def forget_over(keys: DeliveryKeys, *, now_us: int | None = None) -> Call[int]:
     )
 
 
-def held_name(task: str) -> str:
-    """Return the name under which jobs of a paused task are held."""
-    return f"paused {task}"
-
-
 def pauses(keys: DeliveryKeys, *, now_us: int | None = None) -> Call[list[Pause]]:
     """Read what is paused on a queue: itself first, then its tasks by name."""
     name = keys.queue.name

@@ -23,6 +23,7 @@ from django_delayq.delivery.holding import HeldNames
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.looking import Counts
 from django_delayq.delivery.pausing import Pause
+from django_delayq.delivery.reasons import Kind
 from django_delayq.delivery.sharding import pin_shards
 from django_delayq.delivery.upgrading import QueueFormat
 from django_delayq.faults import describe_fault
@@ -348,9 +349,8 @@ def find_missing_on(
 def find_missing(held: HeldNames, key_ids: Collection[str]) -> Iterator[ServerProblem]:
     """Report the jobs of a queue that are held because this project cannot tell whether they are jobs."""
     formats = range(signing.OLDEST, signing.FORMAT + 1)
-    for name, count in held.counts.items():
-        what, _, which = name.partition(" ")
-        if what == "key" and which not in key_ids:
+    for (kind, which, _), count in held.counts.items():
+        if kind == Kind.KEY and which not in key_ids:
             yield ServerProblem(
                 Level.ERROR,
                 ngettext(
@@ -365,21 +365,21 @@ def find_missing(held: HeldNames, key_ids: Collection[str]) -> Iterator[ServerPr
                     " server with the same queue names."
                 ),
             )
-        elif name.startswith(holding.OTHER_CODEC):
+        elif kind == Kind.CODEC:
             yield ServerProblem(
                 Level.ERROR,
                 ngettext(
                     "{number:,} job is held, written with another codec, and {codec} does not read it.",
                     "{number:,} jobs are held, written with another codec, and {codec} does not read them.",
                     count,
-                    codec=name.removeprefix(holding.OTHER_CODEC),
+                    codec=which,
                 ),
                 gettext(
                     "Set CODEC and REDISSON of the queue to what they were when these jobs were scheduled, and restart the"
                     " workers, until they have run."
                 ),
             )
-        elif what == "format" and which not in map(str, formats):
+        elif kind == Kind.FORMAT and which not in map(str, formats):
             yield ServerProblem(
                 Level.ERROR,
                 ngettext(

@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, ParamSpec, TypeVar, Unpack, overload
 
-from django_delayq.delivery.holding import ARGUMENTS, OTHER_CODEC
 from django_delayq.exceptions import InvalidTask
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.job import Job, is_unicode
@@ -31,17 +30,6 @@ T = TypeVar("T")
 
 #: The longest name of a task, bytes.
 MAX_NAME = 512
-#: How the names begin under which jobs are held for something else than their task.
-HELD_FOR = (
-    "key ",
-    "format ",
-    "paused ",
-    "limit ",
-    "batch ",
-    "moving ",
-    ARGUMENTS,
-    OTHER_CODEC,
-)
 #: Methods that the tasks of other libraries have, and what to write here instead.
 HINTS = {
     "delay": ".schedule(0, …) has a worker run it at once, .schedule(90, …) in 90 seconds",
@@ -252,11 +240,6 @@ def _check_name(name: object) -> None:
         raise InvalidTask(
             f"the name of task {show(name)} has {size:,} bytes, too long to be in every payload, unique key and log line"
             f" of its jobs; give name= one of at most {MAX_NAME}"
-        )
-    if name.startswith(HELD_FOR):
-        raise InvalidTask(
-            f"name={show(name)}: jobs that are held for a key, a format, a codec, a limit, a batch or the end of a pause are told by such a beginning;"
-            " give another name"
         )
 
 

@@ -32,7 +32,6 @@ from django.utils.functional import LazyObject, Promise
 from django_delayq.codecs import Codec
 from django_delayq.codecs.guess import looks_like
 from django_delayq.conf import QueueSettings, get_keyring, get_settings
-from django_delayq.delivery.holding import OTHER_CODEC
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import (
     DecodeError,
@@ -133,6 +132,8 @@ FORMATS = {
     2: Format(_encoder.encode, _decoder.decode),
 }
 _unsealer = msgspec.json.Decoder(_Sealed)
+#: How `NotSigned.missing` begins where a codec did not read the payload; its name follows.
+OTHER_CODEC = "codec other than "
 #: `peek_task` looks at this many bytes.
 PEEK_BYTES = 512
 # What the scripts look for near the front of a payload, whichever codec wraps it; `_job.lua`, token_of.

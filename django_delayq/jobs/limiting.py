@@ -21,6 +21,7 @@ from django_delayq.delivery.rates import (
     share_of_rate,
     whole_of_rate,
 )
+from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.sharding import parse_shard, share_of
 from django_delayq.exceptions import InvalidArguments
 from django_delayq.jobs import registry
@@ -380,9 +381,9 @@ def in_force(queue: QueueSettings, stored: list[StoredLimit]) -> Iterator[LimitI
 
 
 def concerning(
-    queue: QueueSettings, limits: Iterable[LimitInForce], held: Iterable[str] = ()
+    queue: QueueSettings, limits: Iterable[LimitInForce], held: Iterable[Reason] = ()
 ) -> Iterator[LimitInForce]:
-    """Yield those limits that say something of a queue. ``held``: names of what its jobs are held for.
+    """Yield those limits that say something of a queue. ``held``: what its jobs are held for.
 
     A worker declares the limits of all its tasks on all its queues, as jobs of a task may be on any. Of interest are those
     of tasks that have this queue, those that this process does not know, those that were set here, and those that hold jobs.
@@ -394,7 +395,7 @@ def concerning(
         for task in tasks
         if task.options.limit and task.options.queue == queue.name
     }
-    holding = {name.split(" ")[1] for name in held if name.startswith("limit ")}
+    holding = {reason.name for reason in held if reason.kind == Kind.LIMIT}
     for each in limits:
         if (
             each.limit is None

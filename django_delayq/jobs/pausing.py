@@ -19,6 +19,7 @@ from django_delayq.conf import QueueSettings
 from django_delayq.delivery import holding, pausing
 from django_delayq.delivery.limits import MAX_BATCH
 from django_delayq.delivery.pausing import MAX_PAUSED_TASKS
+from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.exceptions import (
     EncodeError,
     InvalidArguments,
@@ -135,10 +136,10 @@ def _pausing(
     by: str,
 ) -> Steps[None]:
     name = None if task is None else name_of(task)
-    if name is not None and not holding.can_be_held(pausing.held_name(name)):
+    if name is not None and not holding.can_be_held(name):
         raise InvalidTask(
             f"jobs of {show(name)} cannot be held, so it cannot be paused: a name may have"
-            f" {holding.MAX_HELD_NAME - len(pausing.held_name(''))} bytes, none of them zero"
+            f" {holding.MAX_HELD_NAME} bytes"
         )
     queues = _queues_of(queue, name, "pause")
     when = "" if until is None else _parse_until(until)
@@ -198,8 +199,8 @@ def _resuming(queue: str | None, task: Task | None) -> Steps[bool]:
 
 def _releasing(queue: QueueSettings, task: str) -> Steps[None]:
     """Let what the pause held run: also what an earlier call left that broke off."""
-    held = pausing.held_name(task)
-    cursor = held.encode()
+    held = Reason(Kind.PAUSED, task)
+    cursor = held.text.encode()
     while True:
         reply = yield holding.release(
             queue.keys,

@@ -16,6 +16,7 @@ from django_delayq.calls.steps import perform
 from django_delayq.clock import monotonic_ms
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import holding, looking, upgrading
+from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.upgrading import FormatSet, Step, Where
 from django_delayq.exceptions import DecodeError, EncodeError, NotSigned
 from django_delayq.jobs import envelope as envelopes
@@ -245,15 +246,15 @@ class Resigning:
 
         One walk over the names: it does not wait for jobs that a worker without the newest key holds again.
         """
-        names = [f"key {key}" for key in self._keyring.ids]
-        names += [f"format {format}" for format in self._keyring.formats]
+        known = [Reason(Kind.KEY, key) for key in self._keyring.ids]
+        known += [Reason(Kind.FORMAT, str(each)) for each in self._keyring.formats]
         cursor = b""
         while True:
             reply = run(
                 self._client,
                 holding.release(
                     self._queue.keys,
-                    names,
+                    known,
                     limit=STEP,
                     cursor=cursor,
                     is_worker=False,

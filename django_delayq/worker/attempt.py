@@ -24,11 +24,11 @@ from django_delayq.delivery.claiming import Leased
 from django_delayq.delivery.holding import (
     MAX_HELD_CALL,
     MAX_HELD_NAME,
-    OTHER_CODEC,
     Held,
     Shape,
     can_be_held,
 )
+from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.settling import Done, Failed, Rejected
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import (
@@ -156,8 +156,9 @@ class Attempt:
     is_unrun = False
     #: The server refused this end; it is told again later.
     is_refused = False
-    #: What the job is held for: the name of the task, or of the signing key, that this process does not know; or the call
-    #: that its code does not take.
+    #: What the job is held for.
+    held_for: Reason | None = None
+    #: The name of the task that this process does not know, or the key or the format that it lacks.
     unknown_task = ""
     #: How long the job is held; None: without a limit.
     hold_ms: int | None = None
@@ -394,7 +395,7 @@ class Attempt:
         if heard.attempts:
             self.raised = error
         shape = Shape(task.name, len(self.args), tuple(self.kwargs))
-        if not self._hold_for_code(shape.held_name, error, MAX_HELD_CALL):
+        if not self._hold_for_code(Kind.CALL, shape.held_name, error, MAX_HELD_CALL):
             self._reject(Verdict.QUARANTINE, error, kind="task")
 
     def _take_limited(self) -> TaskDefinition | None:
@@ -445,15 +446,22 @@ class Attempt:
     def _hold(self, error: TaskNotFound) -> bool:
         """Hold the job for a worker that knows its task, if the settings allow it and the name can be held."""
         name = error.task
-        return name is not None and self._hold_for_code(name, error, MAX_HELD_NAME)
+        if name is None or not self._hold_for_code(
+            Kind.TASK, name, error, MAX_HELD_NAME
+        ):
+            return False
+        self.unknown_task = name
+        return True
 
-    def _hold_for_code(self, name: str, error: DelayqError, most: int) -> bool:
-        """Hold the job under a name for a worker with other code, if the settings allow it and the name can be held."""
+    def _hold_for_code(
+        self, kind: Kind, name: str, error: DelayqError, most: int
+    ) -> bool:
+        """Hold the job for a worker with other code, if the settings allow it and the name can be held."""
         hold_s = get_settings().worker.hold_unknown_s
         if not can_be_held(name, most) or not hold_s:
             return False
         self.hold_ms = round(hold_s * 1000)
-        self.unknown_task, self.message = name, text_of(error)
+        self.held_for, self.message = Reason(kind, name), text_of(error)
         self.ended_ms = self.ended_ms or boottime_ms()
         self.verdict = Verdict.HOLD
         return True
@@ -464,12 +472,17 @@ class Attempt:
         if not error.missing or not can_be_held(error.missing):
             return False
         what, _, which = error.missing.partition(" ")
-        if what == "key" and envelopes.shown_key(self.leased.payload) != which.encode():
+        if what == Kind.CODEC:
+            which = error.missing.removeprefix(envelopes.OTHER_CODEC)
+        if (
+            what == Kind.KEY
+            and envelopes.shown_key(self.leased.payload) != which.encode()
+        ):
             # It has two signatures; we write only one. `hold.lua` would read the first and take the job as newly
             # signed.
             return False
         _tell_of_missing(self.queue.name, error)
-        self.hold_ms = None
+        self.hold_ms, self.held_for = None, Reason(what, which)
         self.unknown_task, self.message = error.missing, text_of(error)
         self.ended_ms = self.ended_ms or boottime_ms()
         self.verdict = Verdict.HOLD
@@ -781,10 +794,11 @@ class Attempt:
         )
 
     def as_held(self) -> Held:
+        assert self.held_for is not None
         return Held(
             self.leased.token,
             self.leased.fence,
-            self.unknown_task,
+            self.held_for,
             self.message,
             self.hold_ms,
         )
@@ -975,7 +989,7 @@ def _tell_of_missing(queue: str, error: NotSigned) -> None:
         return
     _told.add((queue, error.missing))
     hint = "Start workers of the version that wrote them"
-    if error.missing.startswith(OTHER_CODEC):
+    if error.missing.startswith(envelopes.OTHER_CODEC):
         hint = "Set CODEC and REDISSON of the queue to what they were when these jobs were scheduled, until they have run"
     elif error.missing.startswith("key "):
         hint = (

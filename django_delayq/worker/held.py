@@ -8,6 +8,7 @@ from django_delayq.calls.running import run
 from django_delayq.conf import QueueSettings, get_keyring
 from django_delayq.delivery import holding, limiting, pausing
 from django_delayq.delivery.claiming import EndedHere
+from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.jobs.registry import all_tasks, find_task, get_handler
 from django_delayq.logs import get_log
 from django_delayq.redaction import show
@@ -51,17 +52,17 @@ class HeldJobs:
             self._client, limiting.loosen(keys, cursor=self._limits_cursor, limit=limit)
         )
         self._limits_cursor = loosened.cursor
-        names = [task.name for task in all_tasks()]
+        known = [Reason(Kind.TASK, task.name) for task in all_tasks()]
         keyring = get_keyring()
-        names += [f"key {key}" for key in keyring.ids]
+        known += [Reason(Kind.KEY, key) for key in keyring.ids]
         # An older version may have held jobs because of a format that this one reads.
-        names += [f"format {format}" for format in keyring.formats]
-        names += self._fitting_names() + self._names_of_codecs()
+        known += [Reason(Kind.FORMAT, str(format)) for format in keyring.formats]
+        known += self._fitting() + self._of_codecs()
         if get_handler(settings.name) is not None:
-            names.append("")
+            known.append(Reason(Kind.TASK))
         call = holding.release(
             keys,
-            names,
+            known,
             limit=limit,
             cursor=self._cursor,
             keeps_ended=settings.keep_ended > 0,
@@ -79,27 +80,27 @@ class HeldJobs:
         _log_quarantined(settings.name, reply.ends)
         return reply.released + loosened.released > 0
 
-    def _names_of_codecs(self) -> list[str]:
-        """Return the names of what is held because another codec than the queue's did not read it."""
+    def _of_codecs(self) -> list[Reason]:
+        """Return what is held because another codec than the queue's did not read it."""
         call = holding.held_names(
-            self._settings.keys, limit=MOST_SHAPES, prefix=holding.OTHER_CODEC
+            self._settings.keys, limit=MOST_SHAPES, only=Kind.CODEC
         )
-        own = holding.OTHER_CODEC + self._settings.payload_codec.name
-        return [name for name in run(self._client, call).counts if name != own]
+        own = Reason(Kind.CODEC, self._settings.payload_codec.name)
+        return [reason for reason in run(self._client, call).counts if reason != own]
 
-    def _fitting_names(self) -> list[str]:
-        """Return the names of what is held because other code did not take the arguments, and ours does."""
-        names: dict[str, int] = {}
+    def _fitting(self) -> list[Reason]:
+        """Return the calls that are held because other code did not take the arguments, and ours does."""
+        calls: dict[Reason, int] = {}
         # Of the first, some may have been held for too long; `release` looks at those behind the cursor.
         for cursor in {b"", self._cursor}:
             call = holding.held_names(
                 self._settings.keys,
                 limit=MOST_SHAPES,
-                prefix=holding.ARGUMENTS,
+                only=Kind.CALL,
                 cursor=cursor,
             )
-            names |= run(self._client, call).counts
-        return [name for name in names if _takes_call_held_as(name)]
+            calls |= run(self._client, call).counts
+        return [reason for reason in calls if _takes_call_held_as(reason.name)]
 
 
 def _log_quarantined(queue: str, ends: Sequence[EndedHere]) -> None:

@@ -1,7 +1,7 @@
 """Attempts of jobs whose task has a limit: a job that waited since before the limit was written or changed gets it."""
 
 from django_delayq.clock import boottime_ms
-from django_delayq.delivery.limiting import held_name
+from django_delayq.delivery.limiting import held_for
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.worker.attempt import Attempt, Verdict
 
@@ -27,7 +27,7 @@ class LimitedAttempt(Attempt):
             return None
         if found == self.leased.limit:
             return task
-        self.unknown_task = held_name(found)
+        self.held_for = held_for(found)
         self.message = f"it gets its limit, {limit.name}"
         self.hold_ms = None
         self.ended_ms = boottime_ms()

@@ -13,7 +13,8 @@ from django_delayq.delivery import looking
 from django_delayq.delivery.claiming import Claimed, Leased
 from django_delayq.delivery.holding import held_names
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.pausing import Pause, StoredPauses, held_name, read_pauses
+from django_delayq.delivery.pausing import Pause, StoredPauses, read_pauses
+from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.logs import get_log
 from django_delayq.worker.attempt import Attempt, Read, Verdict
@@ -96,9 +97,9 @@ class Pauses:
             if task is None:
                 left = f"{counts.due + counts.destination:,} due jobs were left there"
             else:
-                name = held_name(task)
-                held = run(client, held_names(keys, limit=1, prefix=name))
-                count = held.counts.get(name, 0)
+                reason = Reason(Kind.PAUSED, task)
+                held = run(client, held_names(keys, limit=1, only=reason))
+                count = held.counts.get(reason, 0)
                 left = f"{count:,} of its jobs are held there"
             logger.warning("%s; %s", pause, left)
 
@@ -121,7 +122,7 @@ class PausedAttempt(Attempt):
         task = super().take(read)
         if task is None or (pause := self._paused.get(task.name)) is None:
             return task
-        self.unknown_task = held_name(task.name)
+        self.held_for = Reason(Kind.PAUSED, task.name)
         self.message = str(pause)
         self.hold_ms = None
         self.ended_ms = boottime_ms()

@@ -12,6 +12,7 @@ from django_delayq.delivery import claiming, holding, looking, settling, storing
 from django_delayq.delivery.claiming import Leased
 from django_delayq.delivery.holding import Held
 from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.settling import Failed, Rejected
 from django_delayq.delivery.states import State
 from django_delayq.delivery.storing import NewJob
@@ -132,18 +133,20 @@ class Queue:
         assert run(self.client, settling.retry(self.keys, [failed])) == []
         return job.token
 
-    def held_for_key(self, *args: Any, name: str = "", **kwargs: Any) -> str:
-        """Have a job held for the key that signs now; or for something of another name."""
+    def held_for_key(
+        self, *args: Any, reason: Reason | None = None, **kwargs: Any
+    ) -> str:
+        """Have a job held for the key that signs now; or for something else."""
         job = self.running(*args, **kwargs)
-        name = name or f"key {get_keyring().ids[0]}"
-        why = f"NotSigned: it is signed with the {name}."
-        held = Held(job.token, job.fence, name, why, None)
+        reason = reason or Reason(Kind.KEY, get_keyring().ids[0])
+        why = f"NotSigned: it is signed with the {reason.kind} {reason.name}."
+        held = Held(job.token, job.fence, reason, why, None)
         assert run(self.client, holding.hold(self.keys, [held])) == []
         return job.token
 
     def held(self, *args: Any, **kwargs: Any) -> str:
         job = self.running(*args, **kwargs)
-        held = Held(job.token, job.fence, TASK, "it broke", 900_000)
+        held = Held(job.token, job.fence, Reason(Kind.TASK, TASK), "it broke", 900_000)
         call = holding.hold(self.keys, [held])
         assert run(self.client, call) == []
         return job.token

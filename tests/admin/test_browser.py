@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 import pytest
 
 from django_delayq import paused
+from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.states import State
 from django_delayq.wire.frame import FrameFormat, pack
 from tests.admin.conftest import url
@@ -157,7 +158,7 @@ def test_person_sees_which_key_is_missing(
     before = settings.DELAYQ
     settings.DELAYQ = {**before, "KEYS": ["the key that is lost"]}
     tokens = [queue.held_for_key(number, who="Zoë") for number in range(3)]
-    queue.held_for_key(4, name="format 9")
+    queue.held_for_key(4, reason=Reason(Kind.FORMAT, "9"))
     settings.DELAYQ = {**before, "KEYS": ["the key that is here"]}
 
     visitor.open(f"{url('queue', queue.name)}?state=held")

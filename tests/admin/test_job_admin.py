@@ -22,7 +22,7 @@ from django_delayq.calls.running import run
 from django_delayq.delivery import ended, holding, looking, pausing, settling
 from django_delayq.delivery.ended import LATEST_MS, EndRecord
 from django_delayq.delivery.holding import Held
-from django_delayq.delivery.pausing import held_name
+from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.settling import Failed
 from django_delayq.delivery.states import State
 from django_delayq.health import problems
@@ -303,8 +303,8 @@ def test_job_whose_key_is_missing_is_no_foreign_payload_and_says_what_to_do(
     settings.DELAYQ = {**settings.DELAYQ, "KEYS": ["the key that is lost"]}
     lost = conf.get_keyring().ids[0]
     tokens = [queue.held_for_key(number, task="shop.remind") for number in range(2)]
-    queue.held_for_key(2, name="format 9")
-    queue.held_for_key(3, name="shop.tasks.new")
+    queue.held_for_key(2, reason=Reason(Kind.FORMAT, "9"))
+    queue.held_for_key(3, reason=Reason(Kind.TASK, "shop.tasks.new"))
     settings.DELAYQ = {**settings.DELAYQ, "KEYS": ["the key that is here"]}
 
     address, held = url("queue", queue.name), {"state": "held"}
@@ -608,7 +608,8 @@ def test_held_job_of_a_paused_task_says_so(browser: Client, queue: Queue) -> Non
     token = queue.schedule(0)
     run(queue.client, pausing.pause(queue.keys, task=TASK))
     lease = queue.take(token)
-    held = Held(lease.token, lease.fence, held_name(TASK), "it is paused: bug", None)
+    reason = Reason(Kind.PAUSED, TASK)
+    held = Held(lease.token, lease.fence, reason, "it is paused: bug", None)
     run(queue.client, holding.hold(queue.keys, [held]))
 
     shown = content_of(browser.get(url("job", queue.name, token)))

@@ -27,6 +27,7 @@ from django_delayq.clock import epoch_ms
 from django_delayq.delivery import ended, pausing
 from django_delayq.delivery.ended import EndRecord
 from django_delayq.delivery.progress import JobProgress, note_progress
+from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.states import State
 from django_delayq.delivery.statistics import UNKNOWN
 from django_delayq.jobs.progress import stored_progress
@@ -138,7 +139,7 @@ def fill(queue: Queue, other: Queue) -> dict[str, str]:
         "running": running.token,
         "retrying": queue.retrying(task=TASK, error_text=why, **long),
         "held": queue.held(4),
-        "unread": queue.held_for_key(name="format 9"),
+        "unread": queue.held_for_key(reason=Reason(Kind.FORMAT, "9")),
         "dead": queue.dead(task=TASK, error_text=why, **long),
         "quarantined": queue.quarantined(bytes(range(256)) * 4),
         "scheduled": queue.schedule(

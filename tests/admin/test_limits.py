@@ -10,6 +10,7 @@ from django.test import Client
 from django_delayq import Limit, conf, delayed_task, limits, set_limit
 from django_delayq.calls.running import run
 from django_delayq.delivery import limiting
+from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.jobs.limiting import LimitInForce, concerning
 from tests.admin.conftest import url
 from tests.admin.filling import Queue
@@ -103,8 +104,18 @@ def test_limit_that_holds_jobs_of_a_queue_concerns_it(queue: Queue) -> None:
     bank = LimitInForce(queue.name, "admin-bank", 3, None, "")
     settings = conf.get_settings().queue(queue.name)
 
-    assert list(concerning(settings, [bank], ["limit other", "admin-bank"])) == []
-    for held in ("limit admin-bank", "limit admin-bank a key"):
+    assert (
+        list(
+            concerning(
+                settings,
+                [bank],
+                [Reason(Kind.LIMIT, "other"), Reason(Kind.TASK, "admin-bank")],
+            )
+        )
+        == []
+    )
+    for key in ("", "a key"):
+        held = Reason(Kind.LIMIT, "admin-bank", key)
         assert list(concerning(settings, [bank], [held])) == [bank]
 
 

@@ -50,6 +50,7 @@ from django_delayq.calls.running import run
 from django_delayq.conf import forget_connections, get_keyring
 from django_delayq.delivery import ended, pausing
 from django_delayq.delivery.ended import EndRecord
+from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import EmbeddedServerError, InvalidSettings
 from django_delayq.faults import describe_fault
@@ -167,7 +168,7 @@ def fill(queue: Queue) -> dict[str, str]:
         "running": queue.running(1).token,
         "retrying": queue.retrying(3),
         "held": queue.held(4),
-        "unread": queue.held_for_key(name="format 9"),
+        "unread": queue.held_for_key(reason=Reason(Kind.FORMAT, "9")),
         "dead": queue.dead(5, error_text=error("7", traceback="8", at_ms=NOW_MS)),
         "quarantined": queue.quarantined(b"19"),
         # The last: whoever claims next takes it.

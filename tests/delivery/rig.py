@@ -46,6 +46,7 @@ from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.looking import Inspected
 from django_delayq.delivery.pausing import Pause
 from django_delayq.delivery.periods import KEPT, Advanced, Entry
+from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.searching import (
     ALWAYS,
     PLACES,
@@ -113,6 +114,11 @@ def name_in(payload: bytes) -> str:
     if payload.startswith(b'{"delayq":"'):
         return payload[11:33].decode().rstrip("-")
     return payload.decode(errors="backslashreplace")
+
+
+def reason_of(task: str | Reason) -> Reason:
+    """Return what jobs of an unknown task are held for; or the reason itself."""
+    return task if isinstance(task, Reason) else Reason(Kind.TASK, task)
 
 
 class Rig:
@@ -476,20 +482,27 @@ class Rig:
         )
 
     def hold(
-        self, *jobs: Leased, task: str = "shop.new", hold_ms: int | None = HOLD
+        self,
+        *jobs: Leased,
+        task: str | Reason = "shop.new",
+        hold_ms: int | None = HOLD,
     ) -> Any:
+        reason = reason_of(task)
         held = [
-            Held(job.token, job.fence, task, f"no task {task}.", hold_ms)
+            Held(job.token, job.fence, reason, f"no task {reason.name}.", hold_ms)
             for job in jobs
         ]
         return self.run(
             holding.hold(self.keys, held, has_slots=self.has_slots, now_us=self.now_us)
         )
 
-    def release(self, *names: str, limit: int = 500, **options: Any) -> Released:
+    def release(
+        self, *names: str | Reason, limit: int = 500, **options: Any
+    ) -> Released:
+        known = map(reason_of, names)
         return self.run(
             holding.release(
-                self.keys, names, limit=limit, now_us=self.now_us, **options
+                self.keys, known, limit=limit, now_us=self.now_us, **options
             )
         )
 

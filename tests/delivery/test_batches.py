@@ -7,6 +7,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from django_delayq.delivery.claiming import Mode
+from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.states import Change, State
 from tests.delivery.rig import LEASE, Rig, name_in, names_of, token
 
@@ -302,11 +303,11 @@ def test_no_worker_releases_a_callback(rig: Rig) -> None:
     rig.close("cb")
     rig.now = 50_000
 
-    assert rig.release("shop.new", f"batch {token('cb')}").released == 0
+    assert rig.release("shop.new", Reason(Kind.BATCH, token("cb"))).released == 0
 
     assert is_waiting(rig)
     rig.open("other")
-    assert rig.held_names().counts == {"batch ": 2}
+    assert rig.held_names().counts == {Reason(Kind.BATCH): 2}
 
 
 def test_batch_without_jobs_is_withdrawn_and_leaves_nothing(rig: Rig) -> None:

@@ -7,12 +7,12 @@ import pytest
 from django_delayq.delivery import looking
 from django_delayq.delivery.claiming import EndedHere
 from django_delayq.delivery.holding import (
-    ARGUMENTS,
     HeldNames,
     Released,
     Shape,
     can_be_held,
 )
+from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.states import State
 from django_delayq.delivery.storing import NewJob, tail_of
 from tests.delivery.rig import (
@@ -22,11 +22,14 @@ from tests.delivery.rig import (
     name_in,
     names_of,
     payload,
+    reason_of,
     token,
 )
 
 
-def hold(rig: Rig, *names: str, task: str = "shop.new", **options: int | None) -> None:
+def hold(
+    rig: Rig, *names: str, task: str | Reason = "shop.new", **options: int | None
+) -> None:
     """Schedule jobs of a task, due now, and have them held by a worker that does not know it."""
     rig.schedule(dict.fromkeys(names, 0))
     assert rig.hold(*rig.claim(len(names)).jobs, task=task, **options) == []
@@ -50,7 +53,8 @@ def test_held_job_keeps_its_place_its_counts_and_its_unique_key(rig: Rig) -> Non
     assert (seen.state, seen.score_ms) == (State.HELD, T0 + 7 + HOLD)
     assert (seen.attempts, seen.kills, seen.start_time_ms) == (1, 0, T0)
     error = error_of(rig, "a")
-    assert (error["kind"], error["at"], error["task"]) == ("task", T0 + 7, "shop.new")
+    assert (error["kind"], error["at"]) == ("task", T0 + 7)
+    assert error["reason"] == reason_of("shop.new").text
     assert error["error"] == "no task shop.new."
     assert rig.schedule({"b": 0}, unique="ek")[0].holder == "a"
     assert rig.claim().jobs == []
@@ -89,7 +93,9 @@ def test_worker_that_knows_the_task_releases_its_jobs_in_the_order_of_their_star
     assert rig.release("shop.new", "shop.old", limit=2) == Released(
         2,
         0,
-        b"shop.new\0%016d\0" % (100 * 2**42 + T0 + 2) + token("b").encode() + b"\0",
+        b"4:task8:shop.new\0%016d\0" % (100 * 2**42 + T0 + 2)
+        + token("b").encode()
+        + b"\0",
     )
     assert names_of(rig.claim()) == ["a", "b"]
     assert rig.release("shop.new") == Released(1, 0, b"")
@@ -137,12 +143,12 @@ def test_worker_that_does_not_know_the_task_leaves_it_until_its_time_is_over(
 def test_job_held_as_long_as_it_takes_is_not_late_for_a_worker_that_knows_its_task(
     rig: Rig,
 ) -> None:
-    hold(rig, "a", task="key key1", hold_ms=None)
+    hold(rig, "a", task=Reason(Kind.KEY, "key1"), hold_ms=None)
     rig.now = 100 * HOLD
 
     assert rig.release("shop.old") == Released(0, 0, b"")
     assert "held" not in error_of(rig, "a")
-    assert rig.release("key key1") == Released(1, 0, b"")
+    assert rig.release(Reason(Kind.KEY, "key1")) == Released(1, 0, b"")
 
     rig.hold(rig.lease())
     assert rig.state()["held"] == {"a": 101 * HOLD}, "its time begins now"
@@ -154,9 +160,9 @@ def test_job_that_waits_for_its_key_between_has_no_more_time_for_its_task(
     hold(rig, "a")
     rig.now = 1
     rig.release("shop.new")
-    rig.hold(rig.lease(), task="key key1", hold_ms=None)
+    rig.hold(rig.lease(), task=Reason(Kind.KEY, "key1"), hold_ms=None)
     rig.now = HOLD - 1
-    assert rig.release("key key1") == Released(1, 0, b"")
+    assert rig.release(Reason(Kind.KEY, "key1")) == Released(1, 0, b"")
 
     rig.hold(rig.lease())
 
@@ -244,7 +250,7 @@ def test_what_somebody_deleted_or_wrote_into_our_keys_stops_nobody(
 
 @pytest.mark.parametrize(
     ("name", "is_held"),
-    [("a", True), ("é" * 127, True), ("é" * 128, False), ("a\0b", False), ("", True)],
+    [("a", True), ("é" * 127, True), ("é" * 128, False), ("a\0b", True), ("", True)],
 )
 def test_name_that_fits_among_the_others_can_be_held(name: str, is_held: bool) -> None:
     assert can_be_held(name) is is_held
@@ -263,52 +269,62 @@ def test_job_that_was_signed_anew_meanwhile_is_not_held_for_the_old_key(
     )
     rig.now = 5
 
-    assert rig.hold(leased, task="key key1", hold_ms=None) == []
+    assert rig.hold(leased, task=Reason(Kind.KEY, "key1"), hold_ms=None) == []
 
     waits = "retries" if failures else "returned"
     assert rig.state() == {waits: {"a": 0}, "unique": {"k": "a"}}
     again = rig.lease()
     assert (again.attempts, again.kills) == (failures, 0)
-    assert rig.hold(again, task="key key2", hold_ms=None) == []
+    assert rig.hold(again, task=Reason(Kind.KEY, "key2"), hold_ms=None) == []
     assert list(rig.state()["held"]) == ["a"]
 
 
 def test_who_names_keys_alone_puts_nothing_into_quarantine(rig: Rig) -> None:
     hold(rig, "a")
-    hold(rig, "b", task="key key1", hold_ms=None)
+    hold(rig, "b", task=Reason(Kind.KEY, "key1"), hold_ms=None)
     rig.now = 10 * HOLD
 
-    assert rig.release("key key1", is_worker=False) == Released(1, 0, b"")
+    assert rig.release(Reason(Kind.KEY, "key1"), is_worker=False) == Released(1, 0, b"")
 
     assert list(rig.state()["held"]) == ["a"]
 
 
 def test_calls_with_other_arguments_hide_nothing_behind_them(rig: Rig) -> None:
     shapes = [Shape("shop.new", number, ()).held_name for number in range(25)]
-    for number, name in enumerate(shapes):
-        hold(rig, f"j{number}", task=name)
-    hold(rig, "a", task="key key1", hold_ms=None)
+    calls = [Reason(Kind.CALL, name) for name in shapes]
+    for number, call in enumerate(calls):
+        hold(rig, f"j{number}", task=call)
+    hold(rig, "a", task=Reason(Kind.KEY, "key1"), hold_ms=None)
 
-    assert rig.held_names() == HeldNames({ARGUMENTS: 25, "key key1": 1}, 0)
-    counts = rig.held_names(prefix=ARGUMENTS, limit=100).counts
-    assert counts == dict.fromkeys(shapes, 1)
-    after = rig.held_names(prefix=ARGUMENTS, cursor=f"{sorted(shapes)[22]}\1".encode())
-    assert list(after.counts) == sorted(shapes)[23:]
-    assert rig.held_names(prefix=ARGUMENTS, cursor=b"key ").counts == {}
+    assert rig.held_names() == HeldNames(
+        {Reason(Kind.CALL): 25, Reason(Kind.KEY, "key1"): 1}, 0
+    )
+    counts = rig.held_names(only=Kind.CALL, limit=100).counts
+    assert counts == dict.fromkeys(calls, 1)
+    calls.sort(key=lambda call: call.text)
+    cursor = f"{calls[22].text}\1".encode()
+    after = rig.held_names(only=Kind.CALL, cursor=cursor)
+    assert list(after.counts) == calls[23:]
+    assert rig.held_names(only=Kind.CALL, cursor=b"4:call:").counts == {}
 
 
 def test_what_is_held_is_counted_by_what_it_is_held_for(rig: Rig) -> None:
     assert rig.held_names() == HeldNames({}, 0)
-    hold(rig, "a", "b", "c", task="key key1", hold_ms=None)
+    hold(rig, "a", "b", "c", task=Reason(Kind.KEY, "key1"), hold_ms=None)
     hold(rig, "d", task="shop.new")
     hold(rig, "e", "f", task="shop.new.er")
     # Somebody else's.
     rig.client.zadd(rig.keys.held_tasks, {"lion": 0})
 
     assert rig.held_names() == HeldNames(
-        {"key key1": 3, "shop.new": 1, "shop.new.er": 2}, 0
+        {
+            Reason(Kind.KEY, "key1"): 3,
+            reason_of("shop.new"): 1,
+            reason_of("shop.new.er"): 2,
+        },
+        0,
     )
-    assert rig.held_names(limit=1) == HeldNames({"key key1": 3}, 4)
+    assert rig.held_names(limit=1) == HeldNames({Reason(Kind.KEY, "key1"): 3}, 4)
     rig.client.zrem(rig.keys.held_tasks, "lion")
 
 
@@ -326,7 +342,7 @@ def test_job_that_waits_for_its_key_does_not_keep_its_unique_key(
     if failures:
         rig.retry(rig.lease(), wait=0)
 
-    rig.hold(rig.lease(), task="key key1", hold_ms=None)
+    rig.hold(rig.lease(), task=Reason(Kind.KEY, "key1"), hold_ms=None)
 
     assert "unique" not in rig.state()
     assert rig.inspect("a").unique == ""
@@ -338,9 +354,9 @@ def test_job_that_waits_for_its_key_does_not_keep_its_unique_key(
 
 def test_job_has_its_unique_key_back_once_its_key_is_there(rig: Rig) -> None:
     rig.schedule({"a": 0}, unique="ek")
-    rig.hold(rig.lease(), task="key key1", hold_ms=None)
+    rig.hold(rig.lease(), task=Reason(Kind.KEY, "key1"), hold_ms=None)
 
-    assert rig.release("key key1") == Released(1, 0, b"")
+    assert rig.release(Reason(Kind.KEY, "key1")) == Released(1, 0, b"")
 
     assert rig.inspect("a").unique == "k"
     (kept,) = rig.schedule({"b": 0}, unique="ek")
@@ -355,12 +371,12 @@ def test_job_whose_unique_key_another_has_by_now_runs_without_it(
     rig: Rig, other: str, way: str
 ) -> None:
     rig.schedule({"a": 0}, unique="ek")
-    rig.hold(rig.lease(), task="key key1", hold_ms=None)
+    rig.hold(rig.lease(), task=Reason(Kind.KEY, "key1"), hold_ms=None)
     rig.schedule({"b": 0}, unique="ek")
     b = rig.lease() if other == "runs" else None
 
     if way == "release":
-        assert rig.release("key key1") == Released(1, 0, b"")
+        assert rig.release(Reason(Kind.KEY, "key1")) == Released(1, 0, b"")
     else:
         rig.reschedule("a", 0)
 
@@ -378,11 +394,11 @@ def test_job_that_is_run_now_has_its_unique_key_and_gives_it_up_again(
     rig: Rig,
 ) -> None:
     rig.schedule({"a": 0}, unique="ek")
-    rig.hold(rig.lease(), task="key key1", hold_ms=None)
+    rig.hold(rig.lease(), task=Reason(Kind.KEY, "key1"), hold_ms=None)
 
     rig.reschedule("a", 0)
     assert rig.state()["unique"] == {"k": "a"}
-    rig.hold(rig.lease(), task="key key1", hold_ms=None)
+    rig.hold(rig.lease(), task=Reason(Kind.KEY, "key1"), hold_ms=None)
 
     assert "unique" not in rig.state()
     rig.cancel("a")
@@ -396,20 +412,87 @@ def test_job_behind_one_that_waits_for_its_key_begins(rig: Rig) -> None:
     rig.schedule({"b": 0}, unique="ek", may_go_behind=True)
     assert names_of(rig.claim()) == []
 
-    rig.hold(a, task="key key1", hold_ms=None)
+    rig.hold(a, task=Reason(Kind.KEY, "key1"), hold_ms=None)
     rig.now = 5_000
 
     assert names_of(rig.claim()) == ["b"]
     assert rig.state()["unique"] == {"k": "b"}
 
 
-@pytest.mark.parametrize("task", ["shop.new", "paused shop.new"])
-def test_job_that_is_held_for_a_while_keeps_its_unique_key(rig: Rig, task: str) -> None:
+@pytest.mark.parametrize("task", ["shop.new", Reason(Kind.PAUSED, "shop.new")])
+def test_job_that_is_held_for_a_while_keeps_its_unique_key(
+    rig: Rig, task: str | Reason
+) -> None:
     rig.schedule({"a": 0}, unique="ek")
-    if task.startswith("paused"):
+    if isinstance(task, Reason):
         rig.pause("shop.new")
         rig.hold(rig.lease(), task=task, hold_ms=None)
     else:
         rig.hold(rig.lease(), task=task)
 
     assert rig.state()["unique"] == {"k": "a"}
+
+
+#: Names of tasks, limits and keys that look like parts of others, or like the end of one.
+NAMES = [
+    "",
+    "a",
+    "a b",
+    "a:b",
+    "a\0b",
+    "a\0",
+    "\0",
+    "1:a",
+    "4:task1:a",
+    "a0:",
+    "größe",
+    "key abcd",
+    "limit a b",
+    "batch ",
+    "moving a",
+    "6:moving",
+    "\U0001f600",
+    "x" * 255,
+]
+
+
+@pytest.mark.parametrize("kind", [Kind.TASK, Kind.CALL, Kind.FORMAT])
+def test_no_name_is_taken_for_another(rig: Rig, kind: Kind) -> None:
+    reasons = [Reason(kind, name) for name in NAMES]
+    for number, reason in enumerate(reasons):
+        hold(rig, f"j{number}", task=reason, hold_ms=None)
+    only = {"only": kind} if kind is Kind.CALL else {}
+
+    counts = rig.held_names(limit=100, **only).counts
+    assert counts == dict.fromkeys(reasons, 1)
+    for number, reason in enumerate(reasons):
+        assert rig.release(reason).released == 1
+        (job,) = rig.claim().jobs
+        assert name_in(job.payload) == f"j{number}"
+        rig.hold(job, task=reason, hold_ms=None)
+        assert rig.cancel(f"j{number}") == "cancelled"
+
+
+def test_task_of_any_name_is_paused_and_resumed(rig: Rig) -> None:
+    for name in NAMES[1:]:
+        rig.pause(name)
+    for number, name in enumerate(NAMES[1:]):
+        reason = Reason(Kind.PAUSED, name)
+        hold(rig, f"j{number}", task=reason, hold_ms=None)
+        assert rig.release("a").released == 0
+        assert rig.resume(name) == 1
+        # A worker finds out by itself.
+        assert rig.release("a").released == 1
+        (job,) = rig.claim().jobs
+        assert name_in(job.payload) == f"j{number}"
+        rig.acknowledge(job)
+
+
+def test_reason_is_read_as_it_was_written() -> None:
+    for name in NAMES:
+        reason = Reason(Kind.TASK, name)
+        assert Reason.of_text(reason.text.encode()) == reason
+        for key in NAMES:
+            reason = Reason(Kind.LIMIT, name, key)
+            assert Reason.of_text(reason.text.encode()) == reason
+    assert Reason.of_text(b"5:batch") == Reason(Kind.BATCH)

@@ -7,6 +7,7 @@ import pytest
 from django_delayq.delivery import limiting, looking, settling
 from django_delayq.delivery.claiming import Leased, Mode
 from django_delayq.delivery.rates import limit_text
+from django_delayq.delivery.reasons import Kind, Reason
 from tests.delivery.rig import LEASE, Rig, names_of
 from tests.delivery.test_limits import STRIPE, declare
 
@@ -103,10 +104,10 @@ def test_pause_of_a_task_holds_until_its_jobs_are_released(rig: Rig) -> None:
     rig.schedule({"b": 0, "a": 50})
     rig.now = 60
     rig.pause("shop.mail")
-    rig.hold(*rig.claim().jobs, task="paused shop.mail", hold_ms=None)
+    rig.hold(*rig.claim().jobs, task=Reason(Kind.PAUSED, "shop.mail"), hold_ms=None)
     rig.now = 800
     rig.resume("shop.mail")
-    rig.release("paused shop.mail")
+    rig.release(Reason(Kind.PAUSED, "shop.mail"))
 
     claimed = rig.claim()
 

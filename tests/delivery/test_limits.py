@@ -8,6 +8,7 @@ import pytest
 from django_delayq.delivery import limiting
 from django_delayq.delivery.claiming import Limited, Mode
 from django_delayq.delivery.rates import limit_text, numbers_of, read_rate
+from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.states import Change, State
 from tests.delivery.rig import LEASE, T0, Rig, name_in, names_of, token
 
@@ -158,7 +159,7 @@ def test_job_whose_limit_is_full_is_held_with_the_reason(rig: Rig) -> None:
     seen = rig.inspect("j2")
     assert seen.state is State.HELD
     assert json.loads(seen.error)["error"] == "limit stripe acct: 2 of 2"
-    assert rig.held_names().counts == {"limit stripe acct": 2}
+    assert rig.held_names().counts == {Reason(Kind.LIMIT, "stripe", "acct"): 2}
 
 
 @pytest.mark.parametrize("way", ["acknowledge", "retry", "snooze", "bury", "give_back"])
@@ -204,17 +205,17 @@ def test_job_that_gets_another_limit_frees_the_slot_of_its_old_one(rig: Rig) -> 
     rig.now = 5
     (a,) = rig.claim().jobs
 
-    rig.hold(a, task=limiting.held_name("new\0k"), hold_ms=None)
+    rig.hold(a, task=limiting.held_for("new\0k"), hold_ms=None)
 
     assert slots(rig) == 0
     assert rig.inspect("a").state is State.DUE
     a, b = rig.claim().jobs
     # A worker does not look again at a limit that one has just given.
     assert (name_in(a.payload), a.limit, b.limit) == ("a", "", "old\0k")
-    rig.hold(b, task=limiting.held_name("new\0k"), hold_ms=None)
+    rig.hold(b, task=limiting.held_for("new\0k"), hold_ms=None)
     (c,) = rig.claim().jobs
     assert (name_in(c.payload), c.limit) == ("c", "old\0k")
-    assert rig.held_names().counts == {"limit new k": 1}
+    assert rig.held_names().counts == {Reason(Kind.LIMIT, "new", "k"): 1}
     rig.retry(a, wait=1)
     rig.acknowledge(c)
     (b,) = rig.claim().jobs
@@ -224,6 +225,48 @@ def test_job_that_gets_another_limit_frees_the_slot_of_its_old_one(rig: Rig) -> 
     rig.now += 1
     assert rig.lease().limit == "new\0k"
     assert slots(rig) == 1
+
+
+#: Limits whose names and keys look like parts of others.
+LIMITS = [
+    "a\0",
+    "a\0b",
+    "a\0b c",
+    "a:\0b",
+    "a\0:b",
+    "1:a\0b",
+    "a\0001:b",
+    "größe\0ü",
+    "of schedule\0",
+    "of schedule\0the night",
+    "of schedule\0the night: b",
+    "of\0schedule the night",
+]
+
+
+def test_no_limit_is_taken_for_another(rig: Rig) -> None:
+    for name in {limit.partition("\0")[0] for limit in LIMITS}:
+        declare(rig, name, concurrency=1)
+    for number, limit in enumerate(LIMITS):
+        rig.schedule({f"{part}{number}": 0 for part in "abc"}, limit=limit)
+    jobs = {name_in(job.payload): job for job in rig.claim(50).jobs}
+    assert jobs.keys() == {f"a{number}" for number in range(len(LIMITS))}
+    assert rig.held_names(limit=50).counts == dict.fromkeys(
+        map(limiting.held_for, LIMITS), 2
+    )
+
+    # Nothing goes round while the limits are full.
+    for name in ("", "a", "of schedule"):
+        assert rig.run(limiting.loosen(rig.keys, name=name)).released == 0
+    for number in range(len(LIMITS)):
+        rig.acknowledge(jobs[f"a{number}"])
+        assert names_of(rig.claim(50)) == [f"b{number}"]
+    # The leases of the others are deleted.
+    rig.client.delete(rig.keys.leases)
+    rig.is_checked = False
+    loosen(rig)
+    found = names_of(rig.claim(50))
+    assert sorted(found) == sorted(f"c{number}" for number in range(len(LIMITS)))
 
 
 def test_held_jobs_of_another_key_and_without_a_limit_go_on(rig: Rig) -> None:

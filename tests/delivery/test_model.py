@@ -28,6 +28,7 @@ from django_delayq.delivery import (
 from django_delayq.delivery.claiming import LOOKS_A_LEASE, Claimed, Leased, Mode
 from django_delayq.delivery.limits import MAX_BATCH
 from django_delayq.delivery.rates import numbers_of
+from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.states import Change, State
 from django_delayq.delivery.storing import NewJob, Scheduled
 from django_delayq.wire.frame import FrameFormat
@@ -549,7 +550,9 @@ class QueueMachine(RuleBasedStateMachine):
             "S": lambda: self.rig.snooze(job, wait=wait),
             "B": lambda: self.rig.bury(job, followers=follow),
             "G": lambda: self.rig.give_back(job),
-            "H": lambda: self.rig.hold(job, task=f"paused {TASK}", hold_ms=None),
+            "H": lambda: self.rig.hold(
+                job, task=Reason(Kind.PAUSED, TASK), hold_ms=None
+            ),
             "N": lambda: self.rig.renew(job),
         }[way]
         assert call() == ([] if is_held else [0])
@@ -647,7 +650,7 @@ class QueueMachine(RuleBasedStateMachine):
     def resume_task(self) -> None:
         assert self.rig.resume(TASK) == self.is_task_paused
         self.task_paused_till = -math.inf
-        self.release(f"paused {TASK}", is_worker=False)
+        self.release(Reason(Kind.PAUSED, TASK), is_worker=False)
 
     @rule()
     def worker_looks_at_held_jobs(self) -> None:

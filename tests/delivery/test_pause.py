@@ -10,6 +10,7 @@ from django_delayq.delivery import pausing
 from django_delayq.delivery.claiming import Mode
 from django_delayq.delivery.holding import HeldNames, Released
 from django_delayq.delivery.pausing import MAX_PAUSED_TASKS, Pause, StoredPauses
+from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.states import State
 from tests.delivery.rig import LEASE, T0, Rig, names_of, token
 from tests.delivery.tour import hold_paused, mix
@@ -284,19 +285,21 @@ def test_jobs_of_a_paused_task_are_held_until_it_is_resumed(rig: Rig) -> None:
     rig.now = 4
     rig.pause("shop.mail")
     jobs = rig.claim().jobs
-    rig.hold(*jobs, task="paused shop.mail", hold_ms=None)
+    rig.hold(*jobs, task=Reason(Kind.PAUSED, "shop.mail"), hold_ms=None)
 
-    assert rig.held_names() == HeldNames({"paused shop.mail": 4}, 0)
+    assert rig.held_names() == HeldNames({Reason(Kind.PAUSED, "shop.mail"): 4}, 0)
     assert rig.inspect("a").state is State.HELD
     assert rig.schedule({"e": 0}, unique="ek")[0].holder == "d"
     # No worker releases it, however long that takes, even if it knows the task.
     rig.now = 10**9
     assert rig.release("shop.mail") == Released(0, 0, b"")
     rig.resume("shop.mail")
-    released = rig.release("paused shop.mail", is_worker=False, limit=2)
+    released = rig.release(Reason(Kind.PAUSED, "shop.mail"), is_worker=False, limit=2)
     assert released.released == 2
     rig.now += 1
-    rig.release("paused shop.mail", is_worker=False, cursor=released.cursor)
+    rig.release(
+        Reason(Kind.PAUSED, "shop.mail"), is_worker=False, cursor=released.cursor
+    )
     claimed = rig.claim()
     assert names_of(claimed) == ["a", "b", "c", "d"]
     assert [(job.attempts, job.kills) for job in claimed.jobs] == [(0, 0)] * 4
@@ -319,14 +322,14 @@ def test_release_for_another_reason_leaves_paused_jobs_alone(rig: Rig) -> None:
     hold_paused(rig, "a")
     rig.resume("shop.mail")
 
-    assert rig.release("key abcd", is_worker=False).released == 0
-    assert rig.release("paused shop.mail", is_worker=False).released == 1
+    assert rig.release(Reason(Kind.KEY, "abcd"), is_worker=False).released == 0
+    assert rig.release(Reason(Kind.PAUSED, "shop.mail"), is_worker=False).released == 1
 
 
 def test_release_for_a_paused_task_releases_nothing(rig: Rig) -> None:
     hold_paused(rig, "a")
 
-    assert rig.release("paused shop.mail", is_worker=False).released == 0
+    assert rig.release(Reason(Kind.PAUSED, "shop.mail"), is_worker=False).released == 0
 
 
 def test_job_whose_pause_ends_before_it_is_held_is_due_again(rig: Rig) -> None:
@@ -337,9 +340,9 @@ def test_job_whose_pause_ends_before_it_is_held_is_due_again(rig: Rig) -> None:
     rig.now = 10
 
     with rig.listening(rig.keys.channel) as heard:
-        rig.hold(b, task="paused shop.bill", hold_ms=None)
+        rig.hold(b, task=Reason(Kind.PAUSED, "shop.bill"), hold_ms=None)
         assert heard() == []
-        rig.hold(a, task="paused shop.mail", hold_ms=None)
+        rig.hold(a, task=Reason(Kind.PAUSED, "shop.mail"), hold_ms=None)
         # A worker that looked when the pause ended did not see the job.
         assert heard() == [10]
 
@@ -351,7 +354,7 @@ def test_release_that_is_no_workers_wakes_the_workers(rig: Rig) -> None:
     hold_paused(rig, "a")
     rig.resume("shop.mail")
     with rig.listening(rig.keys.channel) as heard:
-        rig.release("paused shop.mail", is_worker=False)
+        rig.release(Reason(Kind.PAUSED, "shop.mail"), is_worker=False)
         assert heard() == [0]
 
 
@@ -443,7 +446,7 @@ def test_what_no_script_of_ours_wrote_is_no_pause(rig: Rig, bytes_: bytes) -> No
         assert rig.pauses() == []
         claimed = rig.claim(1)
         assert len(claimed.jobs) == 1
-        rig.hold(*claimed.jobs, task="paused shop.mail", hold_ms=None)
+        rig.hold(*claimed.jobs, task=Reason(Kind.PAUSED, "shop.mail"), hold_ms=None)
         assert "held" not in rig.state()
         assert rig.resume("shop.mail") == 0
         assert rig.resume() == 0

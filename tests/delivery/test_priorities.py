@@ -9,6 +9,7 @@ import pytest
 from django_delayq.delivery import changing, tending, upgrading
 from django_delayq.delivery.claiming import Leased, Mode
 from django_delayq.delivery.holding import HELD_NAMES
+from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.states import Change, State
 from django_delayq.delivery.storing import tail_of
 from tests.delivery.rig import LEASE, Rig, name_in, names_of, payload, token
@@ -384,7 +385,7 @@ def test_paused_queue_and_paused_task_keep_the_order_of_priorities(ranked):
         ranked.schedule({name: 0}, priority=priority)
     (held,) = ranked.claim(1).jobs
     ranked.pause("shop.mail")
-    ranked.hold(held, task="paused shop.mail", hold_ms=None)
+    ranked.hold(held, task=Reason(Kind.PAUSED, "shop.mail"), hold_ms=None)
     ranked.pause()
     before = ranked.state()
 
@@ -394,7 +395,7 @@ def test_paused_queue_and_paused_task_keep_the_order_of_priorities(ranked):
 
     ranked.resume()
     ranked.resume("shop.mail")
-    ranked.release("paused shop.mail", is_worker=False)
+    ranked.release(Reason(Kind.PAUSED, "shop.mail"), is_worker=False)
     assert names_of(ranked.claim()) == ["held", "urgent", "usual", "low"]
 
 

@@ -21,8 +21,8 @@ from django_delayq.delivery import (
 )
 from django_delayq.delivery.claiming import Leased, Mode
 from django_delayq.delivery.ended import EndRecord
-from django_delayq.delivery.pausing import held_name
 from django_delayq.delivery.progress import JobProgress
+from django_delayq.delivery.reasons import Reason
 from django_delayq.delivery.settling import Done, Rejected
 from django_delayq.delivery.states import State
 from django_delayq.delivery.statistics import (
@@ -76,7 +76,7 @@ def hold_paused(rig: Rig, *names: str, task: str = "shop.mail") -> None:
     rig.schedule(dict.fromkeys(names, 0))
     rig.pause(task)
     jobs = rig.claim(len(names)).jobs
-    assert rig.hold(*jobs, task=held_name(task), hold_ms=None) == []
+    assert rig.hold(*jobs, task=Reason("paused", task), hold_ms=None) == []
 
 
 def follower(
@@ -444,7 +444,7 @@ def _(rig: Rig) -> Callable[[], object]:
 def _(rig: Rig) -> Callable[[], object]:
     hold_paused(rig, "a")
     rig.resume("shop.mail")
-    return lambda: rig.release("paused shop.mail", is_worker=False)
+    return lambda: rig.release(Reason("paused", "shop.mail"), is_worker=False)
 
 
 @stop("claim from a paused queue", drains=True)
@@ -558,7 +558,7 @@ def _(rig: Rig) -> Callable[[], object]:
 def _(rig: Rig) -> Callable[[], object]:
     rig.schedule({"a": 0})
     job = rig.lease()
-    name = limiting.held_name("stripe\0k")
+    name = limiting.held_for("stripe\0k")
     return lambda: rig.hold(job, task=name, hold_ms=None)
 
 

@@ -13,6 +13,7 @@ from django_delayq.calls.running import run
 from django_delayq.clients.clients import own_clients
 from django_delayq.conf import get_keyring, get_settings
 from django_delayq.delivery import holding
+from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.states import State
 from tests.polling import wait_until
 from tests.worker.project import tasks
@@ -82,9 +83,11 @@ def test_key_goes_out_of_use_while_workers_run_and_jobs_are_scheduled(
 
     keys_are(OLD)
     add(300)
-    name = f"key {get_keyring().ids[0]}"
+    reason = Reason(Kind.KEY, get_keyring().ids[0])
     new = start_worker(NEW)
-    wait_until(lambda: held_for(queue_name) == {name: 300}, description="it holds all")
+    wait_until(
+        lambda: held_for(queue_name) == {reason: 300}, description="it holds all"
+    )
     old = start_worker(OLD)
     add(200)
     keys_are(NEW, OLD)
@@ -128,7 +131,7 @@ def test_jobs_of_a_lost_key_wait_for_it_and_are_seen(
     worker = start_worker(NEW, **handler)
 
     wait_until(
-        lambda: held_for(queue_name) == {f"key {lost}": 20},
+        lambda: held_for(queue_name) == {Reason(Kind.KEY, lost): 20},
         description="all are held",
     )
     later = schedule(tasks.note.using(queue=queue_name), 0, "with the key that is here")

@@ -11,6 +11,7 @@ from redis.connection import AbstractConnection
 from django_delayq.calls.running import run
 from django_delayq.delivery import pausing
 from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.sharding import pin_shards
 from django_delayq.health import facts as asked
 from django_delayq.health import problems
@@ -414,9 +415,15 @@ def test_what_is_held_for_a_key_or_a_format_that_is_not_here_is_an_error(
     client: redis.Redis, queue_name: str, count: int
 ) -> None:
     keys = DeliveryKeys.of(queue_name)
-    names = ["key abcd", "key efgh", "format 1", "format 7", "shop.tasks.new"]
-    for name in names:
-        members = {f"{name}\0{n:016d}\0token{n}": 0 for n in range(count)}
+    reasons = [
+        Reason(Kind.KEY, "abcd"),
+        Reason(Kind.KEY, "efgh"),
+        Reason(Kind.FORMAT, "1"),
+        Reason(Kind.FORMAT, "7"),
+        Reason(Kind.TASK, "shop.tasks.new"),
+    ]
+    for reason in reasons:
+        members = {f"{reason.text}\0{n:016d}\0token{n}": 0 for n in range(count)}
         client.zadd(keys.held_tasks, members)
 
     found = find_server_problems(client, [queue_name], key_ids=["efgh"])
@@ -424,11 +431,11 @@ def test_what_is_held_for_a_key_or_a_format_that_is_not_here_is_an_error(
     told = {problem.message: problem for problem in found if "held" in problem.message}
     jobs = "1 job is held" if count == 1 else "3 jobs are held"
     assert list(told) == [
-        f"Queue {queue_name!r}: {jobs}, written in format '7', which this version does not read.",
         f"Queue {queue_name!r}: {jobs}, signed with the key 'abcd', which this project does not have.",
+        f"Queue {queue_name!r}: {jobs}, written in format '7', which this version does not read.",
     ]
     assert {problem.level for problem in told.values()} == {Level.ERROR}
-    assert "SECRET_KEY_FALLBACKS" in list(told.values())[1].hint
+    assert "SECRET_KEY_FALLBACKS" in next(iter(told.values())).hint
     # A caller that names no keys hears of no missing key.
     assert not any(
         "held" in problem.message

@@ -13,7 +13,7 @@ from django_delayq.delivery import claiming, holding, looking, settling
 from django_delayq.delivery.claiming import Claimed, Leased, Mode
 from django_delayq.delivery.holding import Held
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.pausing import held_name
+from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.settling import Done, Failed, Rejected
 from django_delayq.delivery.states import State
 from django_delayq.jobs import envelope as envelopes
@@ -76,9 +76,9 @@ class Hand:
 
     def hold_paused(self, jobs: Sequence[Leased], task: str) -> None:
         """Hold jobs of a paused task, as a worker does that has claimed them."""
-        name = held_name(task)
+        reason = Reason(Kind.PAUSED, task)
         held = [
-            Held(job.token, job.fence, name, f"task {task} is paused", None)
+            Held(job.token, job.fence, reason, f"task {task} is paused", None)
             for job in jobs
         ]
         assert self.run(holding.hold(self.keys, held)) == []

@@ -9,7 +9,6 @@ import pytest
 from django_delayq import (
     EncodeError,
     InvalidArguments,
-    InvalidTask,
     aschedule_many,
     delayed_task,
     schedule_many,
@@ -129,17 +128,3 @@ def test_unique_key_of_huge_arguments_is_short(queue: str, task: Any) -> None:
 def test_unique_key_of_a_function_is_limited(queue: str) -> None:
     with pytest.raises(InvalidArguments, match=r"returned a key of 1,025 bytes"):
         long_key.using(queue=queue, unique=lambda n: "k" * 1_025).prepare(LATER, 1)
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["key Ab3d", "format 2", "paused shop.tasks.add", "codec other than json"],
-)
-def test_name_that_would_be_taken_for_why_a_job_is_held_is_refused(name: str) -> None:
-    with pytest.raises(
-        InvalidTask,
-        match="jobs that are held for a key, a format, a codec, a limit, a batch or",
-    ):
-
-        @delayed_task(name=name)
-        def never() -> None: ...

@@ -23,6 +23,7 @@ from django_delayq import (
 from django_delayq.calls.steps import perform
 from django_delayq.delivery import holding, upgrading
 from django_delayq.delivery.holding import Held
+from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.states import State
 from django_delayq.delivery.upgrading import Step
 from django_delayq.exceptions import EncodeError, MaybeScheduled
@@ -413,7 +414,7 @@ def test_what_was_held_for_its_format_is_released_by_the_command(
     put(2)
     job = schedule(on(queue), 0, 1, 2)
     leased = hand.take()
-    held = Held(leased.token, leased.fence, "format 2", "no", None)
+    held = Held(leased.token, leased.fence, Reason(Kind.FORMAT, "2"), "no", None)
     assert hand.run(holding.hold(hand.keys, [held])) == []
 
     assert "1 no longer held" in command(queue, "--format", "1")

@@ -192,11 +192,11 @@ def test_past_end_of_a_pause_leaves_the_pause_that_is_there(queue: str) -> None:
 
 
 def test_task_whose_jobs_cannot_be_held_cannot_be_paused(queue: str) -> None:
-    longest = delayed_task(name="x" * 248)(lambda: None)
-    longer = delayed_task(name="y" * 249)(lambda: None)
+    longest = delayed_task(name="x" * 255)(lambda: None)
+    longer = delayed_task(name="y" * 256)(lambda: None)
 
     pause(queue, task=longest)
-    with pytest.raises(InvalidTask, match="a name may have 248 bytes"):
+    with pytest.raises(InvalidTask, match="a name may have 255 bytes"):
         pause(queue, task=longer)
 
     assert [each.task for each in paused()] == [longest.name]

@@ -15,6 +15,7 @@ from django_delayq.calls.running import run
 from django_delayq.conf import get_keyring
 from django_delayq.delivery import claiming, holding, looking, storing, upgrading
 from django_delayq.delivery.holding import Held
+from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.states import State
 from django_delayq.management import progress
 from django_delayq.repair import resigning
@@ -313,12 +314,12 @@ def test_what_is_held_for_the_old_key_runs_with_the_new_one_alone(
     keys_are(OLD)
     for n in range(3):
         schedule(on(queue), 0, n, 1)
-    name = f"key {get_keyring().ids[0]}"
+    reason = Reason(Kind.KEY, get_keyring().ids[0])
     leased = [hand.take() for _ in range(3)]
     keys_are(NEW)
-    held = [Held(job.token, job.fence, name, "", None) for job in leased]
+    held = [Held(job.token, job.fence, reason, "", None) for job in leased]
     hand.run(holding.hold(hand.keys, held[:2]))
-    assert hand.run(holding.held_names(hand.keys)).counts == {name: 2}
+    assert hand.run(holding.held_names(hand.keys)).counts == {reason: 2}
     keys_are(NEW, OLD)
 
     assert resign(hand, queue) == Tally(signed=3, released=2)

@@ -17,6 +17,7 @@ from django_delayq.calls.running import run
 from django_delayq.calls.script import load_script
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import limiting, looking, pausing, upgrading
+from django_delayq.delivery.reasons import Reason
 from django_delayq.delivery.states import State
 from django_delayq.repair import exports, moving, pages
 from django_delayq.repair.calls import PACKAGES
@@ -141,7 +142,9 @@ def populate(rig: Rig, seed: int) -> list[str]:
         lambda: settle(lambda *jobs: rig.bury(*jobs, state=State.QUARANTINED)),
         lambda: settle(rig.give_back),
         lambda: settle(rig.hold),
-        lambda: settle(lambda *jobs: rig.hold(*jobs, task="key abcd", hold_ms=None)),
+        lambda: settle(
+            lambda *jobs: rig.hold(*jobs, task=Reason("key", "abcd"), hold_ms=None)
+        ),
         lambda: settle(rig.acknowledge),
         lambda: settle(lambda *jobs: None),
         lambda: rig.transfer(),
@@ -318,7 +321,7 @@ def test_what_is_on_its_way_is_seen_but_neither_runs_nor_changes(rig: Rig) -> No
 
     assert names_of(rig.claim()) == []
     assert rig.inspect("a").state is State.HELD
-    assert rig.held_names().counts == {f"moving {RUN}": 1}
+    assert rig.held_names().counts == {Reason("moving", RUN): 1}
     assert rig.cancel("a") is State.HELD
     assert rig.reschedule("a", 5)[0] is State.HELD
     assert rig.release("shop.new").released == 0
@@ -603,7 +606,7 @@ def test_a_job_that_has_given_its_unique_key_up_has_it_there_if_it_is_free(
     rig: Rig, other: Rig, is_taken: bool
 ) -> None:
     rig.schedule({"a": 0}, unique="ekey")
-    rig.hold(rig.lease(), task="key key1", hold_ms=None)
+    rig.hold(rig.lease(), task=Reason("key", "key1"), hold_ms=None)
     if is_taken:
         other.schedule({"b": 0}, unique="ekey")
 

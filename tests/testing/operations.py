@@ -44,8 +44,8 @@ from django_delayq.delivery.ended import EndRecord
 from django_delayq.delivery.following import Following
 from django_delayq.delivery.holding import Held
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.pausing import held_name
 from django_delayq.delivery.progress import JobProgress
+from django_delayq.delivery.reasons import Reason
 from django_delayq.delivery.searching import PLACES, Window
 from django_delayq.delivery.settling import Done, Failed, Rejected
 from django_delayq.delivery.states import State
@@ -77,6 +77,10 @@ LAYERS = ("delivery", "repair", "queues", "wire")
 NAMES = "abcdefghijkl"
 OWNERS = (b"owner--1", b"owner--2", b"idle----")
 TASKS = ("shop.mail", "shop.new")
+REASONS = (
+    *(Reason("task", task) for task in TASKS),
+    Reason("paused", TASKS[0]),
+)
 LIMITS = ("stripe\0k", "stripe\0l", "mail\0")
 BATCHES = "BC"
 SCHEDULES = ("hourly", "daily")
@@ -437,7 +441,7 @@ def _(world: World) -> Any:
         Held(
             lease.token,
             lease.fence,
-            random.choice((*TASKS, held_name(TASKS[0]), limiting.held_name(LIMITS[0]))),
+            random.choice((*REASONS, limiting.held_for(LIMITS[0]))),
             "no such task.",
             random.choice((None, 50, 900_000)),
         )
@@ -451,10 +455,10 @@ def _(world: World) -> Any:
 @op(holding.release)
 def _(world: World) -> Any:
     random = world.random
-    names = random.sample((*TASKS, held_name(TASKS[0]), "key x", ""), 2)
+    reasons = (*REASONS, Reason("key", "x"), Reason("task"))
     return holding.release(
         world.keys,
-        names,
+        random.sample(reasons, 2),
         limit=random.choice((1, 100)),
         name_limit=random.choice((1, 100)),
         is_worker=random.random() < 0.7,

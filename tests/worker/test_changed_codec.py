@@ -7,6 +7,7 @@ from django_delayq.calls.running import run
 from django_delayq.codecs import get_codec
 from django_delayq.conf import Backoff, get_keyring, get_settings
 from django_delayq.delivery import holding
+from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.states import State
 from django_delayq.health import problems
 from django_delayq.jobs import registry
@@ -128,7 +129,7 @@ def test_job_whose_text_only_its_codec_reads_is_held_until_that_is_back(
 
     held = run(client, holding.held_names(keys))
 
-    assert held.counts == {"codec other than StringCodec": 1}
+    assert held.counts == {Reason(Kind.CODEC, "StringCodec"): 1}
     assert (job.attempts, job.kills) == (0, 0)
     (line,) = [
         each.getMessage()
@@ -145,7 +146,7 @@ def test_job_whose_text_only_its_codec_reads_is_held_until_that_is_back(
     wait_until(
         lambda: (
             run(client, holding.held_names(keys)).counts
-            == {"codec other than Kryo5Codec": 1}
+            == {Reason(Kind.CODEC, "Kryo5Codec"): 1}
         ),
         description="it is held for the other",
     )
@@ -193,7 +194,7 @@ def test_job_in_another_codec_that_lacks_its_key_is_held_for_that(
     worker = work()
     wait_until(lambda: job.refresh() is State.HELD, description="it is held")
     keys = get_settings().queue(queue_name).keys
-    assert run(client, holding.held_names(keys)).counts == {f"key {old}": 1}
+    assert run(client, holding.held_names(keys)).counts == {Reason(Kind.KEY, old): 1}
     worker.stop()
 
     configure(WAYS["text"])

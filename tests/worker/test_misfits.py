@@ -8,7 +8,6 @@ import pytest
 from django_delayq import (
     Batch,
     InvalidArguments,
-    InvalidTask,
     State,
     delayed_task,
     get_job,
@@ -18,7 +17,8 @@ from django_delayq import (
 )
 from django_delayq.clients.clients import own_clients
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery.holding import ARGUMENTS, MAX_HELD_CALL, Shape
+from django_delayq.delivery.holding import MAX_HELD_CALL, Shape
+from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.jobs import registry
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.options import TaskOptions
@@ -304,21 +304,20 @@ def _is_finished(result: Any) -> bool:
     "name",
     [
         "shop.tasks.charge",
-        "key abcd",
-        ARGUMENTS,
-        ARGUMENTS + "[]",
-        ARGUMENTS + "[1,2]",
-        ARGUMENTS + '["a","b"]',
-        ARGUMENTS + '{"a":1}',
-        ARGUMENTS + "[" * 5_000,
-        ARGUMENTS + '["t.x",' + "[" * 5_000,
-        ARGUMENTS + '["t.x",99999999999999999999]',
-        ARGUMENTS + '["t.x",10001]',
-        ARGUMENTS + '["t.x",-1]',
-        ARGUMENTS + '["t.x",1.5]',
-        ARGUMENTS + '["t.x",true]',
-        ARGUMENTS + '["t.x",1,null]',
-        ARGUMENTS + '["t.x",1,2]',
+        "",
+        "[]",
+        "[1,2]",
+        '["a","b"]',
+        '{"a":1}',
+        "[" * 5_000,
+        '["t.x",' + "[" * 5_000,
+        '["t.x",99999999999999999999]',
+        '["t.x",10001]',
+        '["t.x",-1]',
+        '["t.x",1.5]',
+        '["t.x",true]',
+        '["t.x",1,null]',
+        '["t.x",1,2]',
     ],
 )
 def test_name_that_nobody_of_us_has_written_is_no_shape(name: str) -> None:
@@ -333,9 +332,9 @@ def test_name_with_a_count_beyond_any_call_stops_no_worker(
         deploy(charge, older)
         q.run_due()
         deploy(charge, charge.function)
-        name = f'{ARGUMENTS}["{charge.name}",99999999999999999999]'
+        call = f'["{charge.name}",99999999999999999999]'
         keys = QueueSettings(name="default").keys
-        member = "\0".join((name, "0", "x"))
+        member = "\0".join((Reason(Kind.CALL, call).text, "0", "x"))
         own_clients.of_thread().zadd(keys.held_tasks, {member: 0})
 
         q.advance(minutes=1)
@@ -370,7 +369,7 @@ def test_worker_finds_the_calls_that_fit_behind_many_that_do_not(
     names.append(Shape(charge.name, 1, ()).held_name)
     rig.schedule({f"j{number}": 0 for number in range(len(names))})
     for job, name in zip(rig.claim(len(names)).jobs, names, strict=True):
-        rig.hold(job, task=name, hold_ms=None)
+        rig.hold(job, task=Reason(Kind.CALL, name), hold_ms=None)
     looking = held.HeldJobs(client, QueueSettings(name=queue_name), Pauses(queue_name))
 
     assert not looking.turn(0, 10)
@@ -384,13 +383,42 @@ def test_shape_is_read_as_it_was_written() -> None:
     assert "\0" not in shape.held_name
 
 
-def test_task_cannot_have_a_name_that_jobs_are_held_under() -> None:
-    with pytest.raises(InvalidTask, match="give another name"):
-        delayed_task(name=f"{ARGUMENTS}x")(lambda: None)
-
-
 def test_call_that_fits_is_held_under_no_name() -> None:
     task = TaskDefinition(charge.function, "x", TaskOptions())
 
     assert task.fits(range(2), {})
     assert not task.fits(range(3), {})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "key abcd",
+        "limit of-key k",
+        "moving 1",
+        "batch x",
+        "4:task1:a",
+        "grö ße:\0x",
+    ],
+)
+def test_task_of_any_name_is_held_and_paused(
+    monkeypatch: pytest.MonkeyPatch, ran: list[Any], name: str
+) -> None:
+    task = delayed_task(name=name)(lambda: RAN.append((name,)))
+    with frozen_queue() as q:
+        job = task.schedule(0)
+        monkeypatch.delitem(registry._tasks, name)
+        (unknown,) = q.run_due()
+        assert unknown.outcome == "held"
+
+        monkeypatch.setitem(registry._tasks, name, task)
+        pause("default", task=name)
+        (paused,) = q.advance(minutes=1)
+        assert paused.outcome == "held"
+        assert q.advance(minutes=1) == []
+        assert job.refresh() is State.HELD
+
+        resume("default", task=name)
+        (done,) = q.advance(minutes=1)
+
+    assert (done.outcome, ran) == ("succeeded", [(name,)])

@@ -1277,6 +1277,20 @@ def test_every_missed_moment_runs_and_none_beside_another_if_all_are_caught_up_w
     assert moments[::2] == list(range(moments[0], moments[-1] + 1, 1000))
 
 
+def test_slot_whose_lease_was_deleted_stops_no_schedule_without_overlap(
+    work, records, client, queue_name
+):
+    name = "every second: für 2"
+    make(queue_name, every(1), name=name, overlap=False, catch_up="all")
+    keys = keys_of(queue_name)
+    client.zadd(keys.slots, {f"{definitions.OWN_LIMIT}\0{name}\0{'t' * 22}": 0})
+
+    work()
+
+    wait_until(lambda: records.count("run") >= 3, description="it runs")
+    assert client.zcard(keys.slots) <= 1
+
+
 def test_queue_of_java_gets_the_jobs_of_schedules(configure, work, records, queue_name):
     configure({"REDISSON": "3.52.0", "CODEC": "StringCodec"})
     make(queue_name, every(1))

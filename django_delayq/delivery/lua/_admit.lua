@@ -66,7 +66,7 @@ for _, job in ipairs(leased) do
     end
     if why then
       job.name = limited.held_under(limit)
-      job.why = job.name .. ': ' .. why
+      job.why = string.format('limit %s: %s', limit:gsub('%z$', ''):gsub('%z', ' '), why)
     end
     if why and drops then
       cancelled[#cancelled + 1] = job

@@ -2,7 +2,7 @@
 -- docs/internals.md, "Batches".
 --
 -- Needs _clock, _job, _held. The id of a batch is the token of its callback. Each job of a batch has that in its tail, until
--- it ends. The callback is held under the name 'batch ' and the id. The hash of batches has up to three fields for each
+-- it ends. The callback is held for the batch. The hash of batches has up to three fields for each
 -- id: how many jobs of it have not ended, and one more while it is open; THEN and the id: when the callback starts after
 -- that, as a wait; OPEN and the id while more jobs may come.
 
@@ -10,7 +10,7 @@ local THEN = 'then:'
 local OPEN = 'open:'
 
 local function name_of_batch(batch)
-  return 'batch ' .. batch
+  return reason_of('batch', batch)
 end
 
 -- To be called before the first write.

@@ -77,10 +77,9 @@ local function of_limits()
     return math.max(number, now_us)
   end
 
-  -- The name that a limit holds jobs under.
+  -- What a limit holds jobs for.
   local function held_under(limit)
-    local name, key = limit:match('^(%Z*)%z?(.*)$')
-    return 'limit ' .. name .. (key ~= '' and ' ' .. key:gsub('%z', ' ') or '')
+    return reason_of('limit', limit:match('^(%Z*)%z?(.*)$'))
   end
 
   local function count_slots(limit)
@@ -218,12 +217,10 @@ local function add_if_limited(jobs, token, job)
   if tail ~= '' and limit_of(tail) then jobs[#jobs + 1] = { token = token, tail = tail } end
 end
 
--- The limit that a name of held jobs stands for, as tails have it; nil if it is none.
-local function limit_named(name)
-  local limit = name:match('^limit (.*)$')
-  if not limit then return nil end
-  local found, parts = limit:gsub(' ', '\0', 1)
-  return parts > 0 and found or found .. '\0'
+-- The limit that jobs are held for, as tails have it; nil if it is something else.
+local function limit_named(reason)
+  local name, key = named('limit', reason)
+  return name and name .. '\0' .. key
 end
 
 -- The tail of a job that gets a limit now.

@@ -26,8 +26,3 @@ local function read_paused_tasks(text, now_ms)
   end
   return tasks, count
 end
-
--- The task for whose pause a job is held, from the name that it is held under; nil: it is held for something else.
-local function paused_task_named(name)
-  return name:match('^paused (.*)$')
-end

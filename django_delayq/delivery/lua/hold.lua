@@ -9,9 +9,8 @@
 --          unique, slots?limits, paces?limits
 -- Where    slots, paces: only if the queue, or one of its jobs, has a limit
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  and on, five a job: token; fencing token; name of the task or the key, or 'paused ' and the name of a task,
---          or 'limit ' and a limit and its key;
---          why it is held; for how long (ms), empty: as long as it takes
+-- ARGV[2]  and on, five a job: token; fencing token; what it is held for, see _held.lua; why, for people; for how
+--          long (ms), empty: as long as it takes
 -- Returns  indexes of the jobs whose lease was lost; nothing was changed for those
 
 local now_ms = math.floor(read_clock(ARGV[1]) / 1000)
@@ -23,22 +22,20 @@ check_sets(keys.held, keys.held_tasks, keys.retries, keys.returned)
 local is_ranked, waits = has_ranks(), {}
 local is_due, is_any_due, given, unclaimed, paused = {}, false, {}, {}, nil
 for _, job in ipairs(jobs) do
-  -- What is held for a limited time is held for its task, whatever name that has.
-  local name = ARGV[job.at + 4] == '' and ARGV[job.at + 2] or ''
-  local key, task = key_named(name), paused_task_named(name)
+  local reason = ARGV[job.at + 2]
+  local key, task, limit = named('key', reason), named('paused', reason), limit_named(reason)
   local found = key and key_of(redis.call('HGET', keys.payloads, job.token))
   if task then paused = paused or read_paused_tasks(redis.call('HGET', keys.control, 'paused_tasks'), now_ms) end
-  local limit = limit_named(name)
   given[job.token] = limit
   is_due[job.token] = found and found ~= key or task and not paused[task] or limit
   is_any_due = is_any_due or is_due[job.token]
-  unclaimed[job.token] = name ~= '' and not task and not is_due[job.token]
+  unclaimed[job.token] = ARGV[job.at + 4] == '' and not task and not is_due[job.token]
 end
 check_hashes(keys.unique)
 if keys.slots then free_slots(jobs, now_ms) end
 redis.call('ZREM', keys.leases, unpack(tokens_of(jobs)))
 for i, job in ipairs(jobs) do
-  local name, hold_ms, since_ms = ARGV[job.at + 2], tonumber(ARGV[job.at + 4]), held_since(before[i])
+  local reason, hold_ms, since_ms = ARGV[job.at + 2], tonumber(ARGV[job.at + 4]), held_since(before[i])
   if given[job.token] then job.tail = with_limit(job.tail, given[job.token]) end
   if unclaimed[job.token] then
     release_unique(keys.unique, job.tail, job.token)
@@ -53,8 +50,8 @@ for i, job in ipairs(jobs) do
     waits[#waits + 1] = job
   else
     redis.call('ZADD', keys.held, hold_ms and since_ms + hold_ms or now_ms + FOR_EVER, job.token)
-    redis.call('ZADD', keys.held_tasks, 0, held_member(name, job.start, job.tail, job.token))
-    redis.call('HSET', keys.errors, job.token, held_error(name, ARGV[job.at + 3], now_ms, since_ms))
+    redis.call('ZADD', keys.held_tasks, 0, held_member(reason, job.start, job.tail, job.token))
+    redis.call('HSET', keys.errors, job.token, held_error(reason, ARGV[job.at + 3], now_ms, since_ms))
   end
 end
 add_ranks(waits, is_ranked, function(job) return math.min(job.start, now_ms) end)

@@ -14,9 +14,9 @@ local now_ms, only, cursor = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2], AR
 local names_left, most = tonumber(ARGV[4]), tonumber(ARGV[5])
 local limited, count = of_limits(), 0
 limited.check()
--- No name has a space, which parts it from its key; '!' comes behind the space.
-local first, last = 'limit ', 'limit!'
-if only ~= '' then first, last = 'limit ' .. only .. '\0', 'limit ' .. only .. '!' end
+local first = only == '' and reason_of('limit') or reason_of('limit', only)
+-- A length comes next, and ':' is behind all digits.
+local last = first .. ':'
 if cursor == '' then cursor = first end
 
 while names_left > 0 and count < most do

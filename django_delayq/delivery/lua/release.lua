@@ -12,7 +12,7 @@
 --          into quarantine, and release all that a pause held which has ended
 -- ARGV[4]  most names of tasks to look at
 -- ARGV[5]  where to go on among the names, as the last call returned it; empty: at the first
--- ARGV[6]  and on: names of the tasks that the caller knows, or other names that jobs are held under
+-- ARGV[6]  and on: what the caller knows of the tasks and keys that jobs are held for, see _held.lua
 -- Returns  released; put into quarantine; where to go on among the names, empty at their end; four elements for each that
 --          went into quarantine: token, 'quarantined', the task that its payload names, or empty, and why
 
@@ -22,9 +22,9 @@ local known = {}
 for i = 6, #ARGV do known[ARGV[i]] = true end
 
 local paused
-local function may_run(name)
-  local task = paused_task_named(name)
-  if not task or not is_worker and not known[name] then return known[name] end
+local function may_run(reason)
+  local task = named('paused', reason)
+  if not task or not is_worker and not known[reason] then return known[reason] end
   paused = paused or read_paused_tasks(redis.call('HGET', keys.control, 'paused_tasks'), now_ms)
   return not paused[task]
 end
@@ -56,17 +56,14 @@ while names_left > 0 and #freed < limit do
     cursor = ''
     break
   end
-  local name = split_member(member)
+  local name, _, kind = split_member(member)
   if not name then
     -- No script of ours has written it.
     members[#members + 1] = member
     cursor = member .. '\0'
-  elseif name:sub(1, 6) == 'limit ' then
-    -- loosen.lua lets these go on.
-    cursor = 'limit!'
-  elseif name:sub(1, 6) == 'batch ' then
-    -- The last job of the batch does.
-    cursor = 'batch!'
+  elseif kind == 'limit' or kind == 'batch' then
+    -- loosen.lua lets these go on, and the last job of the batch. Behind all digits, with which a length begins.
+    cursor = reason_of(kind) .. ':'
   elseif may_run(name) then
     local room = limit - #freed
     local page = redis.call('ZRANGEBYLEX', keys.held_tasks, '[' .. cursor, '(' .. name .. '\1', 'LIMIT', 0, room)

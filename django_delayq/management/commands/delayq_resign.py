@@ -15,10 +15,10 @@ from django_delayq.calls.running import run
 from django_delayq.clients.clients import own_clients
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import upgrading
-from django_delayq.delivery.holding import OTHER_CODEC
 from django_delayq.delivery.upgrading import ENROLLED_MS, FormatSet
 from django_delayq.exceptions import DelayqError
 from django_delayq.faults import describe_fault
+from django_delayq.jobs.envelope import OTHER_CODEC
 from django_delayq.management.help import CommandWithExamples
 from django_delayq.management.progress import ProgressLine
 from django_delayq.repair.resigning import FormatChange, Resigning, Tally

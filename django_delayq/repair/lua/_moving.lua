@@ -1,7 +1,7 @@
 -- Prelude: jobs that move to another server. docs/internals.md, "Moving".
 --
--- Needs _clock, _count, _window, _frame, _list, _job, _held. A job on its way is held under the name 'moving ' and the id of
--- the run. Two keys say the rest: `moving` is a set of tokens, by the page that they are in; `moving_from` says for each
+-- Needs _clock, _count, _window, _frame, _list, _job, _held. A job on its way is held for its
+-- run. Two keys say the rest: `moving` is a set of tokens, by the page that they are in; `moving_from` says for each
 -- where the job was:
 --   a letter | its score there, decimal | '\0' | its error, or nothing
 -- w a frame or the destination queue, a job of ours before its first attempt; f, m, l of somebody else: a frame, a member

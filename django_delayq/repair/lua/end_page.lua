@@ -28,7 +28,7 @@ local members, gone, ours, histories = {}, {}, {}, {}
 for i, job in ipairs(jobs) do
   local _, _, start, _, _, tail = read_header(job.header)
   gone[i], histories[i] = job.token, HISTORY .. job.token
-  members[i] = held_member('moving ' .. run, start or 0, tail or '', job.token)
+  members[i] = held_member(reason_of('moving', run), start or 0, tail or '', job.token)
   if is_moved and not is_foreign_place(job.place) then
     ours[#ours + 1] = job.token
     release_unique(keys.unique, tail, job.token)

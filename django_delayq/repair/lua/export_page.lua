@@ -108,7 +108,7 @@ local function look_at_token(token, score)
   local header = redis.call('HGET', keys.headers, token) or ''
   local attempts, kills, start, _, owner, tail, was_spared = read_header(header)
   local name = source == 'held' and read_held(failure)
-  if name and (name:sub(1, 6) == 'batch ' or name:sub(1, 7) == 'moving ') then return false end
+  if name and (named('batch', name) or named('moving', name)) then return false end
   if start then
     if source ~= 'dead' and source ~= 'quarantine' and stays(tail) then return false end
     local first, ahead = run_of(tail)
@@ -181,7 +181,7 @@ check_hashes(keys.headers, keys.payloads, keys.errors, keys.locators, keys.notes
 check_sets(keys.held, keys.held_tasks, keys.ranked, keys.moving, keys.slots)
 -- Removals first, which a full server does not refuse.
 local tokens, held, tasks, headers, payloads, errors, pages, origins = {}, {}, {}, {}, {}, {}, {}, {}
-local name, why = 'moving ' .. run, nil
+local name, why = reason_of('moving', run), nil
 why = held_error(name, WHY_MOVING, now_ms)
 for i, job in ipairs(jobs) do
   local _, _, start, _, _, tail = read_header(job.header)
