@@ -105,9 +105,7 @@ def measure(
     with override_settings(DELAYQ=told):
         from benchmarks.tasks import noop_flat
         from django_delayq import schedule, schedule_many
-        from django_delayq.jobs import formats
 
-        formats.forget()
         tasks = [noop_flat.using(queue=name) for name in names]
         figures: dict[str, float] = {}
 

@@ -13,7 +13,6 @@ from typing import Any
 import redis
 
 from benchmarks import bench, rates
-from benchmarks.priorities import raise_format
 
 #: Bars: the rate of a drain with limits over that without; how far off a rate may be.
 SHARE = 0.4
@@ -46,7 +45,6 @@ def _drain(client: redis.Redis, rounds: int) -> None:
     ]
     for number in range(rounds):
         for found, task in ways if number % 2 else reversed(ways):
-            raise_format(client, queue)
             found.append(rates.drain(client, task))
             bench.delete_queue(client, queue)
     ratios = [one / other for one, other in zip(keyed, plain, strict=True)]
@@ -71,7 +69,6 @@ def _pace(client: redis.Redis, workers: int, seconds: float) -> None:
     task = tasks.noop_flat
     queue = task.options.queue
     keys = DeliveryKeys.of(queue)
-    raise_format(client, queue)
     set_limit(queue, rate=f"{PER_SECOND}/s")
     jobs = int(PER_SECOND * (seconds + 15))
     schedule_many(task.prepare(0, i) for i in range(jobs))

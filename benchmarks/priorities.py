@@ -44,7 +44,6 @@ def _urgent(client: redis.Redis, marks: Path, jobs: int) -> None:
     from django_delayq import schedule_many
 
     queue = tasks.noop_flat.options.queue
-    raise_format(client, queue)
     low = tasks.noop_flat.using(priority=-5)
     schedule_many(low.prepare(0, i) for i in range(jobs))
     delays_ms: list[float] = []
@@ -80,19 +79,6 @@ def _left(client: redis.Redis, queue: str) -> int:
     return int(client.zcard(QueueKeys.of(queue).timeout_set))
 
 
-def raise_format(client: redis.Redis, queue: str) -> None:
-    """Put a queue into the format that has priorities, as its worker does within a minute."""
-    from django_delayq.calls.running import run
-    from django_delayq.delivery import upgrading
-    from django_delayq.delivery.keys import DeliveryKeys
-    from django_delayq.jobs import formats
-    from django_delayq.wire import signing
-
-    step = upgrading.Step.BEGIN
-    run(client, upgrading.set_format(DeliveryKeys.of(queue), signing.FORMAT, step))
-    formats.forget()
-
-
 def _drain(client: redis.Redis, rounds: int) -> None:
     from benchmarks import tasks
 
@@ -107,7 +93,6 @@ def _drain(client: redis.Redis, rounds: int) -> None:
     ]
     for number in range(rounds):
         for found, task in ways if number % 2 else reversed(ways):
-            raise_format(client, queue)
             found.append(rates.drain(client, task))
             bench.delete_queue(client, queue)
     rows = [

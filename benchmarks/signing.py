@@ -26,7 +26,7 @@ def main() -> None:
     options = parser.parse_args()
     keyring = Keyring(["the secret of a benchmark"])
     key, token = b"the key of a benchmark, 32 bytes", TOKEN.encode()
-    signer = keyring.signers[1]
+    signer = keyring.signer
     payloads: list[tuple[int, int]] = []
     calls: dict[Name, Callable[[], object]] = {}
     for size in (1, 120, 1_000):
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def _sign(keyring: Keyring, body: bytes) -> Callable[[], object]:
-    return lambda: keyring.signers[1].sign(QUEUE, TOKEN, body)
+    return lambda: keyring.signer.sign(QUEUE, TOKEN, body)
 
 
 def _check(keyring: Keyring, signature: str, body: bytes) -> Callable[[], object]:

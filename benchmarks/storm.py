@@ -18,7 +18,6 @@ from typing import Any
 import redis
 
 from benchmarks import bench
-from benchmarks.priorities import raise_format
 from tests.servers import available_kinds
 
 JOBS = 100_000
@@ -93,8 +92,6 @@ def _measure(
 
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "worker.log"
-        for name in (queue, other):
-            raise_format(client, name)
         if limit:
             set_limit(queue, **limit)
         at = datetime.now(UTC) + timedelta(seconds=BEFORE_S)

@@ -62,7 +62,7 @@ class DecodeError(DelayqError, ValueError):
 class NotSigned(DecodeError):
     """Raised when a payload looks like a job that this project has not signed.
 
-    ``missing`` names what this process lacks to check it: ``key Ab3d``, ``format 2`` or ``codec other than
+    ``missing`` names what this process lacks to check it: ``key Ab3d``, ``format 3`` or ``codec other than
     StringCodec``; else it is empty.
     """
 

@@ -28,7 +28,7 @@ def sealed(
     body: bytes, queue: str, token: str, *, signature: str = "", **fields: str
 ) -> bytes:
     """Return a payload with any body and any more fields, signed unless a signature is given."""
-    mac = signature or get_keyring().signers[1].sign(queue, token, body)
+    mac = signature or get_keyring().signer.sign(queue, token, body)
     envelope = {"delayq": token, "mac": mac, "body": body.decode()}
     return json.dumps(envelope | fields, separators=(",", ":")).encode()
 

@@ -195,8 +195,8 @@ class Project:
         try:
             # What follows waits for what it does, and not for its start.
             wait_until(
-                lambda: "is in format" in (self.folder / "worker.log").read_text(),
-                description="the worker has started, and raised the format of its queues",
+                lambda: "  runs " in (self.folder / "worker.log").read_text(),
+                description="the worker has started",
             )
             yield
         finally:

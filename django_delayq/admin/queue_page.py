@@ -11,9 +11,8 @@ from django_delayq.admin.asking import ask
 from django_delayq.admin.search import LONGEST, Filter
 from django_delayq.admin.search_page import action_context
 from django_delayq.admin.visit import ENDED, Visit, queue_of
-from django_delayq.calls.call import Call
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import ended, holding, limiting, looking, pausing, upgrading
+from django_delayq.delivery import ended, holding, limiting, looking, pausing
 from django_delayq.delivery.ended import EndRecord
 from django_delayq.delivery.looking import Counts
 from django_delayq.delivery.states import GRAVES, State
@@ -48,7 +47,7 @@ def show_queue(visit: Visit, queue: str) -> HttpResponse:
     skip = pages.read_number(visit.request.GET.get("skip", "0")) % visit.per_page
     first = (number - 1) * visit.per_page + skip
     is_reversed = tab.is_sortable and visit.request.GET.get("order") == "reversed"
-    calls: list[Call[Any]] = [
+    calls: list[Any] = [
         looking.counts(settings.keys),
         looking.page(
             settings.keys,
@@ -59,7 +58,7 @@ def show_queue(visit: Visit, queue: str) -> HttpResponse:
             frame_format=settings.frame_format,
         ),
         holding.held_names(settings.keys),
-        upgrading.read_format(settings.keys),
+        looking.read_format(settings.keys),
         pausing.pauses(settings.keys),
         limiting.limits(settings.keys),
     ]

@@ -51,7 +51,6 @@ from django_delayq.exceptions import (
     QueueNotFound,
 )
 from django_delayq.exceptions import InvalidTask as NoTask
-from django_delayq.jobs import formats
 from django_delayq.jobs.commit import Hook
 from django_delayq.jobs.job import Job, aget_job, get_job
 from django_delayq.jobs.options import Commit, Seconds, TaskOptions
@@ -328,10 +327,6 @@ def _note_sent(result: AnyResult, plan: Plan, job: Job[Any]) -> None:
     if job.start_time_ms is not None and (
         task is not definition.task or task.run_after is not None
     ):
-        known = formats.answer(job.queue)
-        if known is not None and not known.has_priorities:
-            # The queue is in a format of before priorities, so the job has got none.
-            job.priority = 0
         change(result, task=task_of(definition, job, result.backend))
 
 

@@ -1,6 +1,8 @@
 """What the error of a call says: whether the call may have run, and why the server refused it."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from redis.exceptions import (
     AskError,
@@ -12,6 +14,7 @@ from redis.exceptions import (
     NoScriptError,
     OutOfMemoryError,
     ReadOnlyError,
+    RedisError,
     ResponseError,
     TryAgainError,
 )
@@ -55,6 +58,16 @@ def may_have_run(error: Exception) -> bool:
 def mark_unsent(error: Exception) -> None:
     """Note on an error that it was raised before anything was sent."""
     setattr(error, MAY_HAVE_RUN, False)
+
+
+@contextmanager
+def nothing_sent() -> Iterator[None]:
+    """Note on an error of the server within that it was raised before anything was sent."""
+    try:
+        yield
+    except RedisError as error:
+        mark_unsent(error)
+        raise
 
 
 def of_those_behind(error: Exception) -> Exception:

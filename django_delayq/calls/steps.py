@@ -14,6 +14,7 @@ from redis import asyncio as aio
 from redis.client import Redis
 
 from django_delayq.calls.call import Call
+from django_delayq.calls.errors import nothing_sent
 from django_delayq.calls.running import arun, run
 
 T = TypeVar("T")
@@ -58,7 +59,8 @@ def perform(client: Redis | Callable[[], Redis], steps: Steps[T]) -> T:
         result = error = None
         try:
             if callable(client):
-                client = client()
+                with nothing_sent():
+                    client = client()
             if isinstance(request, Call):
                 result = run(client, request)
             else:
@@ -88,7 +90,8 @@ async def aperform(
         result = error = None
         try:
             if callable(client):
-                client = await client()
+                with nothing_sent():
+                    client = await client()
             result = await _ado(client, request)
             if task.cancelling() > cancellations:
                 # redis-py sends through asyncio.wait_for, which on Python 3.11 loses a cancellation that arrives as it
@@ -116,7 +119,8 @@ async def _go_on(
         result = error = None
         try:
             if callable(client):
-                client = await client()
+                with nothing_sent():
+                    client = await client()
             result = await _ado(client, request)
         except BaseException as raised:
             error = raised

@@ -129,17 +129,9 @@ def _read_rescheduled(reply: list[Any]) -> tuple[Change | State, int]:
     ), int(reply[1])
 
 
-class Reprioritized(NamedTuple):
-    """The reply to a `reprioritize` call."""
-
-    change: Change | State
-    #: The format of the queue; format 1 has no priorities.
-    format: int
-
-
 def reprioritize(
     keys: DeliveryKeys, token: str, priority: int, *, now_us: int | None = None
-) -> Call[Reprioritized]:
+) -> Call[Change | State]:
     """Give a job that waits another priority; returns how that went, or the state it was left in. Safe to repeat."""
     return Call(
         *bind(PACKAGES, "reprioritize", keys),
@@ -148,10 +140,9 @@ def reprioritize(
     )
 
 
-def _read_reprioritized(reply: list[Any]) -> Reprioritized:
-    text = reply[0].decode()
-    is_done = text == Change.REPRIORITIZED
-    return Reprioritized(Change(text) if is_done else State(text), reply[1])
+def _read_reprioritized(reply: bytes) -> Change | State:
+    text = reply.decode()
+    return Change(text) if text == Change.REPRIORITIZED else State(text)
 
 
 def replay(

@@ -158,8 +158,8 @@ def transfer(
 def newer_format(queue: str, format: int) -> NewerFormat:
     """Return the error for a queue in a later format than this version reads."""
     return NewerFormat(
-        f"queue {queue!r} is in format {format}, and this version reads up to {signing.FORMAT}: it takes and moves nothing"
-        f" there. Update it; or, to go back, run manage.py delayq_resign --format {signing.FORMAT} of the later version"
+        f"queue {queue!r} is in format {format}, and this version reads format {signing.FORMAT}: it takes and moves nothing"
+        " there. Update this project"
     )
 
 

@@ -16,20 +16,17 @@ class Following(NamedTuple):
     jobs: Sequence[tuple[int, NewJob]]
     frame_format: FrameFormat = FrameFormat.BC0LC0
     insertion_list: bool = False
-    #: Whether one of them has a priority.
-    is_ranked: bool = False
 
     def keys(self, keys: DeliveryKeys) -> dict[str, str]:
         """Return the keys that a script needs for them, by name."""
-        named = {
+        return {
             "timeout_set": keys.queue.timeout_set,
             "delay_queue": keys.queue.delay_queue,
             "locators": keys.locators,
             "redisson_channel": keys.redisson_channel,
+            "ranked": keys.ranked,
+            "control": keys.control,
         }
-        if self.is_ranked:
-            named |= {"ranked": keys.ranked, "control": keys.control}
-        return named
 
     def args(self) -> list[Argument]:
         """Return the last arguments of a script that stores them, as `_follow.lua` reads them."""

@@ -8,11 +8,13 @@ from math import isfinite
 from typing import Any, NamedTuple
 
 from django_delayq.calls.call import Call
+from django_delayq.calls.command import Command
 from django_delayq.calls.script import bind
 from django_delayq.delivery.binding import PACKAGES, now_argument
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import BYTE_BUDGET
 from django_delayq.delivery.states import State
+from django_delayq.wire import signing
 from django_delayq.wire.frame import FrameFormat
 
 #: Bytes of each payload that a page shows.
@@ -52,6 +54,16 @@ class Inspected(NamedTuple):
     history: bytes
     #: The worker that has claimed it, as a killed attempt names it; empty: none.
     worker: str
+
+
+def read_format(keys: DeliveryKeys) -> Command[int]:
+    """Read the format of a queue, which is ours unless a later version has raised it."""
+    return Command(("HMGET", keys.control, "format"), _read_format)
+
+
+def _read_format(reply: list[bytes | None]) -> int:
+    found = reply[0] or b""
+    return int(found) if found.isdigit() else signing.FORMAT
 
 
 class PageRow(NamedTuple):

@@ -58,7 +58,6 @@ def advance(
     behind: int = 0,
     frame_format: FrameFormat = FrameFormat.BC0LC0,
     insertion_list: bool = True,
-    is_ranked: bool = False,
     now_us: int | None = None,
 ) -> Call[Advanced]:
     """Move a schedule on from ``seen_ms``; the last of ``jobs`` is that of ``next_ms``. Safe to repeat.
@@ -79,9 +78,8 @@ def advance(
     ]
     for job in jobs:
         args += job
-    named = {"ranked": keys.ranked, "control": keys.control} if is_ranked else {}
     return Call(
-        *bind(PACKAGES, "advance", keys, **named),
+        *bind(PACKAGES, "advance", keys),
         args,
         _read_advanced,
     )

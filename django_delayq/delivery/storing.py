@@ -77,9 +77,8 @@ def tail_of(
 ) -> str | bytes:
     """Return a tail as `_job.lua` reads it.
 
-    ``unique`` is ``e`` (held to the job's end) or ``s`` (held to its start), then the key; or empty. A priority needs
-    format 2, and higher ones come first. So does ``limit``: the name of a limit, a zero byte, and a key, which may be
-    empty. With ``drops``, a new job whose limit is full is cancelled instead of held; if nobody has said how many its
+    ``unique`` is ``e`` (held to the job's end) or ``s`` (held to its start), then the key; or empty. Higher priorities
+    come first. ``limit`` is the name of a limit, a zero byte, and a key, which may be empty. With ``drops``, a new job whose limit is full is cancelled instead of held; if nobody has said how many its
     limit admits, that is one at a time. With ``in_turn`` as well it is one at a time, and the job is held.
 
     ``notes_first``: the job keeps when it was scheduled, whatever calls of its key come later. ``may_go_behind``: if the
@@ -125,7 +124,6 @@ def schedule(
     frame_format: FrameFormat = FrameFormat.BC0LC0,
     insertion_list: bool = True,
     max_jobs: int | None = None,
-    is_ranked: bool = False,
     is_forwarded: bool = False,
     has_batches: bool = False,
     now_us: int | None = None,
@@ -135,8 +133,7 @@ def schedule(
     With ``max_jobs``, either all new jobs are stored or none is: a queue of that many takes no more. Whatever waits or
     runs counts, whoever offered it; dead letters and quarantined payloads do not.
 
-    ``is_ranked``: rank them by priority, because one of them has a priority, or a job that waits has. ``has_batches``:
-    one of them is in a batch.
+    ``has_batches``: one of them is in a batch.
     """
     args: list[Argument] = [
         now_argument(now_us),
@@ -152,8 +149,6 @@ def schedule(
         named = _counted(keys)
     elif any(_may_expire(job.tail) for job in jobs):
         named = _waiting(keys)
-    if is_ranked:
-        named |= {"ranked": keys.ranked, "control": keys.control}
     if is_forwarded:
         named["sent"] = keys.sent
     if has_batches:
@@ -173,7 +168,6 @@ def forward(
     *,
     frame_format: FrameFormat = FrameFormat.BC0LC0,
     insertion_list: bool = True,
-    is_ranked: bool = False,
     are_rows: bool = False,
     now_us: int | None = None,
 ) -> Call[list[Scheduled]]:
@@ -187,7 +181,6 @@ def forward(
         jobs,
         frame_format=frame_format,
         insertion_list=insertion_list,
-        is_ranked=is_ranked,
         is_forwarded=True,
         now_us=now_us,
     )
@@ -222,7 +215,6 @@ def store(
     frame_format: FrameFormat = FrameFormat.BC0LC0,
     insertion_list: bool = True,
     max_jobs: int | None = None,
-    is_ranked: bool = False,
     has_batches: bool = False,
     now_us: int | None = None,
 ) -> Call[list[Scheduled]]:
@@ -231,9 +223,9 @@ def store(
     Not for a pipeline, which would not make the full call where this one replies nil.
     """
 
-    options = frame_format, insertion_list, max_jobs, is_ranked, has_batches, now_us
+    options = frame_format, insertion_list, max_jobs, has_batches, now_us
     _, when, tail, payload = job
-    if tail or is_ranked or not payload.startswith(signing.JOB_START):
+    if tail or not payload.startswith(signing.JOB_START):
         return _schedule_one(keys, job, *options)
     named = {"delay_queue": keys.queue.delay_queue} if insertion_list else {}
     args: tuple[Argument, ...] = (when, frame_format.number, payload)
@@ -254,7 +246,6 @@ def _schedule_one(
     frame_format: FrameFormat,
     insertion_list: bool,
     max_jobs: int | None,
-    is_ranked: bool,
     has_batches: bool,
     now_us: int | None,
 ) -> Call[list[Scheduled]]:
@@ -264,7 +255,6 @@ def _schedule_one(
         frame_format=frame_format,
         insertion_list=insertion_list,
         max_jobs=max_jobs,
-        is_ranked=is_ranked,
         has_batches=has_batches,
         now_us=now_us,
     )

@@ -1,4 +1,4 @@
-"""Forgetting what belongs to no job any more, and deleting what is too old."""
+"""Forgetting what belongs to no job any more, deleting what is too old, noting which processes serve a queue."""
 
 from enum import StrEnum
 from typing import NamedTuple
@@ -43,6 +43,29 @@ def sweep(
         *bind(PACKAGES, "sweep", keys, swept=keys.key(which)),
         (now_argument(now_us), which, cursor, count),
         lambda reply: Swept(int(reply[0]), reply[1]),
+    )
+
+
+#: How long a queue remembers a process that serves it. Each is noted every minute.
+SEEN_MS = 180_000
+
+
+class CheckedIn(NamedTuple):
+    """The reply to a `check_in` call, in epoch ms by the server's clock."""
+
+    #: When this process was noted before, as far as the server knows; 0: never.
+    before_ms: int
+    now_ms: int
+
+
+def check_in(
+    keys: DeliveryKeys, *, owner: bytes, now_us: int | None = None
+) -> Call[CheckedIn]:
+    """Note that a process serves a queue. A node that does not know the last time has lost data since."""
+    return Call(
+        *bind(PACKAGES, "check_in", keys),
+        (now_argument(now_us), owner, SEEN_MS),
+        lambda reply: CheckedIn(*reply),
     )
 
 

@@ -10,14 +10,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from shlex import quote
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from redis.client import Redis
 from redis.exceptions import MovedError, ResponseError
 
 from django_delayq.calls.connections import arguments_of
 from django_delayq.calls.several import run_all
-from django_delayq.delivery import holding, looking, pausing, upgrading
+from django_delayq.delivery import holding, looking, pausing
 from django_delayq.delivery.durability import Durable, Told, refusal
 from django_delayq.delivery.holding import HeldNames
 from django_delayq.delivery.keys import DeliveryKeys
@@ -25,7 +25,6 @@ from django_delayq.delivery.looking import Counts
 from django_delayq.delivery.pausing import Pause
 from django_delayq.delivery.reasons import Kind
 from django_delayq.delivery.sharding import pin_shards
-from django_delayq.delivery.upgrading import QueueFormat
 from django_delayq.faults import describe_fault
 from django_delayq.health.facts import Facts, ask_each
 from django_delayq.health.rights import Rights, kinds_of
@@ -298,30 +297,27 @@ def _unknowns(facts: Facts) -> Iterator[ServerProblem]:
 def _formats(
     client: "Redis", queues: Sequence[DeliveryKeys]
 ) -> Iterator[ServerProblem]:
-    found = run_all(client, [upgrading.read_format(keys) for keys in queues])
+    calls: list[Any] = [looking.read_format(keys) for keys in queues]
+    found = run_all(client, calls)
     for keys, reply in zip(queues, found, strict=True):
         # Missing rights are reported with the commands themselves.
         if not isinstance(reply, Exception):
             yield from find_newer(keys.queue.name, reply)
 
 
-def find_newer(queue: str, found: QueueFormat) -> Iterator[ServerProblem]:
+def find_newer(queue: str, format: int) -> Iterator[ServerProblem]:
     """Report a queue in a later format than this version reads."""
-    if found.format > signing.FORMAT:
+    if format > signing.FORMAT:
         yield ServerProblem(
             Level.ERROR,
             gettext(
-                "Queue {queue!r} is in format {format}, and this version reads up to {most}: its workers claim nothing"
+                "Queue {queue!r} is in format {format}, and this version reads format {ours}: its workers claim nothing"
                 " there.",
                 queue=queue,
-                format=found.format,
-                most=signing.FORMAT,
+                format=format,
+                ours=signing.FORMAT,
             ),
-            gettext(
-                "Update this project; or, to go back, have a newer version run manage.py delayq_resign --format"
-                " {format}.",
-                format=signing.FORMAT,
-            ),
+            gettext("Update this project."),
         )
 
 
@@ -348,7 +344,6 @@ def find_missing_on(
 
 def find_missing(held: HeldNames, key_ids: Collection[str]) -> Iterator[ServerProblem]:
     """Report the jobs of a queue that are held because this project cannot tell whether they are jobs."""
-    formats = range(signing.OLDEST, signing.FORMAT + 1)
     for (kind, which, _), count in held.counts.items():
         if kind == Kind.KEY and which not in key_ids:
             yield ServerProblem(
@@ -379,14 +374,15 @@ def find_missing(held: HeldNames, key_ids: Collection[str]) -> Iterator[ServerPr
                     " workers, until they have run."
                 ),
             )
-        elif kind == Kind.FORMAT and which not in map(str, formats):
+        elif kind == Kind.FORMAT and which != str(signing.FORMAT):
             yield ServerProblem(
                 Level.ERROR,
                 ngettext(
-                    "{number:,} job is held, written in format {format!r}, which this version does not read.",
-                    "{number:,} jobs are held, written in format {format!r}, which this version does not read.",
+                    "{number:,} job is held, written in format {format}, and this version reads format {ours}.",
+                    "{number:,} jobs are held, written in format {format}, and this version reads format {ours}.",
                     count,
                     format=which,
+                    ours=signing.FORMAT,
                 ),
                 gettext("Start workers of the version that wrote them."),
             )

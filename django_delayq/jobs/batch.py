@@ -25,7 +25,7 @@ from django_delayq.exceptions import (
     QueueFull,
 )
 from django_delayq.jobs import envelope as envelopes
-from django_delayq.jobs import formats
+from django_delayq.jobs import sharding
 from django_delayq.jobs.commit import Hook, is_awaited
 from django_delayq.jobs.following import written_anew
 from django_delayq.jobs.job import Draft, Job, handle_of
@@ -243,10 +243,10 @@ class Batch(Generic[R]):
                     f" callback, {self.callback.queue!r}; prepare it with task.using(queue={self.callback.queue!r})"
                 )
             joining.append((job, draft, self._payload_of(draft)))
-        for job, draft, (payload, format) in joining:
+        for job, draft, payload in joining:
             # Of a queue with shards, all jobs of a batch are in one.
             job.queue = self.callback.queue
-            draft.new, draft.format = draft.new._replace(payload=payload), format
+            draft.new = draft.new._replace(payload=payload)
             draft.extras = replace(draft.extras, batch=self.callback.token)
         return found
 
@@ -267,22 +267,20 @@ class Batch(Generic[R]):
         draft = job._draft
         return draft is not None and draft.extras.batch == self.callback.token
 
-    def _payload_of(self, draft: Draft) -> tuple[bytes, int]:
-        """Return the payload of a job that says that it is part of this batch, and its format."""
+    def _payload_of(self, draft: Draft) -> bytes:
+        """Return the payload of a job that says that it is part of this batch."""
         queue, token = self.callback.queue, draft.new.token
         call = envelopes.claimed_call(draft.new.payload)
         call.batch = self.callback.token
-        format = max(formats.last_known(queue), formats.FOLLOWERS)
-        what = "and the name of its batch"
-        return written_anew(call, token, queue, format, what), format
+        return written_anew(call, token, queue, "and the name of its batch")
 
     def _beginning(self) -> Steps[None]:
         callback, draft = self.callback, self._draft
         if self._is_begun or draft is None:
             return
         settings = conf.get_settings().queue(callback.queue)
-        known = yield from formats.finding(callback.queue)
-        (new,), _, _ = written([draft], settings, known)
+        yield from sharding.agreeing_on(callback.queue)
+        (new,), _ = written([draft])
         # From now on only the server can say where it is.
         self._is_sent, callback._draft = True, None
         try:

@@ -10,7 +10,6 @@ import re
 from array import array
 from collections import deque
 from collections.abc import (
-    Callable,
     Iterator,
     Mapping,
     Sequence,
@@ -22,7 +21,7 @@ from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from pathlib import PurePath
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -40,14 +39,13 @@ from django_delayq.exceptions import (
     InvalidArguments,
     NotSigned,
 )
-from django_delayq.jobs import formats
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.redaction import SHOWN, show
 from django_delayq.wire.signing import (
+    FORMAT,
     JOB_START,
     LENGTH,
     MAC_AT,
-    OLDEST,
     TOKEN_BEFORE,
     TOKEN_LENGTH,
     TOKEN_MARK,
@@ -94,7 +92,7 @@ class Envelope(msgspec.Struct, omit_defaults=True):
     # Reserved: nothing writes this yet, but every version reads it.
     #: Bits that change the meaning of the rest.
     flags: int = 0
-    #: From format 2 on, as is the next one.
+    #: The jobs that follow it.
     follow: Follow | None = None
     #: The token of the callback of its batch.
     batch: str = ""
@@ -114,23 +112,6 @@ _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Envelope)
 
 
-class Format(NamedTuple):
-    """How one format writes the body of a payload, and reads it."""
-
-    #: Raises EncodeError if the format cannot hold a call.
-    write: Callable[[Envelope], bytes]
-    #: Raises msgspec.MsgspecError if the body is not a call.
-    read: Callable[[bytes], Envelope]
-    #: Whether it holds the jobs that follow one, and its batch.
-    has_links: bool = True
-
-
-#: Every format from `signing.OLDEST` to `signing.FORMAT`. To add a format, extend this and raise that. Format 2 changes
-#: what stands beside a payload, and adds the jobs that follow one.
-FORMATS = {
-    1: Format(_encoder.encode, _decoder.decode, has_links=False),
-    2: Format(_encoder.encode, _decoder.decode),
-}
 _unsealer = msgspec.json.Decoder(_Sealed)
 #: How `NotSigned.missing` begins where a codec did not read the payload; its name follows.
 OTHER_CODEC = "codec other than "
@@ -174,7 +155,6 @@ def encode(
     queue: str,
     keyring: Keyring,
     codec: Codec | None = None,
-    format: int = OLDEST,
 ) -> bytes:
     """Write and sign an envelope. On a queue shared with Java its codec wraps it: as a string, or else as a map.
 
@@ -183,7 +163,7 @@ def encode(
         EncodeError: the queue's codec hides token and signature from the scripts.
     """
     try:
-        sealed = _seal(envelope, token, queue, keyring, format)
+        sealed = _seal(envelope, token, queue, keyring)
     except (ValueError, OverflowError) as error:
         # Half a surrogate pair, or an int of more than 4,300 digits.
         raise InvalidArguments(
@@ -192,29 +172,16 @@ def encode(
     return _wrap(sealed, codec) if codec else _encoder.encode(sealed)
 
 
-def _seal(
-    envelope: Envelope, token: str, queue: str, keyring: Keyring, format: int
-) -> _Sealed:
-    written = FORMATS[format]
-    if not written.has_links and (envelope.follow is not None or envelope.batch):
-        raise EncodeError(
-            f"the job of {envelope.task!r} is followed by others, or part of a batch, which format {format} cannot hold"
-        )
-    body = written.write(envelope)
-    return _Sealed(
-        token, keyring.signers[format].sign(queue, token, body), body.decode()
-    )
+def _seal(envelope: Envelope, token: str, queue: str, keyring: Keyring) -> _Sealed:
+    body = _encoder.encode(envelope)
+    return _Sealed(token, keyring.signer.sign(queue, token, body), body.decode())
 
 
-def _reseal(
-    sealed: _Sealed, source: str, target: str, keyring: Keyring, format: int
-) -> _Sealed:
-    """Return a job signed for another queue, with the key that signs now, or in another format."""
-    envelope = _open(sealed, source, keyring)
-    if sealed.mac[0] != str(format):
-        return _seal(envelope, sealed.delayq, target, keyring, format)
+def _reseal(sealed: _Sealed, source: str, target: str, keyring: Keyring) -> _Sealed:
+    """Return a job signed for another queue, or with the key that signs now."""
+    _open(sealed, source, keyring)
     # The body may have fields of a later version: they stay.
-    mac = keyring.signers[format].sign(target, sealed.delayq, sealed.body.encode())
+    mac = keyring.signer.sign(target, sealed.delayq, sealed.body.encode())
     return _Sealed(sealed.delayq, mac, sealed.body)
 
 
@@ -302,11 +269,13 @@ def claimed_call(payload: bytes, codec: Codec | None = None) -> Envelope:
         DecodeError: it cannot be read, or has a format that this version does not know.
     """
     sealed = _unseal(payload, codec)
-    known = next((n for n in FORMATS if sealed.mac.startswith(str(n))), None)
-    if known is None:
-        raise DecodeError(f"it is written in format {sealed.mac[:1]!r}", payload)
+    if not sealed.mac.startswith(str(FORMAT)):
+        raise DecodeError(
+            f"it is written in format {sealed.mac[:1]!r}, and this version reads format {FORMAT}",
+            payload,
+        )
     try:
-        return FORMATS[known].read(sealed.body.encode())
+        return _decoder.decode(sealed.body.encode())
     except (UnicodeEncodeError, msgspec.MsgspecError) as error:
         raise DecodeError(f"it does not hold a call: {error}", payload) from error
 
@@ -360,7 +329,7 @@ def signed_for(payload: bytes, source: str, target: str) -> bytes:
     try:
         codec = origin.payload_codec if origin else None
         sealed = _unseal(payload, codec)
-        new = _reseal(sealed, source, target, keyring, formats.known(target).format)
+        new = _reseal(sealed, source, target, keyring)
     except DecodeError:
         return payload
     shared = other is not None and other.is_shared
@@ -372,7 +341,6 @@ def signed_as(
     token: str,
     queue: QueueSettings,
     keyring: Keyring,
-    format: int,
     *,
     linked: Envelope | None = None,
     since_ms: int = 0,
@@ -390,7 +358,7 @@ def signed_as(
     envelope.since, envelope.later = since_ms, later.delayq
     if linked is not None:
         envelope.follow, envelope.batch = linked.follow, linked.batch
-    sealed = _seal(envelope, token, queue.name, keyring, format)
+    sealed = _seal(envelope, token, queue.name, keyring)
     written = _wrap(sealed, queue.payload_codec if queue.is_shared else None)
     most = get_settings().max_payload_bytes
     if len(written) > most:
@@ -401,17 +369,14 @@ def signed_as(
     return written
 
 
-def signed_anew(
-    payload: bytes, queue: QueueSettings, keyring: Keyring, format: int = OLDEST
-) -> bytes | None:
-    """Return a job's payload in a format, signed with the current key; None if it already is.
+def signed_anew(payload: bytes, queue: QueueSettings, keyring: Keyring) -> bytes | None:
+    """Return a job's payload signed with the current key; None if it already is.
 
     Raises:
         NotSigned, DecodeError: as `open_payload`.
-        EncodeError: the format cannot hold it.
     """
     sealed = _unseal(payload, queue.payload_codec)
-    new = _reseal(sealed, queue.name, queue.name, keyring, format)
+    new = _reseal(sealed, queue.name, queue.name, keyring)
     if new.mac == sealed.mac:
         return None
     if payload.startswith(JOB_START):
@@ -434,7 +399,8 @@ def _seal_in(value: object) -> _Sealed:
 def _open(sealed: _Sealed, queue: str, keyring: Keyring) -> Envelope:
     try:
         body = sealed.body.encode()
-        return FORMATS[keyring.check(sealed.mac, queue, sealed.delayq, body)].read(body)
+        keyring.check(sealed.mac, queue, sealed.delayq, body)
+        return _decoder.decode(body)
     except UnicodeEncodeError:
         # Half a surrogate pair: a Java codec may bring it, we never write it.
         raise NotSigned("it holds text that is not Unicode") from None

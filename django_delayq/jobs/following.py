@@ -12,9 +12,7 @@ from django_delayq import conf
 from django_delayq.delivery.storing import NewJob, tail_of
 from django_delayq.exceptions import EncodeError, InvalidTask
 from django_delayq.jobs import envelope as envelopes
-from django_delayq.jobs import formats
 from django_delayq.jobs.envelope import Envelope, Follow, Follower
-from django_delayq.wire import signing
 
 #: How many jobs may follow one, by `then` and by `on_dead` each.
 MOST_FOLLOWERS = 100
@@ -38,7 +36,7 @@ def links(follow: Follow | None) -> int:
     return 1 + max(links(each.call.follow) for each in (*follow.then, *follow.dead))
 
 
-def carrying(queue: str, new: NewJob, follow: Follow, format: int) -> bytes:
+def carrying(queue: str, new: NewJob, follow: Follow) -> bytes:
     """Return the payload of a job that carries others.
 
     Raises:
@@ -56,19 +54,17 @@ def carrying(queue: str, new: NewJob, follow: Follow, format: int) -> bytes:
         )
     call = envelopes.claimed_call(new.payload)
     call.follow = follow
-    return written_anew(call, new.token, queue, format, "and all that follows it")
+    return written_anew(call, new.token, queue, "and all that follows it")
 
 
-def written_anew(
-    call: Envelope, token: str, queue: str, format: int, what: str
-) -> bytes:
+def written_anew(call: Envelope, token: str, queue: str, what: str) -> bytes:
     """Return the payload of a prepared job whose call has changed; ``what`` has made it longer.
 
     Raises:
         EncodeError: it is larger than MAX_PAYLOAD_BYTES.
     """
     most = conf.get_settings().max_payload_bytes
-    payload = envelopes.encode(call, token, queue, conf.get_keyring(), format=format)
+    payload = envelopes.encode(call, token, queue, conf.get_keyring())
     if len(payload) > most:
         raise EncodeError(
             f"the job of {call.task!r} {what} have {len(payload):,} bytes, more than DELAYQ['MAX_PAYLOAD_BYTES'], {most:,};"
@@ -87,8 +83,6 @@ class Bound:
     elsewhere: dict[str, list[NewJob]] = field(default_factory=dict)
     #: Queues to which jobs were sent.
     sent: list[tuple[str, list[NewJob]]] = field(default_factory=list)
-    #: The queues of which a job has a priority.
-    ranked: set[str] = field(default_factory=set)
     #: Bytes of the payloads in its own queue, each counted as `LEAST_BYTES` at least.
     weight: int = 0
 
@@ -99,19 +93,15 @@ def bind(followers: Sequence[Follower], queue: str) -> Bound:
     keyring = conf.get_keyring()
     for each in followers:
         settings = queue_of(each.queue)
-        format = formats.FOLLOWERS if each.call.follow else signing.OLDEST
         payload = envelopes.encode(
             each.call,
             each.token,
             each.queue,
             keyring,
             settings.payload_codec if settings.is_shared else None,
-            format,
         )
         tail = each.unique if settings.is_shared else _tail(each)
         new = NewJob(each.token, each.when, tail, payload)
-        if each.priority and not settings.is_shared:
-            bound.ranked.add(each.queue)
         if each.queue == queue:
             bound.here.append(new)
             bound.weight += max(len(payload), LEAST_BYTES)

@@ -46,7 +46,7 @@ from django_delayq.exceptions import (
     TaskNotFound,
 )
 from django_delayq.jobs import envelope as envelopes
-from django_delayq.jobs import following, formats
+from django_delayq.jobs import following
 from django_delayq.jobs.duplicates import OnHolder
 from django_delayq.jobs.envelope import Follow, Follower
 from django_delayq.jobs.options import (
@@ -61,7 +61,6 @@ from django_delayq.jobs.stopping import Stop
 from django_delayq.jobs.telling import BY_CALL, Telling
 from django_delayq.redaction import show
 from django_delayq.signals import job_cancelled
-from django_delayq.wire import signing
 from django_delayq.wire.delay import (
     MAX_START_TIME_MS,
     MIN_START_TIME_MS,
@@ -98,15 +97,6 @@ class Extras(msgspec.Struct, frozen=True, gc=False):
     #: From when that counts, epoch ms, if that is later.
     since_ms: int = 0
 
-    @property
-    def least_format(self) -> int:
-        """The first format in which a payload can be written: workers that know no later one hold the job for others."""
-        return (
-            formats.FOLLOWERS
-            if self.follow is not None or self.batch
-            else signing.OLDEST
-        )
-
 
 NO_EXTRAS = Extras()
 
@@ -115,10 +105,8 @@ NO_EXTRAS = Extras()
 class Draft(msgspec.Struct, gc=False):
     """What this process has prepared to send, and whether it was sent."""
 
-    #: Its tail is the unique key; `sending` adds what the extras need, as far as the queue's format has it.
+    #: Its tail is the unique key; `sending` adds what the extras need.
     new: NewJob
-    #: In which its payload is written.
-    format: int
     #: The commit that sends it; None: it is sent at once.
     commit: Commit | None = None
     extras: Extras = NO_EXTRAS
@@ -401,9 +389,8 @@ class Job(Generic[R_co]):
             if name == "then"
             else Follow(before.then, followers)
         )
-        format = max(formats.known(self.queue).format, formats.FOLLOWERS)
-        payload = following.carrying(self.queue, draft.new, follow, format)
-        draft.new, draft.format = draft.new._replace(payload=payload), format
+        payload = following.carrying(self.queue, draft.new, follow)
+        draft.new = draft.new._replace(payload=payload)
         draft.extras = replace(draft.extras, follow=follow)
         for job in jobs:
             # From now on only the server can say where it is.
@@ -751,13 +738,8 @@ class Job(Generic[R_co]):
             return False
         call = changing.reprioritize(self._keys, self.token, priority)
         reply = yield from durably(call, waiting)
-        if reply.format < formats.PRIORITIES:
-            raise InvalidTask(
-                f"queue {self.queue!r} is in format {reply.format}, which has no priorities: a worker of an earlier version"
-                " serves it, or none has served it since the update; update its workers, and try again"
-            )
-        if isinstance(reply.change, State):
-            self.state = reply.change
+        if isinstance(reply, State):
+            self.state = reply
             return False
         self.priority = priority
         return True

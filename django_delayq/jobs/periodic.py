@@ -21,7 +21,6 @@ from django_delayq.exceptions import (
     InvalidTask,
 )
 from django_delayq.jobs import envelope as envelopes
-from django_delayq.jobs import formats
 from django_delayq.jobs.decorator import FIXED, DelayedTask
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.job import is_unicode
@@ -428,8 +427,7 @@ def check_size(queue: conf.QueueSettings, name: str, definition: Definition) -> 
     Raises:
         EncodeError: it is.
     """
-    written = formats.known(queue.name)
-    job = occurrence(queue, name, definition, written, print="", moment_ms=0)
+    job = occurrence(queue, name, definition, print="", moment_ms=0)
     size = len(job.payload)
     most = conf.get_settings().max_payload_bytes
     if size > most:
@@ -449,13 +447,12 @@ def occurrence(
     queue: conf.QueueSettings,
     name: str,
     definition: Definition,
-    written: formats.Known,
     *,
     print: str,
     moment_ms: int,
     next_ms: int | None = None,
 ) -> NewJob:
-    """Make the job of one moment, in the format that is ``written``; ``next_ms`` is the moment after it.
+    """Make the job of one moment; ``next_ms`` is the moment after it.
 
     Its token is the same whoever makes it: it tells queue, name, moment and definition.
     """
@@ -467,27 +464,25 @@ def occurrence(
     when = f"={moment_ms}"
     if definition.spread_s:
         when = spread(when, definition.spread_s)
-    return _job(queue, name, definition, written, token, when, options, moment_ms)
+    return _job(queue, name, definition, token, when, options, moment_ms)
 
 
 def extra(
     queue: conf.QueueSettings,
     name: str,
     definition: Definition,
-    written: formats.Known,
     now_ms: int,
 ) -> NewJob:
     """Make a job that is due now, beside those of the moments."""
     token = storing.new_token()
     options = definition.options
-    return _job(queue, name, definition, written, token, "+0", options, now_ms)
+    return _job(queue, name, definition, token, "+0", options, now_ms)
 
 
 def _job(
     queue: conf.QueueSettings,
     name: str,
     definition: Definition,
-    written: formats.Known,
     token: str,
     when: str,
     options: dict[str, Any],
@@ -505,20 +500,12 @@ def _job(
         queue.name,
         conf.get_keyring(),
         queue.payload_codec if queue.is_shared else None,
-        written.format,
     )
-    tail: str | bytes = ""
-    if written.has_priorities:
-        tail = storing.tail_of(
-            "",
-            definition.priority,
-            definition.limit,
-            drops=definition.drops,
-            in_turn=definition.catch_up == "all",
-        )
+    tail = storing.tail_of(
+        "",
+        definition.priority,
+        definition.limit,
+        drops=definition.drops,
+        in_turn=definition.catch_up == "all",
+    )
     return NewJob(token, when, tail, payload)
-
-
-def is_ranked(definition: Definition, written: formats.Known) -> bool:
-    """Return whether jobs of a schedule are stored with a rank."""
-    return written.is_ranked or (written.has_priorities and definition.priority != 0)

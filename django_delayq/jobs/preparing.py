@@ -19,7 +19,7 @@ from django_delayq.exceptions import (
     InvalidDelay,
     InvalidTask,
 )
-from django_delayq.jobs import contexts, formats
+from django_delayq.jobs import contexts
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.duplicates import on_holder
@@ -80,19 +80,16 @@ def prepare(
     if options.unique and options.expires is not None:
         # Workers and scripts have to agree until when it holds its key, whatever the task says later.
         carried = {**(carried or {}), "expires": seconds(options.expires)}
-    format = formats.last_known(queue.name)
     call = envelopes.Envelope(task.name, plain_args, plain_kwargs, carried, at_ms)
     if settings.context:
         call.headers = contexts.capture(settings.context, task.name, queue.name, token)
     codec = queue.payload_codec if queue.is_shared else None
-    payload = envelopes.encode(
-        call, token, queue.name, conf.get_keyring(), codec, format
-    )
+    payload = envelopes.encode(call, token, queue.name, conf.get_keyring(), codec)
     if len(payload) > settings.max_payload_bytes:
-        payload = _within_limit(call, token, payload, settings, queue, format)
+        payload = _within_limit(call, token, payload, settings, queue)
     # What NewJob() does, in half of its time.
     new: NewJob = tuple.__new__(NewJob, (token, when, "", payload))
-    draft = Draft(new, format, task.commit)
+    draft = Draft(new, task.commit)
     job: Job[Any] = Job(queue.name, token, task.name, plain_args, plain_kwargs, draft)
     if carried is not None:
         job.options = carried
@@ -151,7 +148,6 @@ def _within_limit(
     payload: bytes,
     settings: conf.Settings,
     queue: conf.QueueSettings,
-    format: int,
 ) -> bytes:
     """Return a payload that is not too large: without those headers that a call can do without.
 
@@ -162,9 +158,7 @@ def _within_limit(
     if has_context:
         call.headers = contexts.required(settings.context, call.headers)
         codec = queue.payload_codec if queue.is_shared else None
-        payload = envelopes.encode(
-            call, token, queue.name, conf.get_keyring(), codec, format
-        )
+        payload = envelopes.encode(call, token, queue.name, conf.get_keyring(), codec)
     if len(payload) > settings.max_payload_bytes:
         raise EncodeError(
             f"job of {call.task!r} has {len(payload):,} bytes, more than DELAYQ['MAX_PAYLOAD_BYTES'],"

@@ -31,8 +31,8 @@ from django_delayq.exceptions import (
     ScheduleNotFound,
     TaskNotFound,
 )
-from django_delayq.jobs import formats
 from django_delayq.jobs import periodic as definitions
+from django_delayq.jobs import sharding
 from django_delayq.jobs.decorator import DelayedTask
 from django_delayq.jobs.job import Draft, Job
 from django_delayq.jobs.moments import When, datetime_of, when_of
@@ -222,8 +222,8 @@ def arranging(
     A schedule that comes from another queue has its state of that in ``found``, and goes on ``since_ms``. Returns the version from now on; 0 if somebody else was quicker.
     """
     queue = known.queue
-    written = yield from formats.finding(queue.name)
-    if not (yield from _catching_up(known, found, written)):
+    yield from sharding.agreeing_on(queue.name)
+    if not (yield from _catching_up(known, found)):
         return 0
     moment_ms = found.next_ms(known.now_ms)
     if since_ms is not None and moment_ms is not None:
@@ -234,7 +234,6 @@ def arranging(
             queue,
             found.name,
             found.definition,
-            written,
             print=found.print,
             moment_ms=moment_ms,
             next_ms=found.when.after(moment_ms),
@@ -256,7 +255,7 @@ def arranging(
     return version
 
 
-def _catching_up(known: Known, new: Found, written: formats.Known) -> Steps[bool]:
+def _catching_up(known: Known, new: Found) -> Steps[bool]:
     """Give the moments that a schedule has missed by now their jobs, before ``new`` changes it.
 
     They are the moments of the definition that has held until now, if that catches up with all; their jobs are those of
@@ -281,7 +280,6 @@ def _catching_up(known: Known, new: Found, written: formats.Known) -> Steps[bool
                     queue,
                     new.name,
                     new.definition,
-                    written,
                     print=new.print,
                     moment_ms=at,
                 )
@@ -305,7 +303,6 @@ def _catching_up(known: Known, new: Found, written: formats.Known) -> Steps[bool
             behind=behind,
             frame_format=queue.frame_format,
             insertion_list=queue.keeps_list,
-            is_ranked=definitions.is_ranked(new.definition, written),
         )
         if not reply.has_moved:
             return False
@@ -969,15 +966,15 @@ def _overriding(schedule: Schedule, when: When | None) -> Steps[Schedule]:
 def _firing(schedule: Schedule) -> Steps[Job[Any]]:
     known, found, _ = yield from _finding(schedule)
     queue, definition = known.queue, found.definition
-    written = yield from formats.finding(queue.name)
-    new = definitions.extra(queue, found.name, definition, written, known.now_ms)
+    yield from sharding.agreeing_on(queue.name)
+    new = definitions.extra(queue, found.name, definition, known.now_ms)
     job: Job[Any] = Job(
         queue.name,
         new.token,
         definition.task,
         definition.args,
         definition.kwargs,
-        Draft(new, written.format, sent_ms=boottime_ms()),
+        Draft(new, sent_ms=boottime_ms()),
     )
     job.options, job.priority = definition.options or None, definition.priority
     (stored,) = yield storing.schedule(
@@ -985,7 +982,6 @@ def _firing(schedule: Schedule) -> Steps[Job[Any]]:
         [new],
         frame_format=queue.frame_format,
         insertion_list=queue.keeps_list,
-        is_ranked=definitions.is_ranked(definition, written),
     )
     job.state, job.start_time_ms = State.SCHEDULED, stored.start_time_ms
     job.take_headers(

@@ -16,7 +16,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from django_delayq import conf
 from django_delayq.calls.call import Call
 from django_delayq.calls.command import Command
-from django_delayq.calls.errors import mark_unsent, may_have_run
+from django_delayq.calls.errors import mark_unsent, may_have_run, nothing_sent
 from django_delayq.calls.running import arun, run
 from django_delayq.calls.several import Behind, run_stream
 from django_delayq.calls.steps import Steps, aperform, perform
@@ -44,7 +44,7 @@ from django_delayq.exceptions import (
 )
 from django_delayq.faults import describe_fault
 from django_delayq.jobs import envelope as envelopes
-from django_delayq.jobs import formats, outbox
+from django_delayq.jobs import outbox, sharding
 from django_delayq.jobs.commit import Hook, is_awaited, promised
 from django_delayq.jobs.duplicates import OnHolder
 from django_delayq.jobs.job import NO_EXTRAS, Draft, Job
@@ -95,10 +95,9 @@ def _send(job: Job[R], *, is_promised: bool = False) -> Job[R]:
     waiting = None if draft.extras is NO_EXTRAS else _waiting_for(job)
     try:
         client = _connected(own_clients.of_thread)
-        known = formats.answer(job.queue)
-        if known is None:
-            known = perform(client, formats.asking(job.queue))
-        call = _store(job.queue, draft, known, is_promised)
+        if not sharding.is_agreed(job.queue):
+            perform(client, sharding.agreeing_on(job.queue))
+        call = _store(job.queue, draft, is_promised)
         if waiting is None:
             stored = run(client, call)
         else:
@@ -133,10 +132,9 @@ async def asend(job: Job[R]) -> Job[R]:
     waiting = None if draft.extras is NO_EXTRAS else _waiting_for(job)
     try:
         client = await own_clients.of_loop()
-        known = formats.answer(job.queue)
-        if known is None:
-            known = await aperform(client, formats.asking(job.queue))
-        call = _store(job.queue, draft, known)
+        if not sharding.is_agreed(job.queue):
+            await aperform(client, sharding.agreeing_on(job.queue))
+        call = _store(job.queue, draft)
         if waiting is None:
             stored = await arun(client, call)
         else:
@@ -225,12 +223,9 @@ def check_room(using: str, jobs: Sequence[Job[Any]], *, beside: int = 0) -> None
         new = [job for job in new if not job.unique]
         if not new:
             continue
-        try:
-            count = run(_connected(own_clients.of_thread), counts(found.keys)).jobs
-        except RedisError as error:
-            # Whatever became of the question, no job was sent.
-            mark_unsent(error)
-            raise
+        # Whatever became of the question, no job was sent.
+        with nothing_sent():
+            count = run(own_clients.of_thread(), counts(found.keys)).jobs
         coming = promised(using, queue) + beside
         if count + coming + len(new) > found.max_jobs:
             raise _queue_full(queue, count, new, coming=coming)
@@ -271,8 +266,7 @@ def _meeting(
     for _ in range(MOST_MEETINGS):
         if (yield from _changing_holder(job, wanted, waiting)):
             return
-        known = yield from formats.finding(job.queue)
-        call = _store(job.queue, job.draft, known, is_promised)
+        call = _store(job.queue, job.draft, is_promised)
         _take(job, (yield from durably(call, waiting))[0])
         if job.created:
             return
@@ -288,7 +282,6 @@ def _changing_holder(
 ) -> Steps[bool]:
     """Change the job that holds the unique key, unless it runs or has gone; return whether that is done."""
     draft, settings = job.draft, conf.get_settings().queue(job.queue)
-    known = yield from formats.finding(job.queue)
     if wanted.replaces and draft.extras.expires_ms:
         # Its own start time may be later than that of the job, which it keeps.
         draft = replace(draft, extras=replace(draft.extras, since_ms=draft.asked_ms))
@@ -301,7 +294,6 @@ def _changing_holder(
                 job.token,
                 settings,
                 conf.get_keyring(),
-                known.format if call is None else formats.FOLLOWERS,
                 linked=call,
                 since_ms=draft.extras.since_ms,
             )
@@ -309,7 +301,7 @@ def _changing_holder(
             # The tail says whether others follow a dead letter.
             extras = replace(draft.extras, follow=call.follow)
             draft = replace(draft, extras=extras)
-        new = written([draft], settings, known).jobs[0]
+        new = written([draft])[0][0]
         reply = yield from durably(
             replacing.replace(
                 settings.keys,
@@ -363,12 +355,9 @@ def _opened(
 
 
 def _connected(get_client: Callable[[], Redis]) -> Redis:
-    try:
+    # A new client connects at once.
+    with nothing_sent():
         return get_client()
-    except RedisError as error:
-        # A new client connects at once, so this error came before anything was sent.
-        mark_unsent(error)
-        raise
 
 
 def _forget_sending(
@@ -403,23 +392,22 @@ def explain(error: RedisError, jobs: Sequence[Job[Any]], advice: str = PREPARE) 
 
 
 def _store(
-    queue: str, draft: Draft, known: formats.Known, is_promised: bool = False
+    queue: str, draft: Draft, is_promised: bool = False
 ) -> Call[list[Scheduled]]:
     configured = conf.get_settings()
     # Almost every queue is found at once. Each job that is scheduled pays for what is here.
     settings = configured.queues.get(queue) or configured.queue(queue)
-    if draft.format == known.format and draft.extras is NO_EXTRAS:
+    if draft.extras is NO_EXTRAS:
         # Almost every job.
-        new, is_ranked, has_batches = draft.new, known.is_ranked, False
+        new, has_batches = draft.new, False
     else:
-        (new,), is_ranked, has_batches = written([draft], settings, known)
+        (new,), has_batches = written([draft])
     call = storing.store(
         settings.keys,
         new,
         frame_format=settings.frame_format,
         insertion_list=settings.keeps_list,
         max_jobs=None if is_promised else settings.max_jobs,
-        is_ranked=is_ranked,
         has_batches=has_batches,
     )
     if draft.sent_ms is None:
@@ -431,59 +419,30 @@ def _store(
 def _call(
     queue: str,
     drafts: Sequence[Draft],
-    known: formats.Known,
     is_promised: bool = False,
 ) -> Call[list[Scheduled]]:
     settings = conf.get_settings().queue(queue)
-    new, is_ranked, has_batches = written(drafts, settings, known)
+    new, has_batches = written(drafts)
     call = storing.schedule(
         settings.keys,
         new,
         frame_format=settings.frame_format,
         insertion_list=settings.keeps_list,
         max_jobs=None if is_promised else settings.max_jobs,
-        is_ranked=is_ranked,
         has_batches=has_batches,
     )
     return _noted(call, drafts)
 
 
-class Written(NamedTuple):
-    """What a call stores."""
-
-    jobs: list[NewJob]
-    #: Whether they are ranked.
-    is_ranked: bool
-    #: Whether one of them is in a batch.
-    has_batches: bool
-
-
-def written(
-    drafts: Sequence[Draft], settings: conf.QueueSettings, known: formats.Known
-) -> Written:
-    """Write drafts in the queue's format.
-
-    While that format has neither priorities nor limits, no job gets one.
-    """
-    format = known.format
-    is_ranked, has_batches = known.is_ranked, False
-    # Almost every call. `schedule_many` pays with each job for what is here, so one line looks at all of them.
-    new = [
-        draft.new
-        for draft in drafts
-        if draft.extras is NO_EXTRAS and draft.format == format
-    ]
-    if len(new) == len(drafts):
-        return Written(new, is_ranked, has_batches)
-    _write_anew(drafts, settings, format)
+def written(drafts: Sequence[Draft]) -> tuple[list[NewJob], bool]:
+    """Return drafts as they are stored, with their tails, and whether one of them is in a batch."""
+    has_batches = False
     new = [draft.new for draft in drafts]
+    # Almost always none. `schedule_many` pays with each job for what is here, so one line looks at all of them.
     for i in [i for i, draft in enumerate(drafts) if draft.extras is not NO_EXTRAS]:
         priority, limit, wanted, follow, batch, _, expires_ms, since_ms = astuple(
             drafts[i].extras
         )
-        if not known.has_priorities:
-            priority, limit = 0, ""
-        is_ranked = is_ranked or priority != 0
         has_batches = has_batches or batch != ""
         tail = tail_of(
             str(new[i].tail),
@@ -498,7 +457,7 @@ def written(
             since_ms=since_ms,
         )
         new[i] = new[i]._replace(tail=tail)
-    return Written(new, is_ranked, has_batches)
+    return new, has_batches
 
 
 def _noted(
@@ -517,21 +476,6 @@ def _noted(
     if is_repeat:
         call = replace(call.again(), window_ms=call.window_ms - (now_ms - first_ms))
     return call
-
-
-def _write_anew(
-    drafts: Iterable[Draft], settings: conf.QueueSettings, format: int
-) -> None:
-    """Rewrite payloads that were prepared while the queue was in another format."""
-    keyring = conf.get_keyring()
-    for draft in drafts:
-        wanted = max(format, draft.extras.least_format)
-        if draft.format == wanted:
-            continue
-        payload = envelopes.signed_anew(draft.new.payload, settings, keyring, wanted)
-        draft.format = wanted
-        if payload is not None:
-            draft.new = draft.new._replace(payload=payload)
 
 
 def _is_too_late(sent_ms: float) -> bool:
@@ -786,10 +730,11 @@ class _Sending:
                     if self._is_stopped:
                         self._forget_last()
                         return
-                # The stream occupies its own client, so another one asks.
-                known = perform(own_clients.of_thread, formats.finding(queue))
+                if not sharding.is_agreed(queue):
+                    # The stream occupies its own client, so another one asks.
+                    perform(own_clients.of_thread, sharding.agreeing_on(queue))
                 self._calls += 1
-                call = _call(queue, drafts, known, self._is_promised)
+                call = _call(queue, drafts, self._is_promised)
                 self._keys_behind[call.keys[0]] = DeliveryKeys.of(queue)
                 yield call
                 if self._is_stopped:
@@ -838,8 +783,8 @@ class _Sending:
                 if batch is None:
                     return
                 queue, drafts = batch
-                known = yield from formats.finding(queue)
-                call = _call(queue, drafts, known, self._is_promised)
+                yield from sharding.agreeing_on(queue)
+                call = _call(queue, drafts, self._is_promised)
             except Exception as error:
                 self._fail_to_make(error)
                 return

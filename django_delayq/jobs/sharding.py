@@ -11,7 +11,7 @@ from django.core.signals import setting_changed
 from redis.exceptions import RedisError
 
 from django_delayq.calls.command import Command
-from django_delayq.calls.errors import is_of_node
+from django_delayq.calls.errors import is_of_node, nothing_sent
 from django_delayq.calls.steps import Steps
 from django_delayq.conf import QueueSettings, get_settings
 from django_delayq.delivery.sharding import Shards, pin_shards, shard_name
@@ -21,6 +21,8 @@ T = TypeVar("T")
 
 #: The queues of which this process has made sure.
 _agreed: set[str] = set()
+#: The parts of queues with shards to which this process may send.
+_ready: set[str] = set()
 
 
 #: The field of a shard's control hash that says how many shards kept keys when a worker began to serve it. It lets others
@@ -65,6 +67,30 @@ def agreeing(whole: QueueSettings, part: QueueSettings) -> Steps[Shards | None]:
         )
     _agreed.add(whole.name)
     return found
+
+
+def is_agreed(queue: str) -> bool:
+    """Return whether jobs can be sent to a queue or a part of one without `agreeing_on` it."""
+    return not get_settings().sharded or queue in _ready
+
+
+def agreeing_on(queue: str) -> Steps[None]:
+    """Make sure that this process agrees with the others on the shards of a queue, before it sends to it.
+
+    Raises:
+        InvalidSettings: it does not agree; nothing was sent.
+        redis.exceptions.RedisError: the server did not answer; nothing was sent.
+    """
+    if is_agreed(queue):
+        return
+    settings = get_settings()
+    part = settings.find(queue)
+    if part is None:
+        return
+    if (whole := settings.sharded.get(part.whole)) is not None:
+        with nothing_sent():
+            yield from agreeing(whole, part)
+    _ready.add(queue)
 
 
 def on_each(
@@ -122,6 +148,7 @@ def _shards_of(whole: QueueSettings) -> Steps[Shards]:
 def forget(**kwargs: object) -> None:
     """Ask again; connected to ``setting_changed``."""
     _agreed.clear()
+    _ready.clear()
 
 
 setting_changed.connect(forget, dispatch_uid="django_delayq.sharding")

@@ -40,7 +40,7 @@ from django_delayq.delivery.limits import MAX_BATCH
 from django_delayq.delivery.storing import ROW_REPEAT_MS, NewJob
 from django_delayq.exceptions import DecodeError, DelayqError
 from django_delayq.jobs import envelope as envelopes
-from django_delayq.jobs import formats
+from django_delayq.jobs import sharding
 from django_delayq.jobs.job import NO_EXTRAS, Draft, Extras
 from django_delayq.jobs.options import check_priority
 from django_delayq.jobs.sending import SCHEDULE_BYTES
@@ -359,7 +359,7 @@ def _send_to_queue(
     sent: set[int] = set()
     try:
         settings = get_settings().queue(name)
-        known = perform(client, formats.finding(name))
+        perform(client, sharding.agreeing_on(name))
     except (DelayqError, RedisError) as error:
         _check_is_its_own(error)
         problems[_problem(name, error)] += len(rows)
@@ -367,7 +367,7 @@ def _send_to_queue(
     written: list[tuple[OutboxRow, Draft]] = []
     for row in rows:
         try:
-            written.append((row, draft_of(row, settings, known.format)))
+            written.append((row, draft_of(row, settings)))
         except DelayqError as error:
             problems[_problem(name, error)] += 1
     for part in _parts(written):
@@ -375,7 +375,7 @@ def _send_to_queue(
             # This process was suspended, or the server hangs: others may have sent and deleted these rows.
             break
         try:
-            run(client, forwarding(settings, [draft for _, draft in part], known))
+            run(client, forwarding(settings, [draft for _, draft in part]))
             sent |= {row.pk for row, _ in part}
         except (DelayqError, RedisError) as error:
             _check_is_its_own(error)
@@ -383,15 +383,14 @@ def _send_to_queue(
     return sent
 
 
-def draft_of(row: Any, settings: QueueSettings, format: int) -> Draft:
+def draft_of(row: Any, settings: QueueSettings) -> Draft:
     """Return what was prepared of a row, signed with the key that signs now; ``row`` has its age.
 
     Raises:
         NotSigned, DecodeError: nobody in this project has written it, or with a key that this process does not have.
-        EncodeError: the format cannot hold it.
     """
     payload = bytes(row.payload)
-    anew = envelopes.signed_anew(payload, settings, get_keyring(), format)
+    anew = envelopes.signed_anew(payload, settings, get_keyring())
     if row.token.encode() not in payload[: envelopes.PEEK_BYTES]:
         raise DecodeError("a row has the payload of another one", payload)
     beside = Beside()
@@ -405,7 +404,7 @@ def draft_of(row: Any, settings: QueueSettings, format: int) -> Draft:
         check_priority(beside.priority, row.queue)
         extras = Extras(beside.priority, beside.limit, expires_ms=beside.expires_ms)
     new = NewJob(row.token, _when(row), beside.unique, anew or payload)
-    return Draft(new, format, extras=extras)
+    return Draft(new, extras=extras)
 
 
 def _when(row: Any) -> str:

@@ -31,7 +31,7 @@ from django_delayq.delivery import storing
 from django_delayq.delivery.states import State
 from django_delayq.delivery.storing import ROW_REPEAT_MS, Scheduled
 from django_delayq.exceptions import DelayqError, InvalidTask
-from django_delayq.jobs import formats
+from django_delayq.jobs import sharding
 from django_delayq.jobs.commit import Hook, is_awaited
 from django_delayq.jobs.job import Draft, Job
 from django_delayq.jobs.options import Commit
@@ -201,12 +201,12 @@ class _Hook(Hook):
     def _is_sent(self) -> bool:
         """Send the job; return False if that may be too late."""
         job, client = self._job, own_clients.of_thread()
-        known = perform(client, formats.finding(job.queue))
+        perform(client, sharding.agreeing_on(job.queue))
         queue = get_settings().queue(job.queue)
         if boottime_ms() - self._written_ms > ROW_REPEAT_MS:
             # Perhaps only this process was suspended, since the commit: its row may have been sent, and be forgotten.
             return False
-        (sent,) = run(client, forwarding(queue, [self._draft], known))
+        (sent,) = run(client, forwarding(queue, [self._draft]))
         job.state, job.start_time_ms = State.SCHEDULED, sent.start_time_ms
         if sent.holder:
             # Another job holds its unique key; the reply does not say when that job is due.
@@ -219,16 +219,13 @@ class _Hook(Hook):
         return True
 
 
-def forwarding(
-    queue: QueueSettings, drafts: list[Draft], known: formats.Known
-) -> Call[list[Scheduled]]:
+def forwarding(queue: QueueSettings, drafts: list[Draft]) -> Call[list[Scheduled]]:
     """Return the call that sends rows of one queue. A row that the queue got before is not stored again."""
-    new, is_ranked, _ = written(drafts, queue, known)
+    new, _ = written(drafts)
     return storing.forward(
         queue.keys,
         new,
         frame_format=queue.frame_format,
         insertion_list=queue.keeps_list,
-        is_ranked=is_ranked,
         are_rows=True,
     )

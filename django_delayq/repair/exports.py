@@ -16,7 +16,7 @@ from redis.exceptions import OutOfMemoryError
 from django_delayq import conf
 from django_delayq.calls.running import run
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import upgrading
+from django_delayq.delivery import looking
 from django_delayq.exceptions import DecodeError
 from django_delayq.repair import pages
 from django_delayq.repair.moving import (
@@ -241,7 +241,7 @@ class Exporting:
         return OfQueue(
             queue.name,
             its_run.id,
-            run(self._client, upgrading.read_format(queue.keys)).format,
+            looking.read_format(queue.keys).do(self._client),
             settings_of(self._client, queue),
             schedules_of(self._client, queue).changed,
         )

@@ -27,19 +27,17 @@ from django_delayq.calls.running import run
 from django_delayq.calls.steps import perform
 from django_delayq.clock import monotonic_ms
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import limiting, looking, pausing, periods, upgrading
+from django_delayq.delivery import limiting, looking, pausing, periods
 from django_delayq.delivery.durability import Wait, durably
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.looking import Counts
 from django_delayq.delivery.sharding import pin_shards
-from django_delayq.delivery.upgrading import Step
-from django_delayq.exceptions import DecodeError, DelayqError, EncodeError
+from django_delayq.exceptions import DecodeError, DelayqError
 from django_delayq.jobs import envelope as envelopes
-from django_delayq.jobs import formats
 from django_delayq.repair import pages
 from django_delayq.repair.pacing import TARGET_MS, finished_first
 from django_delayq.repair.pages import Kind, Moved, MovedSchedule, Source
-from django_delayq.wire.signing import Keyring
+from django_delayq.wire.signing import FORMAT, Keyring
 
 #: Jobs of a page: at first, at least, at most. A page takes some 2 ms of a server; large payloads bound it by their bytes.
 FIRST, LEAST, MOST = 64, 32, 150
@@ -207,7 +205,6 @@ class Storing:
         self._tally = tally
         self._keyring = keyring
         self._is_signing = is_signing
-        self._format = 0
         #: Pages of the run that were stored before it went on.
         self.stored = 0
 
@@ -260,31 +257,19 @@ class Storing:
             )
 
     def prepare(self, source_format: int) -> None:
-        """Have the queue's workers read the format that its jobs are in.
+        """Make sure that this version reads the queue's format at both ends.
 
         Raises:
-            CannotMove: they do not, or this version does not.
+            CannotMove: it does not.
         """
-        name, keys = self._queue.name, self._queue.keys
-        if source_format > self._keyring.formats[-1]:
-            raise CannotMove(
-                f"queue {name!r} of the source is in format {source_format}, which this version does not read; run this with"
-                " a version that does."
-            )
-        there = run(self._client, upgrading.read_format(keys))
-        if there.format > self._keyring.formats[-1]:
-            raise CannotMove(
-                f"queue {name!r} of the target is in format {there.format}, which this version does not read; run this with"
-                " a version that does."
-            )
-        if source_format > there.format:
-            call = upgrading.set_format(keys, source_format, Step.BEGIN)
-            if behind := run(self._client, call).behind:
+        name = self._queue.name
+        found = looking.read_format(self._queue.keys).do(self._client)
+        for side, format in ("source", source_format), ("target", found):
+            if format > FORMAT:
                 raise CannotMove(
-                    f"{behind} worker processes of queue {name!r} on the target do not read format {source_format}, which"
-                    " its jobs are in. Update them first, or stop them."
+                    f"queue {name!r} of the {side} is in format {format}, and this version reads format {FORMAT};"
+                    " run this with a version that reads it."
                 )
-        self._format = run(self._client, upgrading.read_format(keys)).written
 
     def store(
         self, source_run: str, page: int, jobs: list[Moved], mark: str = ""
@@ -347,13 +332,7 @@ class Storing:
             return job
         if self._is_signing:
             try:
-                new = envelopes.signed_anew(
-                    job.payload, self._queue, self._keyring, self._format
-                )
-            except EncodeError:
-                new = envelopes.signed_anew(
-                    job.payload, self._queue, self._keyring, formats.FOLLOWERS
-                )
+                new = envelopes.signed_anew(job.payload, self._queue, self._keyring)
             except DecodeError:
                 # Not this project's, or signed with a key that is not here: counted below.
                 new = None
@@ -401,7 +380,7 @@ class Moving:
         self._taking.begin(Kind.DIRECT)
 
     def begin(self) -> None:
-        """Begin the run, and have the target read the formats, and keep the pauses and limits, of the source.
+        """Begin the run, and have the target keep the pauses and limits of the source.
 
         Raises:
             CannotMove: both are one server, or the target does not read the format.
@@ -410,7 +389,7 @@ class Moving:
         begun = self._taking.run or self._taking.begin(Kind.DIRECT)
         try:
             self._storing.begin(begun)
-            self._storing.prepare(run(self._source, upgrading.read_format(keys)).format)
+            self._storing.prepare(looking.read_format(keys).do(self._source))
         except CannotMove:
             if not begun.pages:
                 self.end()

@@ -4,7 +4,6 @@ It serves projects that take a key out of use: jobs that wait for months are sig
 tell that they are jobs. Every step leaves each job in its place. After an interrupt, simply start again.
 """
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,19 +11,16 @@ from typing import Any
 from redis.client import Redis
 
 from django_delayq.calls.running import run
-from django_delayq.calls.steps import perform
-from django_delayq.clock import monotonic_ms
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import holding, looking, upgrading
+from django_delayq.delivery import holding, looking
 from django_delayq.delivery.reasons import Kind, Reason
-from django_delayq.delivery.upgrading import FormatSet, Step, Where
-from django_delayq.exceptions import DecodeError, EncodeError, NotSigned
+from django_delayq.delivery.resigning import Where, resign
+from django_delayq.exceptions import DecodeError, NotSigned
 from django_delayq.jobs import envelope as envelopes
-from django_delayq.jobs import formats
 from django_delayq.wire import calls as wire_calls
 from django_delayq.wire.calls import START, Cursor
 from django_delayq.wire.frame import pack, unpack
-from django_delayq.wire.signing import TOKEN_BEFORE, TOKEN_LENGTH, Keyring
+from django_delayq.wire.signing import FORMAT, TOKEN_BEFORE, TOKEN_LENGTH, Keyring
 
 #: Payloads that one step reads; writing them anew takes some 3 ms of the server's time.
 STEP = 200
@@ -33,10 +29,6 @@ STEP_BYTES = 1_000_000
 #: Looks through a queue, at most. A look may miss a job that moves meanwhile, so the last one has to find nothing to
 #: sign. If it finds something, a process still signs with an older key.
 LOOKS = 4
-#: How long a job may be on its way after its format was asked for, ms.
-ON_THE_WAY_MS = 1_000.0
-#: Between two yields while there is nothing to do, s.
-PAUSE_S = 0.05
 
 
 @dataclass(slots=True)
@@ -49,12 +41,10 @@ class Tally:
     current: int = 0
     #: Not signed by this project.
     foreign: int = 0
-    #: Signed with a key, or in a format, that is not here; by the name of what is missing.
+    #: Signed with a key that is not here, or in another format; by the name of what is missing.
     unknown: dict[str, int] = field(default_factory=dict)
     #: Were held for lack of a key, and are not any more.
     released: int = 0
-    #: Ours, and left as they are, because the format cannot hold something in them.
-    unfit: int = 0
     #: Written anew by the last look; above 0, there may be more.
     late: int = 0
 
@@ -62,20 +52,10 @@ class Tally:
 class Resigning:
     """One run over one queue; `steps` yields after each call to the server, and ``tally`` has what is done."""
 
-    def __init__(
-        self,
-        client: Redis,
-        queue: QueueSettings,
-        keyring: Keyring,
-        format: int | None = None,
-    ) -> None:
-        """``format`` is the format to write; None: the one that the queue has chosen."""
+    def __init__(self, client: Redis, queue: QueueSettings, keyring: Keyring) -> None:
         self._client = client
         self._queue = queue
         self._keyring = keyring
-        self._format = format
-        # Jobs that the queue's own format cannot hold stay in theirs, as wherever they go.
-        self._may_stay = format is None
         # What one step reads.
         self._step = 1
         # Of the looks that are over; of the first look; of the one under way.
@@ -94,7 +74,6 @@ class Resigning:
             current=first.current,
             foreign=seen.foreign,
             unknown=seen.unknown,
-            unfit=seen.unfit,
             released=self._released,
             late=0 if first is seen else seen.signed,
         )
@@ -103,7 +82,7 @@ class Resigning:
     def seen(self) -> int:
         """How many payloads the look that is under way has read."""
         seen = self._seen
-        told = seen.signed + seen.current + seen.foreign + seen.unfit
+        told = seen.signed + seen.current + seen.foreign
         return told + sum(seen.unknown.values())
 
     def total(self) -> int:
@@ -114,9 +93,6 @@ class Resigning:
 
     def steps(self) -> Iterator[None]:
         """Sign all jobs that wait, are due, were tried, are held or were given up."""
-        if self._format is None:
-            known = perform(self._client, formats.asking(self._queue.name))
-            self._format = known.format
         for _ in range(LOOKS):
             self._signed += self._seen.signed
             self._seen = Tally()
@@ -140,10 +116,9 @@ class Resigning:
 
     def _new(self, payload: bytes, *, is_data: bool = False) -> bytes | None:
         """Return the new payload, or None if it stays. ``is_data``: it counts as foreign unless its signature fits."""
-        queue, tally = self._queue, self._seen
-        assert self._format is not None
+        tally = self._seen
         try:
-            new = envelopes.signed_anew(payload, queue, self._keyring, self._format)
+            new = envelopes.signed_anew(payload, self._queue, self._keyring)
         except NotSigned as error:
             if error.missing and not is_data:
                 tally.unknown[error.missing] = tally.unknown.get(error.missing, 0) + 1
@@ -153,20 +128,13 @@ class Resigning:
         except DecodeError:
             tally.foreign += 1
             return None
-        except EncodeError:
-            if not self._may_stay:
-                tally.unfit += 1
-                return None
-            new = envelopes.signed_anew(
-                payload, queue, self._keyring, formats.FOLLOWERS
-            )
         if new is None:
             tally.current += 1
         return new
 
     def _write(self, where: Where, items: list[tuple[Any, bytes, bytes]]) -> None:
         if items:
-            call = upgrading.resign(self._queue.keys, where, items)
+            call = resign(self._queue.keys, where, items)
             self._seen.signed += run(self._client, call)
 
     def _sign_frames(self, *, insertion_list: bool) -> Iterator[None]:
@@ -247,7 +215,7 @@ class Resigning:
         One walk over the names: it does not wait for jobs that a worker without the newest key holds again.
         """
         known = [Reason(Kind.KEY, key) for key in self._keyring.ids]
-        known += [Reason(Kind.FORMAT, str(each)) for each in self._keyring.formats]
+        known.append(Reason(Kind.FORMAT, str(FORMAT)))
         cursor = b""
         while True:
             reply = run(
@@ -265,56 +233,6 @@ class Resigning:
             cursor = reply.cursor
             if not cursor:
                 return
-
-
-class FormatChange:
-    """One change of a queue's format: of what is written, of what waits, and of what workers have to read.
-
-    On the way to a later format, workers have to read it before it is written. On the way to an earlier one, they may
-    stop reading the later one once nothing in it waits; until then, workers that do not know it claim nothing. It may be
-    interrupted at any moment, and started again.
-    """
-
-    def __init__(
-        self, client: Redis, queue: QueueSettings, keyring: Keyring, format: int
-    ) -> None:
-        self._client = client
-        self._queue = queue
-        self._format = format
-        #: Rewrites what waits.
-        self.signing = Resigning(client, queue, keyring, format)
-        self._begun_ms = 0.0
-        self._is_lowered = False
-
-    def begin(self, *, is_forced: bool = False) -> FormatSet:
-        """Choose the format that is written from now on.
-
-        It changes nothing if the queue's format is later than this version reads, or, unless forced, if the format
-        would rise above what a worker reads.
-        """
-        step = Step.FORCE if is_forced else Step.BEGIN
-        call = upgrading.set_format(self._queue.keys, self._format, step)
-        found = run(self._client, call)
-        self._begun_ms = monotonic_ms()
-        self._is_lowered = found.before > self._format
-        return found
-
-    def steps(self) -> Iterator[None]:
-        """Rewrite what waits; then, if the format is an earlier one, let workers claim that read no later one."""
-        yield from self.signing.steps()
-        if not self._is_lowered:
-            return
-        # Until then processes may still use an earlier answer.
-        until_ms = self._begun_ms + formats.KEPT_MS + ON_THE_WAY_MS
-        while monotonic_ms() < until_ms:
-            time.sleep(PAUSE_S)
-            yield
-        yield from self.signing.steps()
-        run(
-            self._client,
-            upgrading.set_format(self._queue.keys, self._format, Step.END),
-        )
-        yield
 
 
 def _names(payload: bytes, token: bytes) -> bool:

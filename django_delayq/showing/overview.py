@@ -10,18 +10,16 @@ from typing import Any, NamedTuple
 from redis.exceptions import RedisError
 
 from django_delayq import __version__, conf
-from django_delayq.calls.call import Call
 from django_delayq.calls.errors import is_of_node
 from django_delayq.calls.several import run_all
 from django_delayq.clients.clients import own_clients
 from django_delayq.clock import iso_text, monotonic_ms
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import holding, looking, pausing, statistics, upgrading
+from django_delayq.delivery import holding, looking, pausing, statistics
 from django_delayq.delivery.holding import HeldNames
 from django_delayq.delivery.looking import Counts, sum_of
 from django_delayq.delivery.pausing import Pause
 from django_delayq.delivery.statistics import Figures, Unit, total
-from django_delayq.delivery.upgrading import QueueFormat
 from django_delayq.exceptions import DelayqError, InvalidSettings
 from django_delayq.faults import describe_fault, is_forbidden
 from django_delayq.health import problems
@@ -52,8 +50,8 @@ class QueueStatus(NamedTuple):
     hours: Series | None = None
     #: How many jobs become due in each of the times that were asked for.
     ahead: Sequence[int] = ()
-    #: The formats, what is held, the frames at the head: what of it could be read.
-    format: QueueFormat | None = None
+    #: The format, what is held, the frames at the head: what of it could be read.
+    format: int | None = None
     held: HeldNames | None = None
     frames: Sequence[FrameHead] = ()
     #: Of a queue with shards, all that hold its jobs; the numbers above are their sums.
@@ -236,12 +234,12 @@ def look_at_queues(
     measured = [(Unit.MINUTE, minutes), (Unit.HOUR, hours)]
     if not conf.get_settings().statistics:
         measured = []
-    calls: list[Call[Any]] = []
+    calls: list[Any] = []
     for queue in queues:
         calls += [
             looking.counts(queue.keys),
             pausing.pauses(queue.keys),
-            upgrading.read_format(queue.keys),
+            looking.read_format(queue.keys),
             holding.held_names(queue.keys),
         ]
         calls += [

@@ -14,7 +14,6 @@ from datetime import MAXYEAR, UTC, datetime, timedelta
 from typing import Any, TypedDict, Unpack
 
 from asgiref.sync import sync_to_async
-from redis.client import Redis
 
 from django_delayq import conf
 from django_delayq.calls.call import Call
@@ -24,13 +23,13 @@ from django_delayq.calls.running import run
 from django_delayq.clients.clients import own_clients
 from django_delayq.clients.server import Server
 from django_delayq.clock import boottime_ms, monotonic_ms
-from django_delayq.delivery import claiming, upgrading
+from django_delayq.delivery import claiming
 from django_delayq.delivery.claiming import Claimed
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import MAX_BATCH
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import InvalidDelay
-from django_delayq.jobs import formats
+from django_delayq.jobs import sharding
 from django_delayq.jobs.finding import find_jobs
 from django_delayq.jobs.pausing import paused
 from django_delayq.management.backends import listening
@@ -237,10 +236,6 @@ class FrozenQueue:
 
     # Queues.
 
-    def _enroll(self) -> None:
-        """Give each queue the format of this version, as its first worker does."""
-        _enroll(self._client)
-
     def _states(self) -> list[QueueState]:
         """Return what is known of each queue that has something, as a worker's loop knows it."""
         for settings in conf.get_settings().queues_of():
@@ -390,7 +385,6 @@ class FrozenQueue:
         """Begin, and have Django's clock stand still at this moment, where time-machine is installed."""
         self._client = own_clients.make()
         self._teller, telling.teller = telling.teller, _TellsHere()
-        self._enroll()
         if time_machine is None:
             return
         travel = time_machine.travel(self._now_us / 1_000_000, tick=False)
@@ -411,11 +405,6 @@ class FrozenQueue:
             self._travel.stop()
 
 
-def _enroll(client: Redis) -> None:
-    for settings in conf.get_settings().queues_of():
-        run(client, upgrading.enroll(settings.keys, owner=OWNER))
-
-
 #: The queues of tests whose settings say ``frozen``, once one of them has used them.
 _of_tests: list[MemoryServer] = []
 
@@ -429,18 +418,14 @@ def frozen_server() -> Server:
     if not _of_tests:
         watch_tests()
         _of_tests.append(MemoryServer(lambda: time.time_ns() // 1_000))
-    server = InProcessServer.to(_of_tests[0])
-    _enroll(server.client(server.pool()))
-    return server
+    return InProcessServer.to(_of_tests[0])
 
 
 def clear_frozen() -> None:
     """Empty those queues."""
     for made in _of_tests:
         made.keyspace.keys.clear()
-        formats.forget()
-        server = InProcessServer.to(made)
-        _enroll(server.client(server.pool()))
+        sharding.forget()
 
 
 def _passing(delta: timedelta | float | None, units: Units) -> timedelta:

@@ -20,7 +20,7 @@ from django_delayq import conf
 from django_delayq.clients.clients import own_clients
 from django_delayq.clients.cluster import Cluster
 from django_delayq.clients.server import Server
-from django_delayq.jobs import formats
+from django_delayq.jobs import sharding
 from django_delayq.later import import_later
 
 #: Servers that tests have put in place of the others, the last first asked.
@@ -134,14 +134,14 @@ def serving(server: Server) -> Iterator[None]:
 def forget() -> None:
     """Forget all connections, and what servers have said: the server is another one now."""
     own_clients.forget()
-    formats.forget()
+    sharding.forget()
 
 
 def install() -> None:
     """Have the clients of this process ask here where their server is."""
     own_clients.find = find_server
     # The test environment may begin, or end, after something has used the server.
-    own_clients.state, own_clients.on_change = is_testing, formats.forget
+    own_clients.state, own_clients.on_change = is_testing, sharding.forget
     # The project's first transaction in a test comes after a connection, and Django sends no signal when tests begin.
     connection_created.connect(_watch_transactions)
 

@@ -17,7 +17,6 @@ from django_delayq.calls.script import NAMES
 from django_delayq.delivery.states import Change, State
 from django_delayq.delivery.storing import NewJob
 from django_delayq.jobs import envelope as envelopes
-from django_delayq.wire import signing
 from django_delayq.wire.signing import TOKEN_LENGTH
 
 #: States in which a job has ended, or was given up.
@@ -142,9 +141,6 @@ class Recorder:
         """Nothing follows."""
 
     # Scripts.
-
-    def _read_format(self, queue: str, args: list[Any]) -> Any:
-        return [signing.FORMAT, signing.FORMAT, 0]
 
     def _pin_shards(self, queue: str, args: list[Any]) -> Any:
         return [int(args[0]), int(args[1])]
@@ -318,9 +314,9 @@ class Recorder:
         note = self.notes.by_token.get(_text(args[1]))
         if note is None or note.state not in _WAITS:
             state = State.MISSING if note is None else note.state
-            return [state.value.encode(), signing.FORMAT]
+            return state.value.encode()
         note.priority = int(args[2])
-        return [Change.REPRIORITIZED.value.encode(), signing.FORMAT]
+        return Change.REPRIORITIZED.value.encode()
 
     def _replace(self, queue: str, args: list[Any]) -> Any:
         holder, _, when, moves, longest, tail, payload, linked = args[1:9]
@@ -432,7 +428,6 @@ class Recorder:
 
 _Answer = Callable[[Recorder, str, list[Any]], Any]
 _SCRIPTS: dict[str, _Answer] = {
-    "delivery/read_format": Recorder._read_format,
     "delivery/pin_shards": Recorder._pin_shards,
     "delivery/store": Recorder._store,
     "delivery/schedule": Recorder._schedule,

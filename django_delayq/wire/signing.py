@@ -12,11 +12,8 @@ from hmac import compare_digest
 
 from django_delayq.exceptions import InvalidSettings, NotSigned
 
-#: The latest format of envelopes, locators and headers that this version reads and writes; the first character of a
-#: signature.
+#: The format of envelopes, locators and headers that this version reads and writes; the first character of a signature.
 FORMAT = 2
-#: The oldest format that this version reads and writes: a version reads the format of the version before it.
-OLDEST = 1
 #: Characters of a signature.
 LENGTH = 37
 #: Characters of a token: 16 random bytes in URL-safe base64.
@@ -59,24 +56,23 @@ class Key:
             state.update(b"%d:%b" % (len(part), part))
         return state.digest()
 
-    def signer(self, format: int) -> "Signer":
-        """Return the signer of this key for one format."""
-        return Signer(self._key, self.id, format)
+    def signer(self) -> "Signer":
+        """Return the signer of this key."""
+        return Signer(self._key, self.id)
 
 
 class Signer(dict[str, blake2b]):
-    """Signs with one key in one format; such a signature is valid in no other format.
+    """Signs with one key in the format of this version; such a signature is valid in no other format.
 
     As a dict, it maps each queue to the hash state with which all its signatures begin. A signer runs twice for every
     job, so it copies a state instead of beginning one, and looks it up without a call of ours.
     """
 
-    def __init__(self, key: bytes, key_id: str, format: int) -> None:
+    def __init__(self, key: bytes, key_id: str) -> None:
         self._key = key
-        self._person = b"delayq mac %d" % format
-        self.format = format
+        self._person = b"delayq mac %d" % FORMAT
         #: The format and the id of the key, with which all its signatures begin.
-        self.head = f"{format}{key_id}"
+        self.head = f"{FORMAT}{key_id}"
 
     def __repr__(self) -> str:
         return f"<Signer {self.head}>"
@@ -142,16 +138,11 @@ class Keyring:
             self._keys[key.id] = key
         if not self._keys:
             raise InvalidSettings("there is no secret")
-        formats = range(OLDEST, FORMAT + 1)
-        first = next(iter(self._keys.values()))
-        #: The signer for each format.
-        self.signers = {format: first.signer(format) for format in formats}
+        signers = [key.signer() for key in self._keys.values()]
+        #: The signer of the first key.
+        self.signer = signers[0]
         # The signer that checks, by the head of a signature.
-        self._checkers = {signer.head: signer for signer in self.signers.values()}
-        for key in self._keys.values():
-            for format in formats:
-                signer = key.signer(format)
-                self._checkers.setdefault(signer.head, signer)
+        self._checkers = {signer.head: signer for signer in signers}
 
     def __repr__(self) -> str:
         return f"<Keyring {' '.join(self._keys)}>"
@@ -161,13 +152,8 @@ class Keyring:
         """The ids of all keys, the signing key first."""
         return list(self._keys)
 
-    @property
-    def formats(self) -> list[int]:
-        """The formats that this project can sign and check, the oldest first."""
-        return list(self.signers)
-
-    def check(self, signature: str, queue: str, token: str, body: bytes) -> int:
-        """Check that this project has signed a body, and return the format of the signature.
+    def check(self, signature: str, queue: str, token: str, body: bytes) -> None:
+        """Check that this project has signed a body.
 
         Raises:
             NotSigned: it has not, or nobody can tell without the key or format that ``missing`` names.
@@ -177,7 +163,7 @@ class Keyring:
         if signer is not None and len(token) == TOKEN_LENGTH:
             try:
                 if compare_digest(signature, signer.sign(queue, token, body)):
-                    return signer.format
+                    return
             except TypeError:  # it is not ASCII
                 pass
         raise self._refusal(signature, queue, token)
@@ -236,9 +222,9 @@ class Keyring:
             return NotSigned(
                 f"its signature, of the key {key_id!r}, does not fit its token, its queue {queue!r} and its body"
             )
-        if format not in map(str, self.formats):
+        if format != str(FORMAT):
             return NotSigned(
-                f"it is written in format {format!r}, and this version reads {', '.join(map(str, self.formats))}",
+                f"it is written in format {format!r}, and this version reads format {FORMAT}",
                 missing=f"format {format}",
             )
         return NotSigned(

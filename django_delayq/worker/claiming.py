@@ -377,8 +377,7 @@ class Claiming:
             queue.upkeep.note(error)
 
     def _may_move_on(self, queue: QueueState) -> bool:
-        # After the first upkeep, which raises the queue's format: only then jobs have priorities and limits. What comes
-        # while the queue is paused is missed, or all of it would run at its end.
+        # What comes while the queue is paused is missed, or all of it would run at its end.
         is_ours = queue.has_begun and not queue.newer_format
         return is_ours and not queue.pauses.is_paused
 

@@ -12,6 +12,7 @@ from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.jobs.registry import all_tasks, find_task, get_handler
 from django_delayq.logs import get_log
 from django_delayq.redaction import show
+from django_delayq.wire.signing import FORMAT
 from django_delayq.worker import telling
 from django_delayq.worker.pausing import Pauses
 
@@ -55,8 +56,8 @@ class HeldJobs:
         known = [Reason(Kind.TASK, task.name) for task in all_tasks()]
         keyring = get_keyring()
         known += [Reason(Kind.KEY, key) for key in keyring.ids]
-        # An older version may have held jobs because of a format that this one reads.
-        known += [Reason(Kind.FORMAT, str(format)) for format in keyring.formats]
+        # An older version may have held jobs because of the format that this one reads.
+        known.append(Reason(Kind.FORMAT, str(FORMAT)))
         known += self._fitting() + self._of_codecs()
         if get_handler(settings.name) is not None:
             known.append(Reason(Kind.TASK))

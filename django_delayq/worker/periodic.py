@@ -16,7 +16,6 @@ from django_delayq.delivery import periods
 from django_delayq.delivery.periods import SKEW_MS, Entry
 from django_delayq.delivery.storing import NewJob
 from django_delayq.exceptions import DelayqError, TaskNotFound
-from django_delayq.jobs import formats
 from django_delayq.jobs import periodic as definitions
 from django_delayq.jobs.periodic import Definition
 from django_delayq.jobs.registry import get_task
@@ -321,9 +320,8 @@ class Periods:
         """Move one schedule on from a moment that has come."""
         found, seen_ms = self._ours[name], self._moments[name]
         queue = self._settings
-        written = perform(self._client, formats.finding(queue.name))
         try:
-            jobs, moments, behind = self._plan(found, written, seen_ms, now_ms)
+            jobs, moments, behind = self._plan(found, seen_ms, now_ms)
         except DelayqError as error:
             self._tell(name, error)
             del self._moments[name]
@@ -342,7 +340,6 @@ class Periods:
                 behind=behind,
                 frame_format=queue.frame_format,
                 insertion_list=queue.keeps_list,
-                is_ranked=definitions.is_ranked(found.definition, written),
             ),
         )
         if reply.has_moved:
@@ -360,7 +357,7 @@ class Periods:
             self._moments[name] = reply.moment_ms
 
     def _plan(
-        self, found: Found, written: formats.Known, seen_ms: int, now_ms: int
+        self, found: Found, seen_ms: int, now_ms: int
     ) -> tuple[list[NewJob], list[int | None], int]:
         """Return the jobs that a moment brings, their moments, and how many missed ones that makes in a row.
 
@@ -383,7 +380,7 @@ class Periods:
                 after_ms = when.after(next_ms)
                 moments.append(next_ms)
                 if next_ms not in early:
-                    jobs.append(self._job(found, written, next_ms, after_ms))
+                    jobs.append(self._job(found, next_ms, after_ms))
                     most = min(most, ADVANCE_BYTES // len(jobs[0].payload))
                 next_ms = after_ms
             if next_ms is None or next_ms > now_ms:
@@ -391,13 +388,12 @@ class Periods:
             else:
                 behind += 1
         if next_ms is not None:
-            jobs.append(self._job(found, written, next_ms, when.after(next_ms)))
+            jobs.append(self._job(found, next_ms, when.after(next_ms)))
         return jobs, [*moments, next_ms], behind
 
     def _job(
         self,
         found: Found,
-        written: formats.Known,
         moment_ms: int,
         next_ms: int | None,
     ) -> NewJob:
@@ -405,7 +401,6 @@ class Periods:
             self._settings,
             found.name,
             found.definition,
-            written,
             print=found.print,
             moment_ms=moment_ms,
             next_ms=next_ms,

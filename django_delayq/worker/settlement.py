@@ -296,7 +296,6 @@ def _forwarding(attempt: Attempt, *, is_repeat: bool) -> _Batch:
         jobs,
         frame_format=settings.frame_format,
         insertion_list=settings.keeps_list,
-        is_ranked=queue in attempt.bound.ranked,
     )
     return _Batch(call, [attempt], is_repeat, queue)
 
@@ -399,20 +398,15 @@ def _call(
 
 def _following(queue: QueueSettings, attempts: list[Attempt]) -> Following | None:
     """Return the jobs that follow these in their own queue; None: there are none."""
-    bound = [
-        (index, attempt.bound)
+    jobs = [
+        (index, job)
         for index, attempt in enumerate(attempts)
         if attempt.bound is not None
+        for job in attempt.bound.here
     ]
-    jobs = [(index, job) for index, each in bound for job in each.here]
     if not jobs:
         return None
-    return Following(
-        jobs,
-        queue.frame_format,
-        queue.keeps_list,
-        any(queue.name in each.ranked for _, each in bound),
-    )
+    return Following(jobs, queue.frame_format, queue.keeps_list)
 
 
 def renew(

@@ -15,7 +15,7 @@ from django_delayq.calls.connections import has_nodes
 from django_delayq.calls.running import run
 from django_delayq.clock import epoch_ms
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import limiting, looking, tending, upgrading
+from django_delayq.delivery import limiting, looking, tending
 from django_delayq.delivery.rates import numbers_of
 from django_delayq.delivery.states import State
 from django_delayq.delivery.tending import Which
@@ -25,15 +25,12 @@ from django_delayq.logs import get_log
 from django_delayq.repair import calls
 from django_delayq.repair.heads import find_unread, read_heads
 from django_delayq.repair.survey import is_numbered
-from django_delayq.wire import signing
 from django_delayq.wire.frame import format_of
 from django_delayq.worker.outage import FORGOTTEN, forgotten_s
 from django_delayq.worker.settlement import is_queues_own
 
 logger = get_log("django_delayq.worker")
 
-#: The first format in which a job has a limit.
-LIMITS = 2
 #: The pause between two rounds.
 ROUND_MS = 60_000.0
 #: The pause after a part of a hash in which nothing was forgotten: a million fields take half a day, and hardly any
@@ -66,9 +63,7 @@ class Upkeep:
         # So many dead letters are worth a warning.
         self._many_dead = settings.many_dead
         self._problem = ""
-        # The format, as it was logged.
-        self._enrolled: tuple[int, int, int] | None = None
-        # When the server last took that we enrolled, by its clock, epoch ms; None: it has not.
+        # When the server last noted that we serve the queue, by its clock, epoch ms; None: it has not.
         self._kept_ms: int | None = None
         #: A job that does not know the limit of its task gets it when it is claimed.
         self.gives_limits = False
@@ -108,7 +103,7 @@ class Upkeep:
         """Do one step after the other, for ever; yield the wait before the next, in ms."""
         cursors: dict[str, int] = {}
         while True:
-            self._enroll()
+            self._check_in()
             self._declare_limits()
             self._warn_of_long_list()
             self._warn_of_full()
@@ -124,12 +119,6 @@ class Upkeep:
     def begin(self) -> None:
         """Do what has to be done before the first claim."""
         if all_limits():
-            found = run(self._client, upgrading.read_format(self._settings.keys))
-            if found.format > signing.FORMAT:
-                # The first claim says so, and this process leaves the queue alone.
-                return
-            # Only a queue in the format that has limits keeps them.
-            self._enroll()
             self._declare_limits(is_new=True)
 
     def _declare_limits(self, *, is_new: bool = False) -> None:
@@ -138,42 +127,19 @@ class Upkeep:
             (name, numbers_of(limit.concurrency, limit.rate))
             for name, limit in all_limits().items()
         ]
+        self.gives_limits = bool(limits)
         run(
             self._client,
             limiting.declare(self._settings.keys, limits, is_new=is_new),
         )
 
-    def _enroll(self) -> None:
+    def _check_in(self) -> None:
+        """Have the server note this process; say so if a node has forgotten it. A single server's registry tells sooner."""
         found = run(
-            self._client, upgrading.enroll(self._settings.keys, owner=self._owner)
+            self._client, tending.check_in(self._settings.keys, owner=self._owner)
         )
-        self.gives_limits = found.format >= LIMITS and bool(all_limits())
-        self._notice_loss(found)
-        if found[:3] != self._enrolled:
-            self._enrolled = found[:3]
-            if 0 < found.written < signing.FORMAT:
-                logger.info(
-                    "queue %s stays in format %d, as manage.py delayq_resign --format was told",
-                    self._settings.name,
-                    found.written,
-                )
-            elif found.behind:
-                logger.info(
-                    "queue %s stays in format %d: %d processes read no later one",
-                    self._settings.name,
-                    found.format,
-                    found.behind,
-                )
-            elif found.format > 1:
-                logger.info(
-                    "queue %s is in format %d", self._settings.name, found.format
-                )
-
-    def _notice_loss(self, found: upgrading.Enrolled) -> None:
-        """Say so if a node of a cluster has forgotten that we enrolled; of a single server, its registry tells sooner."""
         kept_ms, self._kept_ms = self._kept_ms, found.now_ms
-        within_ms = upgrading.ENROLLED_MS
-        ago_s = forgotten_s(found.before_ms, kept_ms, found.now_ms, within_ms)
+        ago_s = forgotten_s(found.before_ms, kept_ms, found.now_ms, tending.SEEN_MS)
         if has_nodes(self._client) and ago_s is not None:
             logger.error("queue %s: its node " + FORGOTTEN, self._settings.name, ago_s)
 

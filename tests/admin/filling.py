@@ -18,7 +18,6 @@ from django_delayq.delivery.states import State
 from django_delayq.delivery.storing import NewJob
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.envelope import Envelope
-from django_delayq.wire import signing
 from django_delayq.wire.frame import FrameFormat, pack
 from tests.polling import wait_until
 from tests.signed import signed
@@ -69,9 +68,7 @@ class Queue:
     def schedule_call(self, call: Envelope, delay_ms: int = 60_000) -> str:
         """Store a job of ours with whatever its envelope has; returns its token."""
         token = storing.new_token()
-        payload = envelopes.encode(
-            call, token, self.name, get_keyring(), format=signing.FORMAT
-        )
+        payload = envelopes.encode(call, token, self.name, get_keyring())
         job = NewJob(token, f"+{delay_ms}", "", payload)
         run(self.client, storing.schedule(self.keys, [job], insertion_list=True))
         return token

@@ -147,7 +147,6 @@ def test_job_tells_its_life_and_shows_the_projects_own_code(
     def cancel_unpaid(order_id: int, token: str, notify: bool = True) -> None: ...
 
     why = error("gateway.Refused: card 4711 is blocked", TRACE, "gateway.Refused")
-    queue.client.hset(queue.keys.control, "format", 2)
     job = queue.retrying(4711, "s3cret", task=cancel_unpaid.name, error_text=why)
 
     visitor.open(url("job", queue.name, job))

@@ -46,7 +46,6 @@ def post(browser: Client, action: str, **data: Any) -> Any:
 def test_ticked_jobs_are_changed_after_a_question(
     browser: Client, queue: Queue, action: str, more: dict[str, str], state: State
 ) -> None:
-    queue.client.hset(queue.keys.control, "format", 2)
     ticked = [queue.schedule(60_000, number) for number in range(2)]
     other = queue.schedule(60_000)
     before = run(queue.client, looking.inspect(queue.keys, other))
@@ -222,7 +221,6 @@ def test_reschedule_of_a_running_job_says_that_a_worker_has_it(
 def test_priority_that_cannot_be_changes_nothing(
     browser: Client, queue: Queue, said: dict[str, str]
 ) -> None:
-    queue.client.hset(queue.keys.control, "format", 2)
     token = queue.schedule()
 
     page = post(browser, "reprioritize", job=ids(queue, token), sure="1", **said)
@@ -408,7 +406,6 @@ def test_full_server_lets_jobs_be_changed(
 
 
 def test_change_of_priorities_says_which(browser: Client, queue: Queue) -> None:
-    queue.client.hset(queue.keys.control, "format", 2)
     token = queue.schedule(60_000)
 
     page = post(browser, "reprioritize", job=ids(queue, token), sure="1", priority="7")

@@ -136,7 +136,6 @@ def test_payload_that_cannot_be_trusted_keeps_what_is_sensitive(
 
 
 def test_life_is_told_in_the_order_of_time(browser: Client, queue: Queue) -> None:
-    queue.client.hset(queue.keys.control, "format", 2)
     token, now_ms = queue.schedule(0, 7, task=refund.name), epoch_ms()
     for number in (1, 2):
         job = queue.take(token)
@@ -216,7 +215,6 @@ def test_banner_is_said_in_the_readers_language() -> None:
 def test_dead_letter_that_was_started_over_is_due_again_after_its_first_attempt(
     browser: Client, queue: Queue
 ) -> None:
-    queue.client.hset(queue.keys.control, "format", 2)
     token = queue.dead(7, error_text=error("broke 1"))
     get_job(f"{queue.name}:{token}").run_now()
     queue.bury(queue.take(token), State.DEAD, error("broke 2"))
@@ -237,7 +235,6 @@ def test_dead_letter_that_was_started_over_is_due_again_after_its_first_attempt(
 def test_retry_that_was_moved_is_first_due_at_no_later_moment(
     browser: Client, queue: Queue
 ) -> None:
-    queue.client.hset(queue.keys.control, "format", 2)
     token = queue.retrying(7)
     get_job(f"{queue.name}:{token}").reschedule(3600)
 

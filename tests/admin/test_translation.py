@@ -410,15 +410,16 @@ def test_large_numbers_at_an_axis_are_written_as_the_language_does() -> None:
 
 def test_wording_is_english_to_logs_and_translated_on_pages(pseudo: None) -> None:
     held = ngettext(
-        "{number:,} job is held, written in format {format!r}, which this version does not read.",
-        "{number:,} jobs are held, written in format {format!r}, which this version does not read.",
+        "{number:,} job is held, written in format {format}, and this version reads format {ours}.",
+        "{number:,} jobs are held, written in format {format}, and this version reads format {ours}.",
         1_234,
         format="9",
+        ours=2,
     )
     one = sentence(gettext("queue {queue}", queue="{mail}"))
 
     assert held == (
-        "1,234 jobs are held, written in format '9', which this version does not read."
+        "1,234 jobs are held, written in format 9, and this version reads format 2."
     )
     assert one == "Queue {mail}."
     assert type(pickle.loads(pickle.dumps(one))) is str

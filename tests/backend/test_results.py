@@ -153,7 +153,6 @@ def test_record_is_kept_for_a_day_or_for_result_ttl(
 def test_failure_has_an_error_for_each_attempt(
     burst, configure, queue_name, client, name
 ) -> None:
-    upgrade(client, queue_name, burst)
     task = getattr(samples, name).using(
         queue_name=queue_name, max_attempts=2, backoff=AT_ONCE
     )
@@ -178,19 +177,9 @@ def test_failure_has_an_error_for_each_attempt(
         _ = result.return_value
 
 
-def upgrade(client: Any, queue: str, burst: Any) -> None:
-    """Have a worker bring a queue to the format in which attempts are kept."""
-    control = get_settings().queue(queue).keys.control
-    wait_until(
-        lambda: burst() or client.hget(control, "format") == b"2",
-        description="the queue keeps attempts",
-    )
-
-
 def test_discarded_dead_letter_keeps_its_record(
     burst, configure, queue_name, client
 ) -> None:
-    upgrade(client, queue_name, burst)
     result = samples.fail.using(queue_name=queue_name, max_attempts=1).enqueue("x")
     burst()
 
@@ -310,7 +299,6 @@ def test_expired_job_has_failed(burst, configure, queue_name, client, policy) ->
 def test_running_task_has_its_worker_and_start(
     burst, work, configure, queue_name, records, client
 ) -> None:
-    upgrade(client, queue_name, burst)
     result = samples.hold.using(queue_name=queue_name).enqueue()
     work()
     wait_until(lambda: records.count("start"), description="the task runs")
@@ -330,7 +318,6 @@ def test_running_task_has_its_worker_and_start(
 def test_context_knows_the_attempts_before(
     burst, configure, queue_name, client
 ) -> None:
-    upgrade(client, queue_name, burst)
     task = samples.fail_until.using(queue_name=queue_name, backoff=AT_ONCE)
     result = task.enqueue(3)
     wait_until(
@@ -398,7 +385,6 @@ def test_deferred_task_waits_for_its_moment(burst, configure, queue_name) -> Non
 def test_higher_priority_comes_first(
     burst, configure, queue_name, client, records
 ) -> None:
-    upgrade(client, queue_name, burst)
     task = samples.echo.using(queue_name=queue_name)
     results = [task.using(priority=p).enqueue(p) for p in (0, -5, 50, 5)]
 

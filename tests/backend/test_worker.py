@@ -11,7 +11,7 @@ from django_delayq.exceptions import InvalidSettings
 from django_delayq.jobs import registry
 from django_delayq.management import backends
 from tests.backend import samples
-from tests.backend.test_results import SUCCESSFUL, upgrade
+from tests.backend.test_results import SUCCESSFUL
 from tests.polling import wait_until
 
 BACKEND = "django_delayq.backend.DelayqBackend"
@@ -99,7 +99,6 @@ def test_killed_task_runs_again_and_counts_both_attempts(
     configure, settings, queue_name, client, program, burst
 ) -> None:
     configure(worker={"PROCESSES": 1, "THREADS": 1})
-    upgrade(client, queue_name, burst)
     task = samples.die_once.using(queue_name=queue_name)
     result = task.enqueue()
     ours = {"BACKEND": BACKEND, "QUEUES": []}

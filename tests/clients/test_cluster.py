@@ -56,7 +56,6 @@ from django_delayq.clients.cluster import key_of
 from django_delayq.conf import get_settings
 from django_delayq.faults import describe_fault
 from django_delayq.health.problems import find_server_problems
-from django_delayq.jobs import formats
 from django_delayq.jobs.statistics import astatistics_totals, statistics_totals
 from django_delayq.showing.overview import look
 from django_delayq.waiting.channel import ChannelListener
@@ -93,7 +92,6 @@ def _configure(settings: Any, cluster: TestCluster, names: list[str]) -> None:
         "CONNECTION": cluster.url,
         "QUEUES": {"default": {}, **{name: {} for name in names}},
     }
-    formats.forget()
 
 
 @pytest.fixture
@@ -330,18 +328,13 @@ def test_more_queues_of_a_node_are_asked_in_the_same_writes(
     assert costs[0] == costs[1]
 
 
-def test_many_jobs_are_a_write_for_each_queue(
-    names: list[str], writes: Writes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # However long a busy machine pauses.
-    monkeypatch.setattr(formats, "KEPT_MS", 3_600_000.0)
-
+def test_many_jobs_are_a_write_for_each_queue(names: list[str], writes: Writes) -> None:
     def schedule_them() -> None:
         schedule_many(
             add.using(queue=names[i // 100]).prepare(LATER, i) for i in range(300)
         )
 
-    schedule_them()  # connects, brings scripts, and looks at the queues' format
+    schedule_them()  # connects, and brings scripts
 
     assert writes.during(schedule_them) == 3
 

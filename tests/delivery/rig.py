@@ -94,7 +94,7 @@ def token(name: str) -> str:
 def payload(name: str, size: int = 0, *, signature: str = "") -> bytes:
     """Return the shortest envelope that scripts accept, padded to a size, and signed with the name or another text."""
     signed = mac(signature or name).encode()
-    text = b'{"delayq":"%b","mac":"1key1%b"}' % (token(name).encode(), signed)
+    text = b'{"delayq":"%b","mac":"2key1%b"}' % (token(name).encode(), signed)
     return text[:-1] + b"," + b" " * (size - len(text) - 1) + b"}" if size else text
 
 
@@ -188,7 +188,6 @@ class Rig:
         max_jobs: int | None = None,
         again: bool = False,
         priority: int = 0,
-        is_ranked: bool | None = None,
         may_go_behind: bool = False,
         limit: str = "",
         drops: bool = False,
@@ -222,7 +221,6 @@ class Rig:
             frame_format=frame_format,
             max_jobs=max_jobs,
             again=again,
-            is_ranked=bool(priority) if is_ranked is None else is_ranked,
             has_batches=bool(batch),
         )
 
@@ -234,7 +232,6 @@ class Rig:
         frame_format: FrameFormat | None = None,
         max_jobs: int | None = None,
         again: bool = False,
-        is_ranked: bool = False,
         has_batches: bool = False,
     ) -> list[Scheduled]:
         """Send jobs; of one that a full queue refused, the reply is as the script gave it."""
@@ -243,7 +240,6 @@ class Rig:
             "frame_format": frame_format or self.frame_format,
             "insertion_list": listed,
             "max_jobs": max_jobs,
-            "is_ranked": is_ranked,
             "has_batches": has_batches,
             "now_us": self.now_us,
         }
@@ -285,7 +281,6 @@ class Rig:
         self,
         *names: str,
         unique: str = "",
-        is_ranked: bool = False,
         are_rows: bool = False,
     ) -> list[Scheduled]:
         """Send jobs that follow one of another queue, or rows of a database."""
@@ -296,7 +291,6 @@ class Rig:
                 jobs,
                 frame_format=self.frame_format,
                 insertion_list=self.insertion_list,
-                is_ranked=is_ranked,
                 are_rows=are_rows,
                 now_us=self.now_us,
             )
@@ -395,7 +389,6 @@ class Rig:
         *jobs: Leased | Done,
         state: State = State.SUCCEEDED,
         followers: Sequence[tuple[int, NewJob]] = (),
-        is_ranked: bool = False,
     ) -> list[int]:
         done = [
             job if isinstance(job, Done) else Done(job.token, job.fence) for job in jobs
@@ -406,18 +399,16 @@ class Rig:
                 done,
                 state=state,
                 has_slots=self.has_slots,
-                following=self.following(followers, is_ranked=is_ranked),
+                following=self.following(followers),
                 now_us=self.now_us,
             )
         )
 
-    def following(
-        self, followers: Sequence[tuple[int, NewJob]], *, is_ranked: bool = False
-    ) -> Following | None:
+    def following(self, followers: Sequence[tuple[int, NewJob]]) -> Following | None:
         """Describe the jobs that follow others, each with the index of the one before it."""
         if not followers:
             return None
-        return Following(followers, self.frame_format, self.insertion_list, is_ranked)
+        return Following(followers, self.frame_format, self.insertion_list)
 
     def retry(
         self, *jobs: Leased, wait: int | str = 1_000, error: bytes = b"{}"
@@ -613,7 +604,6 @@ class Rig:
                 behind=behind,
                 frame_format=self.frame_format,
                 insertion_list=self.insertion_list,
-                is_ranked=bool(priority),
                 now_us=self.now_us,
             )
         )

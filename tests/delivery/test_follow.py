@@ -131,7 +131,6 @@ def test_follower_with_a_priority_ranks_its_queue_and_one_without_does_not(
     rig.acknowledge(
         b,
         followers=[(0, follower("d", priority=5)), (0, follower("e"))],
-        is_ranked=True,
     )
     assert rig.client.zcard(rig.keys.ranked) >= 1
     assert name_in(rig.claim(1).jobs[0].payload) == "d"

@@ -265,7 +265,7 @@ def test_job_that_was_signed_anew_meanwhile_is_not_held_for_the_old_key(
         rig.retry(rig.lease(), wait=0)
     leased = rig.lease()
     rig.client.hset(
-        rig.keys.payloads, leased.token, leased.payload.replace(b"1key1", b"1key2")
+        rig.keys.payloads, leased.token, leased.payload.replace(b"2key1", b"2key2")
     )
     rig.now = 5
 

@@ -114,8 +114,6 @@ class QueueMachine(RuleBasedStateMachine):
         """If no Java works on a queue, an element in its destination queue is a job only if we transferred it."""
         self.mode = mode
         self.has_priorities = has_priorities and mode is Mode.DIRECT
-        if self.has_priorities:
-            self.client.hset(self.rig.keys.control, "format", 2)
         self.declare_limit()
 
     def keys(self) -> list[bytes]:
@@ -485,7 +483,7 @@ class QueueMachine(RuleBasedStateMachine):
         call = changing.reprioritize(
             self.rig.keys, token(name), priority, now_us=self.rig.now_us
         )
-        assert self.rig.run(call).change is Change.REPRIORITIZED
+        assert self.rig.run(call) is Change.REPRIORITIZED
         self.priorities[name] = priority
         assert self.rig.inspect(name).priority == priority
 

@@ -481,7 +481,6 @@ def test_queue_without_priorities_gets_no_ranks_from_a_schedule(rig):
 
 
 def test_queue_with_priorities_ranks_the_jobs_of_schedules(rig):
-    rig.client.hset(rig.keys.control, "format", 2)
     rig.schedule({"first": 900}, priority=1)
     rig.arrange("s", 50, job="a")
 

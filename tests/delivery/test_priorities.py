@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from django_delayq.delivery import changing, tending, upgrading
+from django_delayq.delivery import changing, tending
 from django_delayq.delivery.claiming import Leased, Mode
 from django_delayq.delivery.holding import HELD_NAMES
 from django_delayq.delivery.reasons import Kind, Reason
@@ -18,8 +18,6 @@ from tests.delivery.test_limits import STRIPE, declare
 
 @pytest.fixture
 def ranked(any_rig: Rig) -> Rig:
-    """A queue in the format that has priorities."""
-    any_rig.client.hset(any_rig.keys.control, "format", 2)
     return any_rig
 
 
@@ -36,11 +34,11 @@ def drained(rig: Rig, limit: int = 10, **options: Any) -> list[str]:
 
 def reprioritize(rig: Rig, name: str, priority: int) -> Change | State:
     call = changing.reprioritize(rig.keys, token(name), priority, now_us=rig.now_us)
-    return rig.run(call).change
+    return rig.run(call)
 
 
 def is_ranked(rig: Rig) -> bool:
-    return rig.run(upgrading.read_format(rig.keys)).is_ranked
+    return rig.client.hexists(rig.keys.control, "ranked")
 
 
 @pytest.mark.parametrize("limit", [1, 2, 10])
@@ -69,7 +67,7 @@ def test_what_is_not_due_never_comes_early_whatever_its_priority(ranked):
 
 
 def test_jobs_that_waited_before_the_first_priority_count_as_zero(ranked):
-    ranked.schedule({"old": 0, "older": 0}, is_ranked=False)
+    ranked.schedule({"old": 0, "older": 0})
     ranked.schedule({"low": 0}, priority=-1)
     ranked.schedule({"high": 0}, priority=1)
     ranked.schedule({"new": 1})
@@ -79,7 +77,7 @@ def test_jobs_that_waited_before_the_first_priority_count_as_zero(ranked):
 
 
 def test_jobs_that_were_never_ranked_are_ranked_by_the_sweep(ranked):
-    ranked.schedule({f"old{n}": 0 for n in range(150)}, is_ranked=False)
+    ranked.schedule({f"old{n}": 0 for n in range(150)})
     ranked.schedule({"low": 0}, priority=-1)
 
     ranked.run(
@@ -150,7 +148,7 @@ def test_order_is_that_of_a_sort(ranked, limit, step):
         for n in range(300)
     }
     for name, (wait, priority) in jobs.items():
-        ranked.schedule({name: wait}, priority=priority, is_ranked=True)
+        ranked.schedule({name: wait}, priority=priority)
     ranked.now = 2_000
 
     def key(name: str) -> tuple[int, int]:
@@ -247,17 +245,6 @@ def test_what_runs_or_has_gone_is_given_no_other_priority(ranked):
     assert reprioritize(ranked, "a", 3) is State.SUCCEEDED
     assert reprioritize(ranked, "z", 3) is State.MISSING
     assert not is_ranked(ranked)
-
-
-def test_queue_of_workers_that_know_no_priorities_gets_none(rig):
-    rig.schedule({"a": 0})
-    before = rig.state()
-
-    call = changing.reprioritize(rig.keys, token("a"), 3, now_us=rig.now_us)
-
-    assert rig.run(call) == (State.DUE, 1)
-    assert rig.state() == before
-    assert rig.inspect("a").priority == 0
 
 
 def test_unique_key_of_a_job_with_a_priority_is_held_and_freed(ranked):
@@ -572,7 +559,7 @@ def test_claim_is_bounded_whatever_has_gone(ranked):
     ranks = {f"gone{n}": 100 * 2**42 + n for n in range(5_000)}
     ranked.client.hset(ranked.keys.control, "ranked", 1)
     ranked.client.zadd(ranked.keys.ranked, ranks)
-    ranked.schedule({"a": 0}, is_ranked=True)
+    ranked.schedule({"a": 0})
 
     assert drained(ranked, 500) == ["a"]
     assert ranked.client.zcard(ranked.keys.ranked) == 0
@@ -642,14 +629,6 @@ class TestHistory:
         ranked.retry(ranked.lease(), error=b'{"error":"%b"}' % (b"x" * 70_000))
 
         assert len(ranked.inspect("a").history) > 70_000
-
-    def test_queue_in_the_first_format_keeps_none(self, rig):
-        rig.schedule({"a": 0})
-        rig.retry(rig.lease())
-
-        seen = rig.inspect("a")
-
-        assert (seen.history, seen.claimed_ms, seen.error) == (b"", None, b"{}")
 
     def test_history_stays_through_a_replay(self, ranked):
         ranked.schedule({"a": 0})

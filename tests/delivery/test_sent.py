@@ -112,7 +112,7 @@ def test_call_that_an_acl_stops_halfway_stores_nothing_and_its_repeat_stores_onc
     rig = Rig(admin, queue_name)
 
     def forward() -> None:
-        rig.forward("a", is_ranked=True, unique="ek", are_rows=are_rows)
+        rig.forward("a", unique="ek", are_rows=are_rows)
 
     with own_server.client(username="halfway", password="") as rig.client:
         with pytest.raises(RedisError, match=r"(?i)perm|acl|can't run"):

@@ -369,7 +369,7 @@ def test_failure_is_kept_as_a_result_for_those_that_ask(rig: Rig) -> None:
 
     assert rig.client.lrange(rig.keys.result(a.token), 0, -1) == []
     kept = rig.client.lrange(rig.keys.result(b.token), 0, -1)
-    assert kept == [b"why", b.payload, b""]
+    assert kept == [b"why", b.payload, b"{}"]
 
 
 def test_quarantined_payload_is_kept_with_its_reason(rig: Rig) -> None:

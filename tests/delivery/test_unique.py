@@ -513,7 +513,6 @@ def test_job_that_follows_takes_the_key_of_a_late_one(rig: Rig) -> None:
 
 
 def test_expiry_stays_with_a_job_whatever_else_its_tail_says(rig: Rig) -> None:
-    rig.client.hset(rig.keys.control, "format", 2)
     rig.open("all")
     rig.send(
         [
@@ -526,7 +525,6 @@ def test_expiry_stays_with_a_job_whatever_else_its_tail_says(rig: Rig) -> None:
                 has_on_dead=True,
             )
         ],
-        is_ranked=True,
         has_batches=True,
     )
     rig.run(changing.reprioritize(rig.keys, token("a"), -5))

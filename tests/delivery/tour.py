@@ -318,7 +318,7 @@ def _(rig: Rig) -> Callable[[], object]:
         (1, follower("d", wait="+5", priority=2)),
         (1, follower("e", unique="eheld")),
     ]
-    return lambda: rig.acknowledge(a, done, followers=followers, is_ranked=True)
+    return lambda: rig.acknowledge(a, done, followers=followers)
 
 
 @stop("bury, and follow", drains=True)
@@ -777,7 +777,6 @@ def _(rig: Rig) -> Callable[[], object]:
 
 @stop("replace what has a slot, and lost its worker", drains=True)
 def _(rig: Rig) -> Callable[[], object]:
-    rig.client.hset(rig.keys.control, "format", 2)
     rig.schedule({"a": 0}, unique="ek", limit="stripe\0")
     rig.lease()
     rig.recover()

@@ -27,7 +27,7 @@ from django_delayq import (
     schedule_many,
 )
 from django_delayq.delivery import claiming, replacing
-from django_delayq.jobs import formats, sending
+from django_delayq.jobs import sending
 from django_delayq.jobs.options import TaskOptions
 from tests.jobs import samples
 from tests.jobs.conftest import LATER
@@ -68,12 +68,6 @@ def on(queue: str, on_duplicate: Any = "keep", **options: Any) -> Any:
         on_duplicate=on_duplicate,
         **options,
     )
-
-
-@pytest.fixture(autouse=True)
-def told() -> None:
-    """Let no test know what another was told of a queue."""
-    formats.forget()
 
 
 def ms_until(job: Job[Any]) -> float:
@@ -250,7 +244,6 @@ def test_call_that_keeps_meets_the_running_job_as_ever(queue: str, hand: Hand) -
 def test_options_of_the_call_are_those_of_the_replacement(
     queue: str, hand: Hand
 ) -> None:
-    hand.client.hset(hand.keys.control, "format", 2)
     base = on(queue, "replace")
     schedule(base.using(max_attempts=2, priority=5), LATER, 1)
 

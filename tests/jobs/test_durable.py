@@ -36,7 +36,6 @@ from django_delayq.delivery.durability import Wait, as_durable, durably
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.health.problems import Level, find_server_problems
 from django_delayq.testing import captured, frozen_queue
-from django_delayq.wire import signing
 from tests.jobs.conftest import LATER
 from tests.jobs.hand import Hand
 from tests.jobs.samples import add, anything, once
@@ -91,10 +90,6 @@ def _served(pair: Replicated, settings: Any) -> Replicated:
         "CONNECTION": pair.primary.socket_url + PATIENT,
         "QUEUES": {QUEUE: {}, "waits": {"DURABLE": SHORT}},
     }
-    with pair.primary.client() as client:
-        for name in (QUEUE, "waits"):
-            # Without a worker they would have no priorities.
-            client.hset(DeliveryKeys.of(name).control, "format", signing.FORMAT)
     pair.wait_for_replicas()
     return pair
 

@@ -750,7 +750,6 @@ def test_jobs_that_come_back_while_a_change_goes_on_are_changed_once(
 
 
 def test_found_job_has_its_priority_and_its_unique_key(queue: str, hand: Hand) -> None:
-    hand.client.hset(hand.keys.control, "format", 2)
     task = samples.add.using(queue=queue, unique=("a",), priority=7)
     job = task.schedule(LATER, 1, 2)
 

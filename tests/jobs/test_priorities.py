@@ -18,24 +18,12 @@ from django_delayq import (
     schedule_many,
 )
 from django_delayq.conf import get_settings
-from django_delayq.jobs import formats
+from django_delayq.delivery import storing
 from django_delayq.jobs.options import TaskOptions
+from django_delayq.jobs.sending import written
 from tests.jobs import samples
 from tests.jobs.conftest import LATER
 from tests.jobs.hand import Hand
-
-
-@pytest.fixture(autouse=True)
-def told() -> None:
-    """Let no test know what another was told of a queue."""
-    formats.forget()
-
-
-@pytest.fixture
-def second(hand: Hand) -> Hand:
-    """The queue, in the format that has priorities."""
-    hand.client.hset(hand.keys.control, "format", 2)
-    return hand
 
 
 def on(queue: str, priority: int = 0) -> Any:
@@ -63,7 +51,7 @@ WAYS = [scheduled, scheduled_async, scheduled_many, scheduled_many_async]
 
 @pytest.mark.parametrize("way", WAYS)
 def test_urgent_job_is_taken_first_however_it_was_scheduled(
-    queue: str, second: Hand, way: Any
+    queue: str, hand: Hand, way: Any
 ) -> None:
     low = way(on(queue, -100))
     normal = way(on(queue))
@@ -71,8 +59,8 @@ def test_urgent_job_is_taken_first_however_it_was_scheduled(
 
     assert [get_job(job.id).priority for job in (low, normal, high)] == [-100, 0, 100]
     assert high.priority == 100
-    second.wait_until_due(3)
-    assert [second.take().token for _ in range(3)] == [
+    hand.wait_until_due(3)
+    assert [hand.take().token for _ in range(3)] == [
         high.token,
         normal.token,
         low.token,
@@ -80,41 +68,21 @@ def test_urgent_job_is_taken_first_however_it_was_scheduled(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_queue_of_an_earlier_version_stores_the_job_without_its_priority(
+def test_job_without_a_priority_is_ranked_at_once_where_another_has_one(
     queue: str, hand: Hand, way: Any
 ) -> None:
-    job = way(on(queue, 100))
-
-    assert get_job(job.id).priority == 0
+    way(on(queue))
     assert not hand.client.exists(hand.keys.ranked)
-    assert hand.take().token == job.token
+    # Another process, so nobody can tell this one.
+    other = on(queue, 1).prepare(LATER, 1, 2)
+    hand.run(storing.schedule(hand.keys, written([other.draft])[0]))
+
+    way(on(queue))
+
+    assert hand.client.zcard(hand.keys.ranked) == 2
 
 
-def test_prepared_job_gets_its_priority_when_the_queue_has_priorities(
-    queue: str, hand: Hand
-) -> None:
-    job = on(queue, 5).prepare(LATER, 1, 2)
-    hand.client.hset(hand.keys.control, "format", 2)
-
-    schedule_many([job])
-
-    assert get_job(job.id).priority == 5
-
-
-def test_job_without_a_priority_is_ranked_as_soon_as_its_process_knows(
-    queue: str, second: Hand, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    schedule(on(queue), LATER, 1, 2)
-    schedule(on(queue, 1), LATER, 1, 2)
-    assert second.client.zcard(second.keys.ranked) == 1
-
-    formats.forget()
-    schedule(on(queue), LATER, 1, 2)
-
-    assert second.client.zcard(second.keys.ranked) == 2
-
-
-def test_job_is_reprioritized(queue: str, second: Hand) -> None:
+def test_job_is_reprioritized(queue: str, hand: Hand) -> None:
     job = schedule(on(queue), LATER, 1, 2)
 
     assert job.reprioritize(7) is True
@@ -123,15 +91,13 @@ def test_job_is_reprioritized(queue: str, second: Hand) -> None:
     assert get_job(job.id).priority == -7
 
     job.run_now()
-    second.take()
+    hand.take()
     assert job.reprioritize(1) is False
     assert job.state is State.RUNNING
 
 
 @pytest.mark.django_db(transaction=True)
-def test_job_that_waits_for_its_commit_is_reprioritized(
-    queue: str, second: Hand
-) -> None:
+def test_job_that_waits_for_its_commit_is_reprioritized(queue: str, hand: Hand) -> None:
     from django.db import transaction
 
     with transaction.atomic():
@@ -141,22 +107,11 @@ def test_job_that_waits_for_its_commit_is_reprioritized(
     assert get_job(job.id).priority == 9
 
 
-def test_reprioritize_on_a_queue_of_an_earlier_version_says_why_not(
-    queue: str, hand: Hand
-) -> None:
-    job = schedule(on(queue), LATER, 1, 2)
-
-    with pytest.raises(InvalidTask, match="is in format 1, which has no priorities"):
-        job.reprioritize(1)
-
-    assert get_job(job.id).state is State.SCHEDULED
-
-
 @pytest.mark.parametrize(
     "priority", [101, -101, 0.5, True, "high", None, timedelta(1), float("nan"), 10**30]
 )
 def test_what_is_no_priority_is_refused_where_it_is_written(
-    queue: str, second: Hand, priority: Any
+    queue: str, hand: Hand, priority: Any
 ) -> None:
     wanted = r"priority=.*: give a whole number from -100 to 100"
     with pytest.raises(InvalidTask, match=wanted):
@@ -204,10 +159,10 @@ def test_step_of_a_queue_reaches_its_worker_in_ms(settings: Any, queue: str) -> 
     assert queues["strict"].priority_step_ms is None
 
 
-def test_history_has_every_attempt(queue: str, second: Hand) -> None:
+def test_history_has_every_attempt(queue: str, hand: Hand) -> None:
     job = schedule(on(queue), 0, 1, 2)
     for _ in range(2):
-        second.retry(second.take(), 0)
+        hand.retry(hand.take(), 0)
 
     job.refresh()
 

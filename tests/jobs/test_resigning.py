@@ -13,14 +13,16 @@ from django.core.management import CommandError, call_command
 from django_delayq import conf, schedule, schedule_many
 from django_delayq.calls.running import run
 from django_delayq.conf import get_keyring
-from django_delayq.delivery import claiming, holding, looking, storing, upgrading
+from django_delayq.delivery import claiming, holding, looking, storing
+from django_delayq.delivery import resigning as writing
 from django_delayq.delivery.holding import Held
 from django_delayq.delivery.reasons import Kind, Reason
+from django_delayq.delivery.resigning import Where
 from django_delayq.delivery.states import State
 from django_delayq.management import progress
 from django_delayq.repair import resigning
 from django_delayq.repair.resigning import Resigning, Tally
-from django_delayq.wire.signing import Keyring
+from django_delayq.wire.signing import FORMAT, Keyring
 from tests.jobs import samples
 from tests.jobs.hand import Hand
 from tests.polling import wait_until
@@ -151,7 +153,7 @@ def test_what_changed_meanwhile_is_left_alone(
     hand.client.delete(hand.keys.queue.timeout_set, hand.keys.queue.delay_queue)
 
     items = [(0, frame, b"x")]
-    call = upgrading.resign(hand.keys, upgrading.Where.FRAMES, items)
+    call = writing.resign(hand.keys, Where.FRAMES, items)
 
     assert run(hand.client, call) == 0
     assert not hand.client.exists(hand.keys.queue.timeout_set)
@@ -298,7 +300,7 @@ def test_frame_stays_in_the_list_wherever_it_is_by_now(
     kept = hand.client.lrange(delay_queue, 0, -1)
 
     items = [("", frame, frame.replace(b"1", b"2")[17:]) for frame in frames]
-    call = upgrading.resign(hand.keys, upgrading.Where.FRAMES, items)
+    call = writing.resign(hand.keys, Where.FRAMES, items)
 
     assert run(hand.client, call) == 60
     after = hand.client.lrange(delay_queue, 0, -1)
@@ -395,7 +397,7 @@ def test_steps_of_huge_payloads_are_small(
     write = Resigning._write
 
     def note(self: Resigning, where: Any, items: list[Any]) -> None:
-        if where is upgrading.Where.DESTINATION:
+        if where is Where.DESTINATION:
             sizes.append(len(items))
         write(self, where, items)
 
@@ -477,9 +479,26 @@ def test_queue_that_is_named_twice_is_gone_through_once(queue: str) -> None:
     assert out.getvalue().count(f"queue {queue}: ") == 1
 
 
-def test_force_alone_is_refused(queue: str) -> None:
-    with pytest.raises(CommandError, match="--force needs --format N"):
-        call_command("delayq_resign", queue, "--force")
+def test_queue_in_a_later_format_is_left_alone(queue: str, hand: Hand) -> None:
+    hand.client.hset(hand.keys.control, "format", FORMAT + 1)
+
+    told = f"is in format {FORMAT + 1}, and this version reads format {FORMAT}"
+    with pytest.raises(CommandError, match=told):
+        call_command("delayq_resign", queue)
+
+
+def test_what_an_earlier_version_held_for_its_format_is_released(
+    queue: str, hand: Hand
+) -> None:
+    job = schedule(on(queue), 0, 1, 2)
+    leased = hand.take()
+    reason = Reason(Kind.FORMAT, str(FORMAT))
+    held = Held(leased.token, leased.fence, reason, "no", None)
+    assert hand.run(holding.hold(hand.keys, [held])) == []
+
+    assert resign(hand, queue).released == 1
+
+    assert job.refresh() is State.DUE
 
 
 def test_long_work_shows_how_far_it_is(

@@ -51,7 +51,7 @@ from django_delayq.delivery.sharding import (
     share_of,
 )
 from django_delayq.health.problems import Level
-from django_delayq.jobs import formats, sending, sharding
+from django_delayq.jobs import sending, sharding
 from django_delayq.jobs.limit import Limit
 from django_delayq.jobs.moments import every
 from django_delayq.jobs.statistics import (
@@ -417,7 +417,6 @@ def test_queue_without_shards_is_asked_nothing_more(
 ) -> None:
     name = shards(None)
     monkeypatch.setattr(sharding, "agreeing", None)
-    formats.forget()
 
     assert schedule(samples.add.using(queue=name), LATER, 1).created
 

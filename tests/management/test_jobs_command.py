@@ -14,7 +14,7 @@ import pytest
 from django.core.management import load_command_class
 
 from django_delayq import State, pause, schedule
-from django_delayq.delivery import ended, looking, upgrading
+from django_delayq.delivery import ended, looking
 from django_delayq.delivery.ended import EndRecord
 from django_delayq.delivery.progress import JobProgress, note_progress
 from django_delayq.delivery.workers import REGISTRY, WorkerInfo, register
@@ -38,11 +38,6 @@ def one_dead(queue: str, hand: Hand, *args: Any) -> Any:
     job = add(queue, *args, delay=0)
     hand.bury(hand.take())
     return job
-
-
-def keep_attempts(hand: Hand) -> None:
-    """Have the server keep each attempt, as from format 2 on: a process says that it reads that."""
-    hand.run(upgrading.enroll(hand.keys, owner=hand.owner))
 
 
 def ids_of(text: str) -> list[str]:
@@ -293,7 +288,6 @@ def test_reader_that_has_seen_enough_ends_the_list(
 def test_show_tells_everything_of_a_dead_job(
     queue: str, hand: Hand, call: Call
 ) -> None:
-    keep_attempts(hand)
     job = add(queue, 1, delay=0)
     hand.retry(hand.take())
     hand.bury(hand.take())
@@ -344,7 +338,6 @@ def test_show_tells_who_runs_a_job_and_how_far_it_is(
 
 
 def test_show_as_json_has_the_attempts(queue: str, hand: Hand, call: Call) -> None:
-    keep_attempts(hand)
     job = add(queue, 1, delay=0)
     hand.retry(hand.take())
     hand.retry(hand.take(), wait_ms=LATER * 1000)

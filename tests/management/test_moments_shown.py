@@ -13,7 +13,7 @@ from tests.jobs import samples
 from tests.jobs.adding import add
 from tests.jobs.hand import Hand
 from tests.management.conftest import Call, serve
-from tests.management.test_jobs_command import keep_attempts, one_dead
+from tests.management.test_jobs_command import one_dead
 
 ANY = re.compile(r"\b\d{4}-\d\d-\d\d[ T]\d\d:\d\d")
 #: Until 1986, the zone was another quarter of an hour from UTC.
@@ -68,7 +68,6 @@ def test_delayq_schedules(queue: str, call: Call) -> None:
 
 
 def test_delayq_jobs(queue: str, hand: Hand, call: Call) -> None:
-    keep_attempts(hand)
     job = one_dead(queue, hand, 1)
     add(queue, 2)
 

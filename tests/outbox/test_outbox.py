@@ -36,7 +36,7 @@ from django_delayq.clients.clients import own_clients
 from django_delayq.clock import boottime_ms
 from django_delayq.delivery.storing import ROW_REPEAT_MS
 from django_delayq.jobs import commit as commit_module
-from django_delayq.jobs import formats, outbox
+from django_delayq.jobs import outbox, sharding
 from django_delayq.outbox import relay as relay_module
 from django_delayq.outbox import writing
 from django_delayq.outbox.models import OutboxRow
@@ -87,12 +87,6 @@ def commit_unsent(queue: str, alias: str, *args: Any, **options: Any) -> Job[Any
 
 def sent_tokens(hand: Hand) -> set[str]:
     return {token.decode() for token in hand.client.zrange(hand.keys.sent, 0, -1)}
-
-
-def use_priorities(hand: Hand) -> None:
-    """Have the queue in the format that has priorities and limits."""
-    hand.client.hset(hand.keys.control, "format", 2)
-    formats.forget()
 
 
 def forget_ends(hand: Hand) -> None:
@@ -346,7 +340,7 @@ def test_row_that_is_sent_again_after_its_job_has_ended_is_no_second_job(
     draft.new = draft.new._replace(token=job.token)
     writing.run(
         client,
-        writing.forwarding(outbox_queue(queue), [draft], formats.known(queue)),
+        writing.forwarding(outbox_queue(queue), [draft]),
     )
     assert hand.tokens() == []
 
@@ -567,9 +561,9 @@ def test_row_whose_job_the_server_has_is_not_sent_again(
     sent: list[str] = []
     forward = relay_module.forwarding
 
-    def forwarding(queue: Any, drafts: Any, known: Any) -> Any:
+    def forwarding(queue: Any, drafts: Any) -> Any:
         sent.extend(draft.new.token for draft in drafts)
-        return forward(queue, drafts, known)
+        return forward(queue, drafts)
 
     monkeypatch.setattr(relay_module, "forwarding", forwarding)
     schedule(on(queue, alias), LATER)
@@ -616,16 +610,16 @@ def test_commit_that_is_suspended_before_its_call_leaves_the_row_to_a_worker(
     queue: str, hand: Hand, alias: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passed_ms = 0.0
-    finding = formats.finding
+    agreeing_on = sharding.agreeing_on
 
     def suspended(name: str) -> Any:
         nonlocal passed_ms
         passed_ms += ROW_REPEAT_MS + 1_000
-        return finding(name)
+        return agreeing_on(name)
 
     monkeypatch.setattr(writing, "boottime_ms", lambda: boottime_ms() + passed_ms)
     with monkeypatch.context() as patch:
-        patch.setattr(writing.formats, "finding", suspended)
+        patch.setattr(writing.sharding, "agreeing_on", suspended)
         schedule(on(queue, alias), LATER)
 
     assert hand.tokens() == []
@@ -673,7 +667,6 @@ def test_job_whose_unique_key_was_held_is_not_stored_once_it_is_free(
 
 
 def test_row_keeps_unique_key_and_priority(queue: str, hand: Hand, alias: str) -> None:
-    use_priorities(hand)
     job = commit_unsent(queue, alias, 1, unique=lambda value: "a\0b", priority=7)
 
     sweep(alias)
@@ -828,7 +821,6 @@ def test_limit_of_the_task_goes_with_the_row(
     )
     def limited() -> None: ...
 
-    use_priorities(hand)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(writing._Hook, "__call__", lambda hook: None)
         schedule(limited.using(outbox=True, on_commit=alias), 0)

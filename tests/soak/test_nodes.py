@@ -14,7 +14,6 @@ from benchmarks.soak.kinds import queue_names
 from benchmarks.soak.ledger import Ledger
 from benchmarks.soak.sampling import Sampler, Watcher
 from django_delayq.delivery.sharding import shard_name
-from django_delayq.jobs import formats
 from tests.clusters import TestCluster
 from tests.polling import wait_until
 from tests.servers import Server
@@ -55,7 +54,6 @@ def test_sample_adds_up_the_nodes(
     nodes: TestCluster, supervisor: int, tmp_path: Path, settings: Any
 ) -> None:
     settings.DELAYQ = {"CONNECTION": nodes.url}
-    formats.forget()
     clients = [node.client() for node in nodes_of(nodes)]
     visitors = [node.client() for node in nodes_of(nodes) for _ in range(VISITORS)]
     assert all(visitor.ping() for visitor in visitors)

@@ -29,13 +29,13 @@ from django_delayq.delivery import (
     progress,
     rates,
     replacing,
+    resigning,
     searching,
     settling,
     sharding,
     statistics,
     storing,
     tending,
-    upgrading,
     workers,
 )
 from django_delayq.delivery.changing import Kept
@@ -46,6 +46,7 @@ from django_delayq.delivery.holding import Held
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.progress import JobProgress
 from django_delayq.delivery.reasons import Reason
+from django_delayq.delivery.resigning import Where
 from django_delayq.delivery.searching import PLACES, Window
 from django_delayq.delivery.settling import Done, Failed, Rejected
 from django_delayq.delivery.states import State
@@ -58,7 +59,6 @@ from django_delayq.delivery.statistics import (
 )
 from django_delayq.delivery.storing import NewJob, tail_of
 from django_delayq.delivery.tending import SWEPT, Which
-from django_delayq.delivery.upgrading import Step, Where
 from django_delayq.delivery.workers import RegistryKeys, WorkerInfo
 from django_delayq.queues import calls as queue_calls
 from django_delayq.repair import calls as repairs
@@ -168,7 +168,7 @@ class World:
         if self.random.random() < 0.7:
             return None
         jobs = [(self.random.randrange(count), self.job()) for _ in range(2)]
-        return Following(jobs, self.frame_format, self.is_listed, is_ranked=True)
+        return Following(jobs, self.frame_format, self.is_listed)
 
     def options(self) -> dict[str, Any]:
         return {
@@ -228,7 +228,6 @@ def _(world: World) -> Any:
         world.keys,
         jobs,
         max_jobs=world.most(),
-        is_ranked=True,
         has_batches=has_batches,
         **world.options(),
     )
@@ -248,9 +247,7 @@ def _(world: World) -> Any:
 def _(world: World) -> Any:
     jobs = [world.job() for _ in range(world.random.randint(1, 2))]
     are_rows = world.random.random() < 0.5
-    return storing.forward(
-        world.keys, jobs, is_ranked=True, are_rows=are_rows, **world.options()
-    )
+    return storing.forward(world.keys, jobs, are_rows=are_rows, **world.options())
 
 
 @op(storing.forget_sent)
@@ -925,16 +922,15 @@ def _(world: World) -> Any:
     )
 
 
-@op(upgrading.enroll, 2)
+@op(tending.check_in, 2)
 def _(world: World) -> Any:
     owner = world.random.choice(OWNERS)
-    reads = world.random.choice((None, None, None, 1))
-    return upgrading.enroll(world.keys, owner=owner, reads=reads, now_us=world.now_us)
+    return tending.check_in(world.keys, owner=owner, now_us=world.now_us)
 
 
-@op(upgrading.read_format)
+@op(looking.read_format)
 def _(world: World) -> Any:
-    return upgrading.read_format(world.keys)
+    return looking.read_format(world.keys)
 
 
 @op(sharding.pin_shards)
@@ -943,24 +939,14 @@ def _(world: World) -> Any:
     return sharding.pin_shards(world.keys, shards, with_keys)
 
 
-@op(upgrading.set_format)
-def _(world: World) -> Any:
-    return upgrading.set_format(
-        world.keys,
-        world.random.choice((1, 2, 2, 2)),
-        world.random.choice(list(Step)),
-        now_us=world.now_us,
-    )
-
-
-@op(upgrading.resign)
+@op(resigning.resign)
 def _(world: World) -> Any:
     name = world.name()
     items = [(token(name), payload(name), payload(name, signature="new"))]
     if world.random.random() < 0.5:
         items = [(-1, payload(name), payload(name, signature="new"))]
-        return upgrading.resign(world.keys, Where.DESTINATION, items)
-    return upgrading.resign(world.keys, Where.PAYLOADS, items)
+        return resigning.resign(world.keys, Where.DESTINATION, items)
+    return resigning.resign(world.keys, Where.PAYLOADS, items)
 
 
 # Repair.

@@ -1,10 +1,7 @@
 """Batches: jobs, and a callback that starts once all of them have ended."""
 
-from io import StringIO
-
 import pytest
 from asgiref.sync import async_to_sync
-from django.core.management import call_command
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError
 
@@ -23,7 +20,6 @@ from django_delayq.calls.script import bind
 from django_delayq.conf import get_settings
 from django_delayq.delivery import batching
 from django_delayq.delivery.binding import PACKAGES
-from django_delayq.jobs import formats
 from tests.polling import wait_until
 from tests.queues.proxy import Proxy
 from tests.worker.conftest import every_server
@@ -361,20 +357,3 @@ def test_batch_is_found_by_the_id_of_its_callback(
     assert callback.run_now()
     finish(work(is_burst=True))
     assert texts(records) == [0, "last"]
-
-
-def test_format_1_cannot_hold_the_job_of_a_batch(configure, queue_name, client) -> None:
-    configure()
-    batch = Batch(note(queue_name, "last"))
-    batch.schedule([note(queue_name, 0, 600)])
-    out = StringIO()
-
-    with pytest.raises(SystemExit):
-        call_command("delayq_resign", queue_name, "--format", "1", stdout=out)
-
-    assert "that the format cannot hold" in out.getvalue()
-    assert batch.left() == 1
-    # To sign anew is no change of format: it stays in its own.
-    client.hset(get_settings().queue(queue_name).keys.control, "format", 1)
-    formats.forget()
-    call_command("delayq_resign", queue_name, stdout=out)

@@ -25,8 +25,8 @@ from django_delayq.calls.errors import is_of_node
 from django_delayq.calls.line import Lines
 from django_delayq.clients.clients import own_clients
 from django_delayq.conf import get_settings
-from django_delayq.jobs import formats, registry, sharding
 from django_delayq.jobs import periodic as definitions
+from django_delayq.jobs import registry, sharding
 from django_delayq.worker import upkeep
 from tests.clusters import TestCluster
 from tests.polling import wait_until
@@ -49,7 +49,6 @@ def on(
             "QUEUES": {"default": {}, **{name: {} for name in names}},
             "WORKER": {"LEASE": 30},
         }
-        formats.forget()
         used.append((cluster, names))
         return names
 
@@ -156,24 +155,24 @@ def test_a_node_that_has_forgotten_is_noticed_once(
     name = on(cluster)[1]
     client, control = own_clients.of_thread(), get_settings().queue(name).keys.control
 
-    def wait_for_enrollment(*known: bytes) -> bytes:
-        def enrolled() -> bytes | None:
+    def wait_for_check_in(*known: bytes) -> bytes:
+        def checked_in() -> bytes | None:
             fields = client.hgetall(control).items()
-            (said,) = [v for k, v in fields if k.startswith(b"reads:")] or [None]
+            (said,) = [v for k, v in fields if k.startswith(b"seen:")] or [None]
             return None if said in known else said
 
-        return wait_until(enrolled, description="it has enrolled")
+        return wait_until(checked_in, description="it has checked in")
 
     work([name], cap_ms=50)
-    first = wait_for_enrollment()
-    wait_for_enrollment(first)
+    first = wait_for_check_in()
+    wait_for_check_in(first)
     assert "has forgotten" not in caplog.text
 
     client.delete(control)
 
     said = f"queue {name}: its node has forgotten what it took"
     wait_until(lambda: said in caplog.text, description="it is logged")
-    wait_for_enrollment(wait_for_enrollment())
+    wait_for_check_in(wait_for_check_in())
     assert caplog.text.count("has forgotten") == 1
 
 
@@ -296,7 +295,6 @@ def test_shards_begin_again_while_the_node_of_the_bare_name_is_down(
         "CONNECTION": cluster.url,
         "QUEUES": {"default": {}, name: {"SHARDS": 2}},
     }
-    formats.forget()
     worker = work(parts)
     schedule_many(tasks.note.using(queue=part).prepare(0, "before") for part in parts)
     wait_until(lambda: records.count("run") == 2, description="both shards are served")
@@ -304,7 +302,6 @@ def test_shards_begin_again_while_the_node_of_the_bare_name_is_down(
 
     down.kill(signal.SIGKILL)
     own_clients.forget()
-    formats.forget()
     sharding.forget()
     work(parts)
     schedule_many(tasks.note.using(queue=part).prepare(0, "after") for part in parts)

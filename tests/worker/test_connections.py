@@ -23,7 +23,6 @@ from django_delayq.clients.clients import own_clients
 from django_delayq.conf import get_settings
 from django_delayq.faults import describe_fault
 from django_delayq.health.problems import Level, find_server_problems
-from django_delayq.jobs import formats
 from django_delayq.jobs.statistics import statistics_totals, tasks_statistics
 from django_delayq.jobs.workers import workers
 from django_delayq.showing.overview import look
@@ -50,7 +49,6 @@ class Over:
             "CONNECTION": url,
             "QUEUES": {"default": {}, self.name: {}},
         }
-        formats.forget()
 
     def do_everything(self, url: str) -> None:
         """Schedule, change, run, look and move elements, by sync and async calls."""

@@ -97,7 +97,7 @@ def unsigned(real, queue):
 
 def signed_by_nobody(real, queue):
     body = json.dumps({"task": tasks.note.name, "args": ["forged"]})
-    return {"delayq": new_token(), "mac": "1" + "A" * 36, "body": body}
+    return {"delayq": new_token(), "mac": "2" + "A" * 36, "body": body}
 
 
 def with_another_call(real, queue):

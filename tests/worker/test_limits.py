@@ -20,18 +20,13 @@ from django_delayq.conf import get_settings
 from django_delayq.delivery import limiting
 from django_delayq.delivery.rates import numbers_of
 from django_delayq.delivery.states import State
-from django_delayq.jobs import formats
+from django_delayq.jobs.job import NO_EXTRAS
 from django_delayq.testing import frozen_queue
 from tests.polling import wait_until
 from tests.worker.project import tasks
 from tests.worker.test_loop import commandstats
 
-
-@pytest.fixture(autouse=True)
-def written(client, configure, queue_name):
-    """The queue is in the format that has limits, as it is once a worker has served it."""
-    client.hset(get_settings().queue(queue_name).keys.control, "format", 2)
-    formats.forget()
+pytestmark = pytest.mark.usefixtures("configure")
 
 
 def send(task, count, queue, *args):
@@ -179,10 +174,11 @@ def test_burst_runs_what_the_rate_of_its_queue_holds_back(
 def test_jobs_that_are_older_than_the_limit_of_their_task_get_it(
     work, records, client, queue_name
 ):
-    # The queue was never served, so nobody knows that it can have limits.
-    client.delete(get_settings().queue(queue_name).keys.control)
-    formats.forget()
-    jobs = send(tasks.one_of_a_key, 12, queue_name, "k", 0.01)
+    task = tasks.one_of_a_key.using(queue=queue_name)
+    jobs = [task.prepare(0, "k", 0.01) for _ in range(12)]
+    for job in jobs:
+        job.draft.extras = NO_EXTRAS
+    schedule_many(jobs)
 
     work()
     work()

@@ -146,7 +146,7 @@ def test_a_job_that_no_version_of_ours_writes_is_quarantined(
         (lambda text: text[:-1] + b',"body":5}', "not a job of ours"),
         # The scripts read the first. It was held for the second, found signed anew, and taken at once, for ever.
         (
-            lambda text: text[:-1] + b',"mac":"1none' + b"a" * 32 + b'"}',
+            lambda text: text[:-1] + b',"mac":"2none' + b"a" * 32 + b'"}',
             "is signed with the key 'none'",
         ),
     ],
@@ -680,8 +680,8 @@ def test_a_job_that_never_begins_within_its_lease_becomes_a_dead_letter(
     ("more", "reason"),
     [
         ({"body": "\ud800"}, "it holds text that is not Unicode"),
-        ({"mac": "1\ud800key" + "A" * 32}, "it is signed with the key '\\ud800key'"),
-        ({"mac": "1\0key" + "A" * 32}, "it is signed with the key '\\x00key'"),
+        ({"mac": "2\ud800key" + "A" * 32}, "it is signed with the key '\\ud800key'"),
+        ({"mac": "2\0key" + "A" * 32}, "it is signed with the key '\\x00key'"),
         ({"mac": "\ud800abcd" + "A" * 32}, "it is written in format '\\ud800'"),
     ],
 )

@@ -37,7 +37,7 @@ local function find_followers(ends, now_us)
   redis.call('LLEN', keys.delay_queue)
   check_hashes(keys.unique, keys.counters)
   check_sets(keys.ended)
-  if keys.ranked then found.is_ranked = has_ranks() end
+  found.is_ranked = has_ranks()
   return found
 end
 
@@ -45,6 +45,6 @@ local function store_followers(found, now_ms)
   if not found then return end
   -- One that has followed before, and has ended since, follows again: the job before it was replayed.
   redis.call('ZREM', keys.ended, unpack(found.tokens))
-  local first = store_new(found.places, found.starts, ARGV[#ARGV - 2], ARGV[#ARGV - 1] == '1', now_ms, found.is_ranked or false)
+  local first = store_new(found.places, found.starts, ARGV[#ARGV - 2], ARGV[#ARGV - 1] == '1', now_ms, found.is_ranked)
   if first < found.head then publish(keys.redisson_channel, first) end
 end

@@ -7,12 +7,12 @@
 --   f64 start time | u8 frame format | 8 bytes of the frame | 8 bytes of the MAC in hex, 16 | tail
 -- and a header (hash field by token, from the first claim on)
 --   u32 attempts | u32 kills (+ 2^31 once one was spared) | f64 start time | 8 bytes fencing token | 8 bytes owner |
---   in format 2, while the job is leased: 'c' | u48 big-endian, when it was claimed | tail
+--   while the job is leased: 'c' | u48 big-endian, when it was claimed | tail
 -- little-endian. Owner LATE: the job was given back, as its lease ended before it began.
 --
 -- A tail is what the job keeps from locator to header and back: its unique key, or nothing. A unique key starts with
 -- 'e', held to the job's end, or with 's', held to its start; with 'E', the job has given it up for as long as nobody can
--- run it. In format 2, extras may stand before it:
+-- run it. Extras may stand before it:
 --   'x' | u8 flags | u8 100 + priority | u16 big-endian, bytes of the limit | limit | with flag 64, three u48 big-endian:
 --   when the first call of its unique key was scheduled, for how long after its start time it may begin (ms), each 0 if that
 --   is not noted, and from when the latter counts, if that is later than its start time | with flag 128, the token of the job
@@ -21,7 +21,6 @@
 -- job is cancelled and not held; 2, PAID: the job waits for a moment that the rate of its limit has given to it; 4, with
 -- DROPS: it is held all the same; 8, GIVEN: a worker has just given the limit to it; and 32: others follow the job once it
 -- is a dead letter.
--- Whoever reads format 1 finds and moves a job with extras, takes them for a part of its unique key, and keeps them.
 
 local HEADER = '<I4I4dc8c8'
 local LOCATOR = '>I4I4BI6I6'
@@ -55,8 +54,8 @@ local function read_header(header)
 end
 
 -- What stands before the tail of a job that is leased now.
-local function stamp_of(queue_format, now_ms)
-  return queue_format >= 2 and struct.pack('>c1I6', 'c', now_ms) or ''
+local function stamp_of(now_ms)
+  return struct.pack('>c1I6', 'c', now_ms)
 end
 
 -- Where the unique key begins in a tail.
@@ -74,7 +73,7 @@ local function batch_of(tail)
   return tail:sub(at - 22, at - 1)
 end
 
--- A tail with another batch, or with none. Without extras it is as format 1 has it.
+-- A tail with another batch, or with none. Without extras it is the unique key alone.
 local function with_batch(tail, batch)
   local at, flags, middle = unique_at(tail), 0, 'd\0\0'
   if at > 1 then
@@ -122,7 +121,7 @@ local function run_of(tail)
   return first ~= 0 and first or nil, ahead, longest ~= 0 and longest or nil, since
 end
 
--- A tail that says this instead of the first two. Without extras it is as format 1 has it.
+-- A tail that says this instead of the first two. Without extras it is the unique key alone.
 local function with_run(tail, first, ahead)
   local at, flags, middle, times = unique_at(tail), 0, 'd\0\0', ''
   local batch, _, _, longest, since = batch_of(tail) or '', run_of(tail)
@@ -140,7 +139,7 @@ local function without_unique(tail)
   return extras
 end
 
--- A tail with another priority. Without extras it is as format 1 has it.
+-- A tail with another priority. Without extras it is the unique key alone.
 local function with_priority(tail, priority)
   local at = unique_at(tail)
   local flags, limit = '\0', '\0\0'
@@ -378,7 +377,7 @@ local function tokens_lying(destination)
   return lying, complete
 end
 
--- The attempts that a job has behind it, from format 2 on: in the hash of errors, in the field HISTORY and its token. One
+-- The attempts that a job has behind it: in the hash of errors, in the field HISTORY and its token. One
 -- JSON object a line, the last first.
 local HISTORY = 'history:'
 -- Of a longer history, the oldest attempts go.

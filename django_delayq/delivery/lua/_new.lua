@@ -9,14 +9,14 @@ local function raise(refusal)
 end
 
 -- Writes the jobs whose arguments begin at ARGV[places[n]] to be due at starts[n]. listed: also in the delay queue.
--- is_ranked: all of them are ranked, and not only those with a priority. Returns the first of these times. The caller has
+-- is_ranked: the queue has priorities, so all of them are ranked, and not only those with one. Returns the first of these times. The caller has
 -- checked the types of the keys, and publishes. If an ACL refuses one of the writes, those before it are undone: a frame
 -- without its locator would run, and a repeat would store its job once more.
 local function store_new(places, starts, format, listed, now_ms, is_ranked)
   local number = next_numbers(keys.delay_queue, keys.counters, #places, now_ms)
   local mark, of, begin = listed and LISTED or UNLISTED, listed and 2 or 1, format == '1' and 2 or 1
   local kind, both = 16 + 4 * format + of, '<Bc2>I6<L' .. LOCATOR
-  local ranks = keys.ranked and {}
+  local ranks = {}
   local members, frames, located, holders, first, last, score = {}, {}, {}, {}, math.huge, nil, nil
   for n, i in ipairs(places) do
     local token, start, tail, payload = ARGV[i], starts[n], ARGV[i + 2], ARGV[i + 3]
@@ -46,14 +46,14 @@ local function store_new(places, starts, format, listed, now_ms, is_ranked)
       end
     end
     if start < first then first = start end
-    if ranks then ranks[n] = { token = token, tail = tail, start = start } end
+    if is_ranked or tail ~= '' then ranks[#ranks + 1] = { token = token, tail = tail, start = start } end
   end
   local is_listed, is_located = false, false
   local is_written, refusal = pcall(function()
     redis.call('ZADD', keys.timeout_set, 'NX', unpack(members))
     if listed then redis.call('RPUSH', keys.delay_queue, unpack(frames)) end
     is_listed = listed
-    if ranks then add_ranks(ranks, is_ranked, function(job) return job.start end) end
+    if #ranks > 0 then add_ranks(ranks, is_ranked, function(job) return job.start end) end
     redis.call('HSET', keys.locators, unpack(located))
     is_located = true
     if #holders > 0 then redis.call('HSET', keys.unique, unpack(holders)) end
@@ -63,7 +63,7 @@ local function store_new(places, starts, format, listed, now_ms, is_ranked)
   for n, i in ipairs(places) do tokens[n] = ARGV[i] end
   redis.pcall('ZREM', keys.timeout_set, unpack(frames))
   if is_listed then redis.pcall('LTRIM', keys.delay_queue, 0, -#frames - 1) end
-  if ranks then redis.pcall('ZREM', keys.ranked, unpack(tokens)) end
+  if #ranks > 0 then redis.pcall('ZREM', keys.ranked, unpack(tokens)) end
   if is_located then redis.pcall('HDEL', keys.locators, unpack(tokens)) end
   raise(refusal)
 end

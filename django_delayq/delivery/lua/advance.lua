@@ -2,8 +2,7 @@
 -- comes second changes nothing, so it is safe to repeat.
 --
 -- Prelude  clock, count, window, frame, list, job, new, schedules
--- Keys     schedules, periods, timeout_set, delay_queue, redisson_channel, locators, unique, counters, ended, ranked?, control?
--- Where    ranked, control: only if the queue has priorities, or one of these jobs has one
+-- Keys     schedules, periods, timeout_set, delay_queue, redisson_channel, locators, unique, counters, ended, ranked, control
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  frame format, 1 (dLc0) or 2 (Bc0Lc0)
 -- ARGV[3]  1: the frames also go into the delay queue
@@ -38,7 +37,7 @@ head = head and tonumber(head) or math.huge
 redis.call('LLEN', keys.delay_queue)
 check_hashes(keys.locators, keys.unique, keys.counters)
 check_sets(keys.ended)
-if keys.ranked then has_ranks() end
+local is_ranked = has_ranks()
 
 -- A removal is first, so that schedules go on while the server is full.
 redis.call('ZREM', keys.periods, name)
@@ -46,7 +45,7 @@ local refusal
 if #places > 0 then
   -- A clock that has been set back since may have seen these moments: a claim would take their jobs for copies.
   redis.call('ZREM', keys.ended, unpack(tokens))
-  local first = store_new(places, starts, format, listed, now_ms, true)
+  local first = store_new(places, starts, format, listed, now_ms, is_ranked)
   if first < head then refusal = publish(keys.redisson_channel, first) end
 end
 if ARGV[7] ~= '' then redis.call('ZADD', keys.periods, ARGV[7], name) end

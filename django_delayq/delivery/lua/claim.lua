@@ -18,7 +18,7 @@
 -- ARGV[10]  16 random characters: how tokens begin of elements that a script cannot recognise as jobs; behind them
 --          'l' for an element that lay in the destination queue, 'f' for one that came in a frame
 -- ARGV[11]  format of the queue, 1 (dLc0) or 2 (Bc0Lc0), in which a frame that fits both is read
--- ARGV[12]  the latest format that the caller reads; if the queue's is later, the caller gets its number and no job
+-- ARGV[12]  the format that the caller reads; if the queue's is later, the caller gets its number and no job
 -- ARGV[13]  leases that may expire before a job is a suspect; -1: any number
 -- ARGV[14]  suspects to lease, 0 or 1; the others are put off
 -- ARGV[15]  how long to put them off, ms
@@ -49,8 +49,7 @@ local now_ms = math.floor(now_us / 1000)
 
 local fields = redis.call('HMGET', keys.control, 'format', 'service', 'paused', 'paused_tasks', 'ranked', 'queue_limit', 'held_till')
 -- A caller would misread a later format than it knows.
-local queue_format = tonumber(fields[1] or 1) or 1
-if queue_format > tonumber(ARGV[12]) then return { now_us, -1, 0, 0, 0, 0, queue_format } end
+if (tonumber(fields[1] or 0) or 0) > tonumber(ARGV[12]) then return { now_us, -1, 0, 0, 0, 0, tonumber(fields[1]) } end
 
 -- Before anything is leased, so that this claim knows of a gap.
 local service = unpack_service(fields[2])
@@ -84,7 +83,7 @@ end
 -- Only a queue of which workers claim directly has priorities.
 local is_ranked = mode == 'direct' and fields[5]
 if is_ranked then check_sets(keys.ranked) end
-local stamp = stamp_of(queue_format, now_ms)
+local stamp = stamp_of(now_ms)
 local reply = { now_us, -1, 0, 0, 0, 0 }
 -- The jobs to lease, their number and bytes; the payload of every job met, by token.
 local leased, count, byte_count, seen = {}, 0, 0, {}

@@ -11,7 +11,7 @@
 -- ARGV[4]  limit, jobs
 -- ARGV[5]  lease, ms
 -- ARGV[6]  format of the queue, 1 (dLc0) or 2 (Bc0Lc0), in which a frame that fits both is read
--- ARGV[7]  the latest format that the caller reads
+-- ARGV[7]  the format that the caller reads
 -- Returns  what claim.lua returns; nil if the caller has to use that
 
 -- More frames, or more bytes in all of them, are for claim.lua.
@@ -23,8 +23,7 @@ local limit, lease_ms, format = math.min(tonumber(ARGV[4]), FEW), tonumber(ARGV[
 local now_ms = math.floor(now_us / 1000)
 
 local fields = redis.call('HMGET', keys.control, 'format', 'service', 'paused', 'paused_tasks', 'ranked', 'queue_limit', 'held_till')
-local queue_format = tonumber(fields[1] or 1) or 1
-if fields[3] or fields[5] or fields[6] or queue_format > tonumber(ARGV[7]) then return nil end
+if fields[3] or fields[5] or fields[6] or (tonumber(fields[1] or 0) or 0) > tonumber(ARGV[7]) then return nil end
 local service = unpack_service(fields[2])
 if not service or now_ms < service.till or not is_current(service, now_ms, lease_ms, true) then return nil end
 
@@ -73,7 +72,7 @@ if #frames > 0 then
   local begun = redis.call('HMGET', keys.headers, unpack(tokens))
   local over = redis.call('ZMSCORE', keys.ended, unpack(tokens))
   local places = redis.call('HMGET', keys.locators, unpack(tokens))
-  local lease_end, stamp = now_ms + lease_ms, stamp_of(queue_format, now_ms)
+  local lease_end, stamp = now_ms + lease_ms, stamp_of(now_ms)
   local ends, heads, bodies = {}, {}, {}
   for i, job in ipairs(jobs) do
     local token, start, payload = tokens[i], job[1], job[2]

@@ -5,7 +5,7 @@
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  1: the process begins, so its code is the latest; else it changes nothing that others have said since
 -- ARGV[3]  how long a limit counts after a process said so (ms)
--- ARGV[4]  the latest format that the caller reads; if the queue's is later, nothing changes
+-- ARGV[4]  the format that the caller reads; if the queue's is later, nothing changes
 -- ARGV[5]  and on, two each: name of the limit; what it says, as JSON, see _limit.lua
 -- Returns  how many limits have changed
 
@@ -34,7 +34,7 @@ end
 for i = 5, #ARGV - 1, 2 do own[ARGV[i]] = decode_table(ARGV[i + 1]) end
 local there, fields = {}, redis.call('HGETALL', keys.control)
 for i = 1, #fields, 2 do
-  if fields[i] == 'format' and (tonumber(fields[i + 1]) or 1) > tonumber(ARGV[4]) then return 0 end
+  if fields[i] == 'format' and (tonumber(fields[i + 1]) or 0) > tonumber(ARGV[4]) then return 0 end
   if fields[i]:sub(1, 6) == 'limit:' then there[fields[i]:sub(7)] = decode_table(fields[i + 1]) end
 end
 for name, code in pairs(own) do

@@ -4,5 +4,5 @@
 -- ARGV[1]  owner, 8 bytes
 -- Returns  1 if there was one
 
-redis.call('HDEL', keys.control, 'reads:' .. ARGV[1])
+redis.call('HDEL', keys.control, 'seen:' .. ARGV[1])
 return redis.call('HDEL', keys.claims, ARGV[1])

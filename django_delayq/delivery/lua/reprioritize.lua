@@ -6,14 +6,11 @@
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  token
 -- ARGV[3]  priority, -100 to 100
--- Returns  'reprioritized', or the state in which it was left; then the format of the queue. If that has no priorities
---          (1), nothing was changed
+-- Returns  'reprioritized', or the state in which it was left
 
 local now_ms, token, priority = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2], tonumber(ARGV[3])
 
-local format = tonumber(redis.call('HGET', keys.control, 'format') or 1) or 1
 local job = find_job(token, now_ms)
-if format < 2 then return { job.state, format } end
 local is_ranked = has_ranks()
 
 if job.waits or is_given_up(job) then
@@ -26,7 +23,7 @@ if job.waits or is_given_up(job) then
     end
   end
   redis.call('HSET', keys.headers, token, struct.pack(HEADER, attempts, was_spared and kills + SPARED or kills, start,
-    fence, owner) .. (claimed and stamp_of(format, claimed) or '') .. tail)
+    fence, owner) .. (claimed and stamp_of(claimed) or '') .. tail)
   -- A held job, or one that its dead worker has, gets its rank when it waits for a worker again.
   if job.waits == keys.retries or job.waits == keys.returned then
     local rank_start = job.score > now_ms and job.score or math.min(start, job.score)
@@ -39,6 +36,6 @@ elseif job.frame and redis.call('HEXISTS', keys.locators, token) == 1 then
   add_ranks({ { token = token, tail = tail } }, is_ranked, function() return start end)
 else
   if job.locator and not job.payload and job.state ~= 'unknown' then forget(token, job.locator) end
-  return { job.state, format }
+  return job.state
 end
-return { 'reprioritized', format }
+return 'reprioritized'

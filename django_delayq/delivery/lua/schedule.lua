@@ -2,11 +2,10 @@
 --
 -- Prelude  clock, count, window, frame, list, job, new, sent, held, batch
 -- Keys     timeout_set, delay_queue, redisson_channel, destination, locators, headers, unique, ended, counters,
---          returned?, retries?, held?, leases?, ranked?, control?, sent?, batches?
+--          ranked, control, returned?, retries?, held?, leases?, sent?, batches?
 -- Where    held: only if the number of jobs in the queue is limited; returned, retries, leases: then, and if one of these jobs
---          may be too late to begin; ranked, control: only if
---          the queue has priorities, or one of these jobs has one; sent: only if these follow a job of another queue, or
---          are rows of a database; batches: only if one of these is in a batch
+--          may be too late to begin; sent: only if these follow a job of another queue, or are rows of a database;
+--          batches: only if one of these is in a batch
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  frame format, 1 (dLc0) or 2 (Bc0Lc0)
 -- ARGV[3]  1: the frames also go into the delay queue
@@ -29,7 +28,7 @@ local head = redis.call('ZRANGE', keys.timeout_set, 0, 0, 'WITHSCORES')[2]
 head = head and tonumber(head) or math.huge
 redis.call('LLEN', keys.delay_queue)
 check_hashes(keys.locators)
-if keys.ranked then has_ranks() end
+local is_ranked = has_ranks()
 if keys.batches then check_hashes(keys.batches) end
 
 -- One look through the destination queue serves all keys that are held: each look may read a megabyte.
@@ -119,7 +118,7 @@ if keys.held then
   end
 end
 
-local is_stored, first = pcall(store_new, fresh, starts, format, listed, now_ms, true)
+local is_stored, first = pcall(store_new, fresh, starts, format, listed, now_ms, is_ranked)
 if not is_stored then
   if #unnoted > 0 then forget_sent(unnoted) end
   raise(first)

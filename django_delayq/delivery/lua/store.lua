@@ -2,7 +2,7 @@
 -- before. This does what schedule.lua does, with half the commands.
 --
 -- Prelude  clock, window, frame, job
--- Keys     timeout_set, locators, counters, redisson_channel, delay_queue?, destination?, returned?, retries?, held?,
+-- Keys     timeout_set, locators, counters, redisson_channel, ranked, delay_queue?, destination?, returned?, retries?, held?,
 --          leases?
 -- Where    delay_queue: only if the frame also goes there; destination, returned, retries, held, leases: only if the
 --          number of jobs in the queue is limited
@@ -28,6 +28,7 @@ if keys.leases then
   if count >= tonumber(ARGV[5]) then return nil end
 end
 
+local is_ranked = redis.call('ZCARD', keys.ranked) > 0
 local number = redis.pcall('HINCRBY', keys.counters, 'number', 1)
 if type(number) ~= 'number' then return nil end
 local is_placed, is_stored
@@ -41,7 +42,10 @@ if number > 1 and number < UNLIKELY and high and low and start < FARTHEST then
   local frame, place = both:sub(format == '1' and 2 or 1, 17) .. payload, both:sub(18)
   -- No type was checked, so if a write fails, the writes before it are undone.
   is_placed = redis.pcall('HSETNX', keys.locators, token, place) == 1
-  is_stored = is_placed and redis.pcall('ZADD', keys.timeout_set, 'NX', string.format('%d', start), frame) == 1
+  -- A rank is harmless if its job is not stored after all.
+  local is_ready = is_placed
+    and (not is_ranked or type(redis.pcall('ZADD', keys.ranked, rank_of(0, start), token)) == 'number')
+  is_stored = is_ready and redis.pcall('ZADD', keys.timeout_set, 'NX', string.format('%d', start), frame) == 1
   if is_stored and (not keys.delay_queue or type(redis.pcall('RPUSH', keys.delay_queue, frame)) == 'number') then
     local refusal = redis.pcall('ZRANK', keys.timeout_set, frame) == 0 and publish(keys.redisson_channel, start)
     return refusal and { start, refusal } or start

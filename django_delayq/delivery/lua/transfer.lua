@@ -7,7 +7,7 @@
 -- ARGV[3]  budget, bytes
 -- ARGV[4]  16 random characters, to name what goes into quarantine
 -- ARGV[5]  format of the queue, 1 (dLc0) or 2 (Bc0Lc0), in which a frame that fits both is read
--- ARGV[6]  the latest format that the caller reads; if the queue's is later, nothing is moved
+-- ARGV[6]  the format that the caller reads; if the queue's is later, nothing is moved
 -- Returns  elements moved; us until the next one is due, 0 if more is due now, -1 if no element waits; then the format
 --          of the queue, if it is later than the caller reads
 -- Source   RedissonDelayedQueue.java, pushTaskAsync
@@ -15,7 +15,7 @@
 local now_us, batch, budget, seed = read_clock(ARGV[1]), math.min(tonumber(ARGV[2]), MOST), tonumber(ARGV[3]), ARGV[4]
 local now_ms = math.floor(now_us / 1000)
 
-local queue_format = tonumber(redis.call('HGET', keys.control, 'format') or 1) or 1
+local queue_format = tonumber(redis.call('HGET', keys.control, 'format') or 0) or 0
 if queue_format > tonumber(ARGV[6]) then return { 0, -1, queue_format } end
 redis.call('LLEN', keys.destination)
 local due = find_due(keys.timeout_set, keys.delay_queue, now_ms, batch, budget)

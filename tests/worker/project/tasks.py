@@ -15,7 +15,6 @@ from django.db import connection, transaction
 
 from django_delayq import Limit, Snooze, current_job, delayed_task, schedule
 from django_delayq.conf import Backoff
-from django_delayq.jobs import formats
 from django_delayq.worker import (
     counting,
     held,
@@ -59,8 +58,6 @@ if "WORKER_TEST_COUNT_AFTER_MS" in os.environ:
     counting.COUNT_AFTER_MS = float(os.environ["WORKER_TEST_COUNT_AFTER_MS"])
 if "WORKER_TEST_YOUNG_OBJECTS" in os.environ:
     gc.set_threshold(int(os.environ["WORKER_TEST_YOUNG_OBJECTS"]))
-if "WORKER_TEST_FORMAT_KEPT_MS" in os.environ:
-    formats.KEPT_MS = float(os.environ["WORKER_TEST_FORMAT_KEPT_MS"])
 
 
 class Wrong(Exception):

@@ -1,0 +1,30 @@
+-- Note that a worker process serves a queue, and say when it was noted before. Forget processes that have gone.
+--
+-- Prelude  clock
+-- Keys     control
+-- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
+-- ARGV[2]  owner, 8 bytes
+-- ARGV[3]  how long a process is remembered, ms
+-- Returns  when this process was noted before as far as the server knows, epoch ms or 0; now, epoch ms
+
+local owner, kept_ms = ARGV[2], tonumber(ARGV[3])
+local now_ms = math.floor(read_clock(ARGV[1]) / 1000)
+
+local before_ms, over = 0, {}
+local fields = redis.call('HGETALL', keys.control)
+for i = 1, #fields, 2 do
+  local name = fields[i]
+  if name:sub(1, 5) == 'seen:' then
+    local seen_ms = tonumber(fields[i + 1])
+    if name:sub(6) == owner then
+      before_ms = seen_ms or 0
+    elseif not seen_ms or math.abs(now_ms - seen_ms) > kept_ms then
+      -- A clock that was set back must not make a process immortal.
+      over[#over + 1] = name
+    end
+  end
+end
+-- First a command that a full server does not refuse.
+redis.call('HDEL', keys.control, '', unpack(over))
+redis.call('HSET', keys.control, 'seen:' .. owner, decimal(now_ms))
+return { before_ms, now_ms }
