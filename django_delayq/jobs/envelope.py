@@ -249,7 +249,9 @@ def is_readable(payload: bytes, max_foreign_bytes: int) -> bool:
 def open_payload(
     payload: bytes, queue: str, keyring: Keyring, codec: Codec | None = None
 ) -> Envelope:
-    """Read a payload that this project has signed for a queue; ``codec`` may be another than the one that wrote it.
+    """Read a payload that this project has signed for a queue.
+
+    ``codec`` may be another than the one that wrote it.
 
     Raises:
         NotSigned: it has the form of a job, but no valid signature of this project.
