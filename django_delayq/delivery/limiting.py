@@ -14,7 +14,11 @@ from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.wire import signing
 from django_delayq.wire.publishing import read_published
 
-#: How long a limit counts after a worker said that its code has it. Workers say so each minute.
+#: How often a worker process says which limits its code has.
+DECLARE_MS = 15_000
+#: A process that has not said so for this long is gone: what other code says counts instead.
+SILENT_MS = 40_000
+#: How long a limit counts after a process said that its code has it, if no other code has it.
 KEPT_MS = 600_000
 #: How many limits and keys one `loosen` looks at, and how many jobs it lets go on.
 LOOSENED = 100
@@ -62,11 +66,20 @@ def declare(
     keys: DeliveryKeys,
     limits: Iterable[tuple[str, Mapping[str, int | float | str]]],
     *,
-    is_new: bool,
+    loaded_ms: int,
     now_us: int | None = None,
 ) -> Call[int]:
-    """Say which limits the code of this process has; ``is_new``: it has just begun. Returns how many have changed."""
-    args: list[Argument] = [now_argument(now_us), int(is_new), KEPT_MS, signing.FORMAT]
+    """Say which limits the code of this process has; returns how many have changed.
+
+    ``loaded_ms`` is when that code was loaded, by the server's clock. Of the code of living processes, the latest counts.
+    """
+    args: list[Argument] = [
+        now_argument(now_us),
+        loaded_ms,
+        KEPT_MS,
+        SILENT_MS,
+        signing.FORMAT,
+    ]
     for name, numbers in limits:
         args += (name, msgspec.json.encode(numbers))
     return Call(*bind(PACKAGES, "declare", keys), args)

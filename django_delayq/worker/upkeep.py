@@ -13,13 +13,15 @@ from redis.exceptions import NoPermissionError
 
 from django_delayq.calls.connections import has_nodes
 from django_delayq.calls.running import run
-from django_delayq.clock import epoch_ms
+from django_delayq.clock import epoch_ms, monotonic_ms
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import limiting, looking, tending
+from django_delayq.delivery.periods import SKEW_MS
 from django_delayq.delivery.rates import numbers_of
 from django_delayq.delivery.states import State
 from django_delayq.delivery.tending import Which
 from django_delayq.health.problems import LONG_LIST, find_nearly_full
+from django_delayq.jobs.periodic import loaded_ms
 from django_delayq.jobs.registry import all_limits
 from django_delayq.logs import get_log
 from django_delayq.repair import calls
@@ -49,7 +51,7 @@ class Upkeep:
         self._client = client
         self._owner = owner
         self._settings = settings
-        self._steps = self._rounds()
+        self._steps = self._paced()
         #: When the next step may be done, by our monotonic clock.
         self.next_ms = 0.0
         #: An insertion list longer than this is worth a warning.
@@ -67,6 +69,10 @@ class Upkeep:
         self._kept_ms: int | None = None
         #: A job that does not know the limit of its task gets it when it is claimed.
         self.gives_limits = False
+        # When our code was loaded, by the server's clock. Found out once: what replies take may not reorder two processes.
+        self._loaded_ms: int | None = None
+        # When to say next which limits tasks have, by our monotonic clock.
+        self._declare_ms = 0.0
 
     def turn(self, now_ms: float) -> None:
         """Do the next step.
@@ -79,7 +85,7 @@ class Upkeep:
             return
         except Exception as error:
             # A generator that has raised has ended: whatever the error, the next round begins anew.
-            self._steps = self._rounds()
+            self._steps = self._paced()
             self.next_ms = now_ms + ROUND_MS
             self.note(error)
 
@@ -98,6 +104,16 @@ class Upkeep:
                 self._settings.name,
                 error,
             )
+
+    def _paced(self) -> Iterator[float]:
+        """Do the steps, and say between them which limits tasks have, so that others see that this process lives."""
+        for wait_ms in self._rounds():
+            until_ms = monotonic_ms() + wait_ms
+            while self.gives_limits and self._declare_ms < until_ms:
+                yield max(0.0, self._declare_ms - monotonic_ms())
+                self._declare_limits()
+                wait_ms = max(0.0, until_ms - monotonic_ms())
+            yield wait_ms
 
     def _rounds(self) -> Iterator[float]:
         """Do one step after the other, for ever; yield the wait before the next, in ms."""
@@ -119,18 +135,21 @@ class Upkeep:
     def begin(self) -> None:
         """Do what has to be done before the first claim."""
         if all_limits():
-            self._declare_limits(is_new=True)
+            self._check_in()
+            self._declare_limits()
 
-    def _declare_limits(self, *, is_new: bool = False) -> None:
+    def _declare_limits(self) -> None:
         """Say which limits tasks have, so that claims keep them."""
+        assert self._loaded_ms is not None
         limits = [
             (name, numbers_of(limit.concurrency, limit.rate))
             for name, limit in all_limits().items()
         ]
         self.gives_limits = bool(limits)
+        self._declare_ms = monotonic_ms() + limiting.DECLARE_MS
         run(
             self._client,
-            limiting.declare(self._settings.keys, limits, is_new=is_new),
+            limiting.declare(self._settings.keys, limits, loaded_ms=self._loaded_ms),
         )
 
     def _check_in(self) -> None:
@@ -138,6 +157,8 @@ class Upkeep:
         found = run(
             self._client, tending.check_in(self._settings.keys, owner=self._owner)
         )
+        if self._loaded_ms is None or self._loaded_ms > found.now_ms + SKEW_MS:
+            self._loaded_ms = loaded_ms(found.now_ms)
         kept_ms, self._kept_ms = self._kept_ms, found.now_ms
         ago_s = forgotten_s(found.before_ms, kept_ms, found.now_ms, tending.SEEN_MS)
         if has_nodes(self._client) and ago_s is not None:

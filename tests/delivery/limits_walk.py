@@ -33,7 +33,7 @@ class Walk:
         declared = [("stripe", numbers_of(concurrency=self.most))]
         self.rig.run(
             limiting.declare(
-                self.rig.keys, declared, is_new=True, now_us=self.rig.now_us
+                self.rig.keys, declared, loaded_ms=0, now_us=self.rig.now_us
             )
         )
 

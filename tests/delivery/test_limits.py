@@ -473,13 +473,58 @@ def test_limits_and_paces_that_no_script_has_written_stop_nothing(
 
     assert len(rig.claim(limit_text=limit_text(rate="10/s")).jobs) == 2
     declared = [("stripe", numbers_of(rate="10/s"))]
-    call = limiting.declare(keys, declared, is_new=True, now_us=rig.now_us)
+    call = limiting.declare(keys, declared, loaded_ms=0, now_us=rig.now_us)
     assert rig.run(call) == 1
     rig.schedule({"c": 0}, limit=STRIPE)
     rig.now += 1
     assert len(rig.claim().jobs) == 1
     assert rig.run(limiting.set_limit(keys, numbers_of(concurrency=1))) == 1
     assert next(each.set for each in rig.run(limiting.limits(keys)))["concurrency"] == 1
+
+
+def say(rig: Rig, most: int, *, loaded_ms: int) -> int:
+    """Say that a limit is so many at a time, as a process whose code was loaded then."""
+    declared = [("stripe", numbers_of(concurrency=most))]
+    call = limiting.declare(rig.keys, declared, loaded_ms=loaded_ms, now_us=rig.now_us)
+    changed: int = rig.run(call)
+    return changed
+
+
+def code_of(rig: Rig) -> Any:
+    (limit,) = rig.run(limiting.limits(rig.keys))
+    return limit.code["concurrency"]
+
+
+def test_limit_of_the_latest_code_of_living_processes_counts(rig: Rig) -> None:
+    rig.now = 1_000_000
+    assert say(rig, 5, loaded_ms=10) == 1
+    assert say(rig, 1, loaded_ms=20) == 1
+    # A process of the old code restarts, and says so again and again.
+    for _ in range(10):
+        rig.now += limiting.DECLARE_MS
+        assert say(rig, 5, loaded_ms=10) == 0
+        assert say(rig, 1, loaded_ms=20) == 0
+    # Another with later code comes and goes.
+    assert say(rig, 7, loaded_ms=30) == 1
+    rig.now += limiting.SILENT_MS
+    assert say(rig, 1, loaded_ms=20) == 0
+    rig.now += 1
+
+    assert say(rig, 5, loaded_ms=10) == 1
+    assert say(rig, 1, loaded_ms=20) == 1
+
+    assert code_of(rig) == 1
+
+
+def test_limit_of_code_that_was_loaded_while_the_clock_was_ahead_is_replaced(
+    rig: Rig,
+) -> None:
+    rig.now = 1_000_000
+    say(rig, 5, loaded_ms=T0 + rig.now + 86_400_000)
+
+    assert say(rig, 1, loaded_ms=10) == 1
+
+    assert code_of(rig) == 1
 
 
 @pytest.mark.parametrize(

@@ -677,7 +677,7 @@ class QueueMachine(RuleBasedStateMachine):
         declared = [(LIMIT, numbers_of(concurrency=self.most))]
         self.rig.run(
             limiting.declare(
-                self.rig.keys, declared, is_new=True, now_us=self.rig.now_us
+                self.rig.keys, declared, loaded_ms=0, now_us=self.rig.now_us
             )
         )
 

@@ -828,7 +828,7 @@ def _(world: World) -> Any:
     return limiting.declare(
         world.keys,
         declared,
-        is_new=world.random.random() < 0.5,
+        loaded_ms=world.random.choice((0, 1)),
         now_us=world.now_us,
     )
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import os
 import time
 
 import pytest
@@ -16,12 +17,16 @@ from django_delayq import (
     set_limit,
 )
 from django_delayq.calls.running import run
+from django_delayq.clock import monotonic_ms
 from django_delayq.conf import get_settings
 from django_delayq.delivery import limiting
 from django_delayq.delivery.rates import numbers_of
 from django_delayq.delivery.states import State
+from django_delayq.jobs import periodic as definitions
 from django_delayq.jobs.job import NO_EXTRAS
+from django_delayq.jobs.periodic import LOADED_MS
 from django_delayq.testing import frozen_queue
+from django_delayq.worker import upkeep
 from tests.polling import wait_until
 from tests.worker.project import tasks
 from tests.worker.test_loop import commandstats
@@ -217,7 +222,7 @@ def test_waiting_job_has_the_present_limit_of_its_task_when_it_starts(
     if is_declared:
         # A worker of the code before still lives.
         numbers = numbers_of(concurrency=old.concurrency)
-        run(client, limiting.declare(keys, [(old.name, numbers)], is_new=True))
+        run(client, limiting.declare(keys, [(old.name, numbers)], loaded_ms=0))
     with_limit(old)
     jobs = [
         tasks.one_of_a_key.using(queue=queue_name).schedule(0, "k", n / 1000)
@@ -276,9 +281,47 @@ def test_limit_that_no_task_has_is_not_set(queue_name):
 def test_limit_that_only_a_worker_knows_is_set(client, queue_name):
     keys = get_settings().queue(queue_name).keys
     declared = [("of-another-project", numbers_of(concurrency=1))]
-    run(client, limiting.declare(keys, declared, is_new=True))
+    run(client, limiting.declare(keys, declared, loaded_ms=0))
 
     set_limit(queue_name, limit="of-another-project", concurrency=3)
 
     (found,) = limits(queue_name)
     assert found.concurrency == 3
+
+
+def looks_after(client, monkeypatch, queue_name, most, *, later_ms):
+    """Return a process that begins, whose code has a limit, and was loaded later than ours by so much."""
+    monkeypatch.setattr(definitions, "LOADED_MS", LOADED_MS + later_ms)
+    limit = Limit("of-key", concurrency=most)
+    monkeypatch.setattr(upkeep, "all_limits", lambda: {"of-key": limit})
+    settings = get_settings().queue(queue_name)
+    process = upkeep.Upkeep(client, settings, os.urandom(8))
+    process.begin()
+    return process
+
+
+def test_process_of_old_code_that_restarts_leaves_the_limits_of_later_code(
+    client, monkeypatch, queue_name
+):
+    looks_after(client, monkeypatch, queue_name, 5, later_ms=-2_000)
+    looks_after(client, monkeypatch, queue_name, 1, later_ms=-1_000)
+
+    restarted = looks_after(client, monkeypatch, queue_name, 5, later_ms=-2_000)
+    restarted.turn(0.0)
+
+    (limit,) = limits(queue_name)
+    assert limit.concurrency == 1
+
+
+def test_process_says_between_its_steps_which_limits_its_code_has(
+    client, monkeypatch, queue_name
+):
+    process = looks_after(client, monkeypatch, queue_name, 5, later_ms=0)
+    process.turn(monotonic_ms())
+    assert process.next_ms < monotonic_ms() + limiting.SILENT_MS / 2
+    client.hdel(get_settings().queue(queue_name).keys.control, "limit:of-key")
+
+    for _ in range(3):
+        process.turn(monotonic_ms())
+
+    assert limits(queue_name)

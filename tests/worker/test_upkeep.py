@@ -9,7 +9,7 @@ from django_delayq import DelayedQueue, schedule
 from django_delayq.calls.running import run
 from django_delayq.clock import epoch_ms
 from django_delayq.conf import QueueSettings, get_settings
-from django_delayq.delivery import claiming, settling, storing
+from django_delayq.delivery import claiming, limiting, settling, storing
 from django_delayq.delivery.settling import Rejected
 from django_delayq.delivery.states import State
 from django_delayq.delivery.storing import NewJob, new_token
@@ -21,6 +21,12 @@ from tests.worker.project import tasks
 from tests.worker.workers import NEVER_MS
 
 DAY_MS = 86_400_000
+
+
+@pytest.fixture(autouse=True)
+def silent(monkeypatch):
+    """Say nothing of limits between two steps."""
+    monkeypatch.setattr(limiting, "DECLARE_MS", float("inf"))
 
 
 @pytest.fixture
