@@ -54,7 +54,7 @@ from django_delayq.wire.delay import MAX_DELAY_MS, MAX_START_TIME_MS
 BATCH = 500
 #: Bytes of their payloads, about.
 BATCH_BYTES = 8 << 20
-#: Younger rows are left to the process that has committed them.
+#: Younger rows are left to the process that has committed them, but for those that were written while the clock was ahead.
 FRESH_MS = 2_000
 #: How long a claim of a whole database lasts, where rows cannot be locked.
 CLAIM_MS = 15_000
@@ -159,7 +159,8 @@ class Relay:
         """
         after = 0
         while True:
-            rows = _aged(self.alias).filter(pk__gt=after, age_ms__gte=fresh_ms)
+            may_go = Q(age_ms__gte=fresh_ms) | Q(age_ms__lt=0)
+            rows = _aged(self.alias).filter(may_go, pk__gt=after)
             heads, is_all = _heads_of_batch(rows.order_by("pk"))
             if not heads:
                 return
@@ -176,7 +177,10 @@ class Relay:
         """Claim the whole database, or keep it claimed; return whether it is ours."""
         claims = RelayClaim.objects.using(self.alias).filter(name=CLAIMED)
         until_ms = EpochMs() + CLAIM_MS
-        is_free = Q(until_ms__lt=EpochMs()) | Q(owner=self._owner)
+        is_over = Q(until_ms__lt=EpochMs())
+        # A claim that lasts longer than any does was made while the clock was ahead.
+        is_ahead = Q(until_ms__gt=EpochMs() + CLAIM_MS)
+        is_free = is_over | is_ahead | Q(owner=self._owner)
         if claims.filter(is_free).update(owner=self._owner, until_ms=until_ms):
             return True
         if claims.exists():

@@ -39,7 +39,7 @@ from django_delayq.jobs import commit as commit_module
 from django_delayq.jobs import outbox, sharding
 from django_delayq.outbox import relay as relay_module
 from django_delayq.outbox import writing
-from django_delayq.outbox.models import OutboxRow
+from django_delayq.outbox.models import OutboxRow, RelayClaim
 from django_delayq.outbox.relay import Relay, Swept
 from tests.jobs.hand import Hand
 from tests.outbox import samples
@@ -285,6 +285,29 @@ def test_fresh_row_is_left_to_the_process_that_commits_it(
 
     assert swept == Swept()
     assert hand.tokens() == []
+
+
+def test_row_that_was_written_while_the_clock_was_ahead_is_sent(
+    queue: str, hand: Hand, alias: str
+) -> None:
+    job = commit_unsent(queue, alias)
+    make_older(alias, -86_400_000)
+
+    assert sweep(alias, fresh_ms=3_600_000).sent == 1
+
+    assert hand.tokens() == [job.token]
+
+
+def test_claim_that_was_made_while_the_clock_was_ahead_holds_nobody_off(
+    queue: str, alias: str
+) -> None:
+    first, second = Relay(alias), Relay(alias)
+    assert first._claim()
+    assert not second._claim()
+    claims = RelayClaim.objects.using(alias)
+    claims.update(until_ms=F("until_ms") + 86_400_000)
+
+    assert second._claim()
 
 
 def test_server_that_is_away_is_no_error_for_who_commits(
