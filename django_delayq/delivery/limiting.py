@@ -14,7 +14,7 @@ from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.wire import signing
 from django_delayq.wire.publishing import read_published
 
-#: How often a worker process says which limits its code has.
+#: How often a worker process says when its code was loaded, and which limits it has.
 DECLARE_MS = 15_000
 #: A process that has not said so for this long is gone: what other code says counts instead.
 SILENT_MS = 40_000
@@ -62,14 +62,24 @@ def set_limit(
     )
 
 
+class Declared(NamedTuple):
+    """The reply to a `declare` call."""
+
+    #: How many limits have changed.
+    changed: int
+    #: Whether no living process has later code with schedules: only the second call in a row says so.
+    is_latest: bool
+
+
 def declare(
     keys: DeliveryKeys,
     limits: Iterable[tuple[str, Mapping[str, int | float | str]]],
     *,
     loaded_ms: int,
+    has_schedules: bool = False,
     now_us: int | None = None,
-) -> Call[int]:
-    """Say which limits the code of this process has; returns how many have changed.
+) -> Call[Declared]:
+    """Say which limits the code of this process has.
 
     ``loaded_ms`` is when that code was loaded, by the server's clock. Of the code of living processes, the latest counts.
     """
@@ -79,10 +89,15 @@ def declare(
         KEPT_MS,
         SILENT_MS,
         signing.FORMAT,
+        int(has_schedules),
     ]
     for name, numbers in limits:
         args += (name, msgspec.json.encode(numbers))
-    return Call(*bind(PACKAGES, "declare", keys), args)
+    return Call(
+        *bind(PACKAGES, "declare", keys),
+        args,
+        lambda reply: Declared(reply[0], bool(reply[1])),
+    )
 
 
 def limits(keys: DeliveryKeys) -> Call[list[StoredLimit]]:

@@ -364,7 +364,9 @@ class Claiming:
                 queue.held.next_ms = now_ms + ROUND_MS
                 queue.upkeep.note(error)
         if is_kept_up:
-            queue.upkeep.turn(now_ms)
+            upkeep = queue.upkeep
+            upkeep.turn(now_ms)
+            queue.periods.note_code(upkeep.loaded_ms, is_latest=upkeep.is_latest)
             self._look_for_shards(queue)
         is_due = now_us >= queue.periods.due_us or now_ms >= queue.periods.next_ms
         if is_due and self._may_move_on(queue):

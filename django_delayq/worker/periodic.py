@@ -3,6 +3,7 @@
 Every process does this for its queues, and whoever is first at a moment has done it for all. The claim loop decides when.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -53,9 +54,16 @@ SET_BACK_MS = 60_000
 class Periods:
     """Looks after the schedules of one queue; call `turn` when `due_us` or `next_ms` has come. Owned by the claim loop."""
 
-    def __init__(self, client: Redis, settings: QueueSettings) -> None:
+    def __init__(
+        self,
+        client: Redis,
+        settings: QueueSettings,
+        ask_whether_latest: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """``ask_whether_latest`` says whether no living process has later code."""
         self._client = client
         self._settings = settings
+        self._ask_whether_latest = ask_whether_latest
         #: When to look at the definitions next, by our monotonic clock. Other threads set it to 0.
         self.next_ms = 0.0
         #: The first moment that is ours to move on, by the server's clock; infinite: there is none.
@@ -73,6 +81,8 @@ class Periods:
         self._moves: set[Move] = set()
         # When our code was loaded, by the server's clock. Found out once: what replies take may not reorder two processes.
         self._loaded_ms: int | None = None
+        # Whether no living process had later code when we last heard of it.
+        self._is_latest = False
         # What our code defines; found out once.
         self._code: dict[str, Definition] | None = None
         self._told: set[str] = set()
@@ -84,6 +94,13 @@ class Periods:
         return (
             now_ms >= self.next_ms or (now_ms + self._offset_ms) * 1000 >= self.due_us
         )
+
+    def note_code(self, loaded_ms: int | None, *, is_latest: bool) -> None:
+        """Note when our code was loaded, and whether no living process has later code."""
+        self._loaded_ms = loaded_ms
+        if is_latest and not self._is_latest:
+            self.next_ms, self._known = 0.0, None
+        self._is_latest = is_latest
 
     def wait(self, until_ms: float) -> None:
         """Do nothing until then: the server refuses what we ask."""
@@ -182,6 +199,7 @@ class Periods:
         assert self._code is not None
         todo: list[tuple[Found, bytes | str]] = []
         self._moves, others = set(), None
+        is_latest: bool | None = None
         if self._loaded_ms is None or self._loaded_ms > known.now_ms + SKEW_MS:
             self._loaded_ms = definitions.loaded_ms(known.now_ms)
         for name, plain in self._code.items():
@@ -192,7 +210,10 @@ class Periods:
             if found is not None and not found.is_stored:
                 if definition.is_like(found.definition):
                     continue
-                if not is_later(definition, found, known.now_ms):
+                if is_latest is None:
+                    # Even if ours is later: else a process that has not heard of us yet would take it back.
+                    is_latest = self._ask_whether_latest()
+                if not is_latest and not is_later(definition, found, known.now_ms):
                     continue
             entry = known.entries.get(name) or Entry()
             if known.is_of_another_key(name) and not is_left(entry, known.now_ms):

@@ -4,6 +4,7 @@ It deletes dead letters and quarantined payloads that are too old, removes field
 warns of what grows. Every step is one bounded call; the claim loop decides when it has a moment for the next.
 """
 
+import math
 from collections.abc import Iterator
 from datetime import timedelta
 from shlex import quote
@@ -21,7 +22,7 @@ from django_delayq.delivery.rates import numbers_of
 from django_delayq.delivery.states import State
 from django_delayq.delivery.tending import Which
 from django_delayq.health.problems import LONG_LIST, find_nearly_full
-from django_delayq.jobs.periodic import loaded_ms
+from django_delayq.jobs.periodic import all_schedules, loaded_ms
 from django_delayq.jobs.registry import all_limits
 from django_delayq.logs import get_log
 from django_delayq.repair import calls
@@ -69,10 +70,12 @@ class Upkeep:
         self._kept_ms: int | None = None
         #: A job that does not know the limit of its task gets it when it is claimed.
         self.gives_limits = False
-        # When our code was loaded, by the server's clock. Found out once: what replies take may not reorder two processes.
-        self._loaded_ms: int | None = None
-        # When to say next which limits tasks have, by our monotonic clock.
-        self._declare_ms = 0.0
+        #: When our code was loaded, by the server's clock. Found out once: what replies take may not reorder two processes.
+        self.loaded_ms: int | None = None
+        #: No living process has later code with schedules of this queue.
+        self.is_latest = False
+        # When to tell of our code next, by our monotonic clock; infinite: with the next round.
+        self._declare_ms = math.inf
 
     def turn(self, now_ms: float) -> None:
         """Do the next step.
@@ -106,12 +109,12 @@ class Upkeep:
             )
 
     def _paced(self) -> Iterator[float]:
-        """Do the steps, and say between them which limits tasks have, so that others see that this process lives."""
+        """Do the steps, and tell of our code between them, so that others see that this process lives."""
         for wait_ms in self._rounds():
             until_ms = monotonic_ms() + wait_ms
-            while self.gives_limits and self._declare_ms < until_ms:
+            while self._declare_ms < until_ms:
                 yield max(0.0, self._declare_ms - monotonic_ms())
-                self._declare_limits()
+                self._tell_of_code()
                 wait_ms = max(0.0, until_ms - monotonic_ms())
             yield wait_ms
 
@@ -120,7 +123,7 @@ class Upkeep:
         cursors: dict[str, int] = {}
         while True:
             self._check_in()
-            self._declare_limits()
+            self._tell_of_code()
             self._warn_of_long_list()
             self._warn_of_full()
             self._warn_of_java()
@@ -134,31 +137,48 @@ class Upkeep:
 
     def begin(self) -> None:
         """Do what has to be done before the first claim."""
-        if all_limits():
+        if all_limits() or self._has_schedules():
             self._check_in()
-            self._declare_limits()
+            self._tell_of_code()
 
-    def _declare_limits(self) -> None:
-        """Say which limits tasks have, so that claims keep them."""
-        assert self._loaded_ms is not None
+    def _has_schedules(self) -> bool:
+        return any(each.queue == self._settings.name for each in all_schedules())
+
+    def ask_whether_latest(self) -> bool:
+        """Tell of our code, and return whether no living process has later code with schedules of this queue."""
+        self._tell_of_code()
+        return self.is_latest
+
+    def _tell_of_code(self) -> None:
+        """Say when our code was loaded, and which limits tasks have, so that claims keep them."""
+        assert self.loaded_ms is not None
         limits = [
             (name, numbers_of(limit.concurrency, limit.rate))
             for name, limit in all_limits().items()
         ]
         self.gives_limits = bool(limits)
-        self._declare_ms = monotonic_ms() + limiting.DECLARE_MS
-        run(
+        has_schedules = self._has_schedules()
+        is_to_go_on = bool(limits) or has_schedules
+        pause_ms = limiting.DECLARE_MS if is_to_go_on else math.inf
+        self._declare_ms = monotonic_ms() + pause_ms
+        declared = run(
             self._client,
-            limiting.declare(self._settings.keys, limits, loaded_ms=self._loaded_ms),
+            limiting.declare(
+                self._settings.keys,
+                limits,
+                loaded_ms=self.loaded_ms,
+                has_schedules=has_schedules,
+            ),
         )
+        self.is_latest = declared.is_latest
 
     def _check_in(self) -> None:
         """Have the server note this process; say so if a node has forgotten it. A single server's registry tells sooner."""
         found = run(
             self._client, tending.check_in(self._settings.keys, owner=self._owner)
         )
-        if self._loaded_ms is None or self._loaded_ms > found.now_ms + SKEW_MS:
-            self._loaded_ms = loaded_ms(found.now_ms)
+        if self.loaded_ms is None or self.loaded_ms > found.now_ms + SKEW_MS:
+            self.loaded_ms = loaded_ms(found.now_ms)
         kept_ms, self._kept_ms = self._kept_ms, found.now_ms
         ago_s = forgotten_s(found.before_ms, kept_ms, found.now_ms, tending.SEEN_MS)
         if has_nodes(self._client) and ago_s is not None:

@@ -474,7 +474,7 @@ def test_limits_and_paces_that_no_script_has_written_stop_nothing(
     assert len(rig.claim(limit_text=limit_text(rate="10/s")).jobs) == 2
     declared = [("stripe", numbers_of(rate="10/s"))]
     call = limiting.declare(keys, declared, loaded_ms=0, now_us=rig.now_us)
-    assert rig.run(call) == 1
+    assert rig.run(call).changed == 1
     rig.schedule({"c": 0}, limit=STRIPE)
     rig.now += 1
     assert len(rig.claim().jobs) == 1
@@ -486,8 +486,7 @@ def say(rig: Rig, most: int, *, loaded_ms: int) -> int:
     """Say that a limit is so many at a time, as a process whose code was loaded then."""
     declared = [("stripe", numbers_of(concurrency=most))]
     call = limiting.declare(rig.keys, declared, loaded_ms=loaded_ms, now_us=rig.now_us)
-    changed: int = rig.run(call)
-    return changed
+    return rig.run(call).changed
 
 
 def code_of(rig: Rig) -> Any:

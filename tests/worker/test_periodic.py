@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import os
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from zoneinfo import ZoneInfoNotFoundError
@@ -30,7 +31,7 @@ from django_delayq.calls.steps import perform
 from django_delayq.clients.clients import own_clients
 from django_delayq.clock import epoch_ms, monotonic_ms
 from django_delayq.conf import get_settings
-from django_delayq.delivery import periods
+from django_delayq.delivery import limiting, periods
 from django_delayq.delivery.states import State
 from django_delayq.jobs import moments, registry
 from django_delayq.jobs import periodic as definitions
@@ -38,6 +39,7 @@ from django_delayq.jobs.schedules import loading
 from django_delayq.testing import frozen_queue
 from django_delayq.worker import loop
 from django_delayq.worker.periodic import Periods
+from django_delayq.worker.upkeep import Upkeep
 from tests.polling import wait_until
 from tests.worker.conftest import every_server
 from tests.worker.records import gate_of_test, record
@@ -773,6 +775,58 @@ def test_definition_that_was_loaded_while_the_clock_of_the_server_was_ahead_is_r
 
     assert get_schedule("beat", queue_name).when == NEVER
     assert loaded_of(client, queue_name)[1].loaded_ms < ahead.loaded_ms
+
+
+class Process(Clock):
+    """A process that has just begun, with its `Upkeep`."""
+
+    def __init__(self, client, queue):
+        super().__init__(client, queue)
+        settings = get_settings().queue(queue)
+        self.upkeep = Upkeep(client, settings, os.urandom(8))
+        self.periods = Periods(client, settings, self.upkeep.ask_whether_latest)
+        self.upkeep.begin()
+        self.note()
+        self.turn()
+
+    def note(self):
+        upkeep = self.upkeep
+        self.periods.note_code(upkeep.loaded_ms, is_latest=upkeep.is_latest)
+
+    def tell(self):
+        """Do what each process does every 15 s."""
+        self.upkeep.ask_whether_latest()
+        self.note()
+        self.turn(look=False)
+
+
+def test_definition_of_the_latest_code_of_living_processes_holds(
+    client, configure, monkeypatch, queue_name
+):
+    def when():
+        return get_schedule("beat", queue_name).when
+
+    make(queue_name, HOURLY)
+    lives = Process(client, queue_name)
+    deploy(monkeypatch, queue_name, NEVER)
+    comes = Process(client, queue_name)
+    lives.tell()
+    lives.turn()
+    assert when() == NEVER
+
+    # It ends.
+    with monkeypatch.context() as later_on:
+        later_on.setattr(limiting, "SILENT_MS", -1)
+        lives.tell()
+        assert when() == NEVER
+    lives.tell()
+    assert when() == HOURLY
+
+    # It was cut off, and is there again.
+    comes.turn()
+    assert when() == NEVER
+    lives.turn()
+    assert when() == NEVER
 
 
 def test_schedule_that_has_gone_from_code_is_an_orphan_until_somebody_deletes_it(
