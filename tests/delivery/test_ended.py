@@ -5,6 +5,7 @@ import pytest
 
 from django_delayq.delivery import ended
 from django_delayq.delivery.ended import LINE_LIMIT, NAME_LIMIT, EndRecord, first_line
+from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.states import Change, State
 from django_delayq.delivery.storing import NewJob
 from tests.delivery.rig import LEASE, T0, Rig, payload, token
@@ -173,9 +174,8 @@ def test_long_error_is_cut_to_text(rig: Rig, why: str) -> None:
     rig.schedule({"a": 0})
     leased = rig.lease()
     rig.hold(leased, task="t", hold_ms=5)
-    rig.client.hset(
-        rig.keys.errors, token("a"), msgspec.json.encode({"error": why, "task": "t"})
-    )
+    written = {"error": why, "reason": Reason(Kind.TASK, "t").text}
+    rig.client.hset(rig.keys.errors, token("a"), msgspec.json.encode(written))
     rig.now = 10
 
     rig.release(keeps_ended=True)
