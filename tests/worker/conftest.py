@@ -4,7 +4,9 @@ One kind of server does for most of them; those marked with `every_server` run o
 the environment names kinds, everything runs on what was asked for.
 """
 
+import faulthandler
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -109,8 +111,10 @@ def work(
     yield start
     # Shown where the test has failed.
     print(*records.all(), sep="\n")
+    print(*(worker.state() for worker in workers), sep="\n")
+    # In C: Python cannot walk the frames of a thread that runs meanwhile.
+    faulthandler.dump_traceback(file=sys.__stderr__)
     for worker in workers:
-        print(worker.state())
         worker.stop(grace_s=0)
     # What outlives its worker would record, fail and log in the middle of a later test.
     records.let_go()

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -77,15 +76,13 @@ class InlineWorker:
         return self._thread.is_alive()
 
     def state(self) -> str:
-        """Describe what it knows and where it is, for who has waited in vain."""
-        frame = sys._current_frames().get(self._thread.ident or 0)
+        """Describe what it knows, for who has waited in vain."""
         queues = [
             {name: getattr(queue, name) for name in vars(queue) if name != "settings"}
             for queue in self.loop.queues.values()
         ]
         running = [(each.id, each.verdict) for each in list(self.loop.crew.running)]
-        stack = "".join(traceback.format_stack(frame)) if frame else "it has ended"
-        return f"{queues}\n{running}\n{vars(self.loop)}\n{stack}"
+        return f"{queues}\n{running}\n{vars(self.loop)}"
 
     def _run(self) -> None:
         self.status = self.process.run()
