@@ -34,7 +34,7 @@ from django_delayq.clients import server as servers
 from django_delayq.clients.clients import Clients
 from django_delayq.waiting.connection import DedicatedConnection
 from tests.calls.samples import echo
-from tests.servers import ExternalServer, Server, available_kinds
+from tests.servers import ExternalServer, Server
 
 # An interrupt of connect() leaves its socket to the collector.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -243,19 +243,23 @@ class Asker:
         self.given.close()
 
 
-def check_is_chosen(server: Server | ExternalServer, least: int) -> None:
-    """Skip on a server with another URL, and what takes long on all kinds of servers but one."""
+#: How many interrupts in each phase of a call are enough.
+LEAST = 30
+#: How many steps of Python lie between two of them, with connections that are closed and that are open.
+COLD_STEP, WARM_STEP = 97, 13
+
+
+def check_is_ours(server: Server | ExternalServer) -> None:
+    """Skip on a server with another URL."""
     if isinstance(server, ExternalServer):
         pytest.skip("it has another URL")
-    if least > 100 and server.kind != available_kinds()[0]:
-        pytest.skip("runs on one kind of server")
 
 
 @pytest.fixture
 def asker(
     server: Server | ExternalServer, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Asker]:
-    check_is_chosen(server, 0)
+    check_is_ours(server)
     assert isinstance(server, Server)
     # Python reports an interrupt of a finalizer and goes on. pytest would keep it, with all that its frames hold.
     monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: None)
@@ -283,29 +287,21 @@ def all_handed_out(pool: Any) -> Iterator[None]:
         pool.release(connection)
 
 
-@pytest.mark.parametrize(
-    ("cold_step", "warm_step", "least"),
-    [(97, 13, 30), pytest.param(49, 5, 150, marks=pytest.mark.slow)],
-    ids=["some", "many"],
-)
 def test_interrupted_call_leaves_no_reply_and_no_connection_behind(
     server: Server | ExternalServer,
     asker: Asker,
-    cold_step: int,
-    warm_step: int,
-    least: int,
 ) -> None:
-    check_is_chosen(server, least)
+    check_is_ours(server)
     phases: Counter[str] = Counter()
     begin = 0
 
     # Each time around it is other points of every way, with connections that are closed and that are open.
-    while min(phases[phase] for phase in PHASES) < least:
+    while min(phases[phase] for phase in PHASES) < LEAST:
         for way, call in asker.ways.items():
-            for step in (cold_step, warm_step):
+            for step in (COLD_STEP, WARM_STEP):
                 at, phase = begin % step, ""
                 while phase is not None:
-                    if step == cold_step:
+                    if step == COLD_STEP:
                         asker.disconnect()
                     if (phase := interrupted(call, at)) is not None:
                         phases[phase] += 1
@@ -350,13 +346,10 @@ def test_signal_handler_that_raises_at_any_moment_mixes_up_no_replies(
         signal.signal(signal.SIGALRM, handler)
 
 
-@pytest.mark.parametrize(
-    "least", [30, pytest.param(150, marks=pytest.mark.slow)], ids=["some", "many"]
-)
 async def test_cancelled_call_leaves_no_reply_and_no_connection_behind(
-    server: Server | ExternalServer, least: int, monkeypatch: pytest.MonkeyPatch
+    server: Server | ExternalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check_is_chosen(server, least)
+    check_is_ours(server)
     assert isinstance(server, Server)
     found = servers.Server.at(f"{server.url}/1?max_connections={MOST}")
     client = found.async_client(found.async_pool())
@@ -407,7 +400,7 @@ async def test_cancelled_call_leaves_no_reply_and_no_connection_behind(
     met = ["connecting", "reading"]
     if sys.version_info < (3, 12):
         met.append("sending")
-    while min(phases[name] for name in met) < least:
+    while min(phases[name] for name in met) < LEAST:
         for way in ways:
             for is_cold in (True, False):
                 for turns in range(12):
@@ -516,7 +509,7 @@ def test_second_interrupt_leaves_no_connection_open(
 async def test_second_cancellation_leaves_no_connection_open(
     server: Server | ExternalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check_is_chosen(server, 0)
+    check_is_ours(server)
     assert isinstance(server, Server)
     given = redis.asyncio.Redis.from_url(f"{server.url}/1")
     pool: Any = given.connection_pool
