@@ -9,6 +9,7 @@ from django_delayq.delivery.binding import PACKAGES, now_argument
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import BYTE_BUDGET, MAX_BATCH
 from django_delayq.delivery.states import State
+from django_delayq.wire import signing
 
 #: The hashes that `sweep` looks through, in this order: a note goes once its locator has gone. Then the sets that are
 #: scored by time.
@@ -64,7 +65,7 @@ def check_in(
     """Note that a process serves a queue. A node that does not know the last time has lost data since."""
     return Call(
         *bind(PACKAGES, "check_in", keys),
-        (now_argument(now_us), owner, SEEN_MS),
+        (now_argument(now_us), owner, SEEN_MS, signing.FORMAT),
         lambda reply: CheckedIn(*reply),
     )
 

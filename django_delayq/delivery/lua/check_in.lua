@@ -1,10 +1,12 @@
--- Note that a worker process serves a queue, and say when it was noted before. Forget processes that have gone.
+-- Note that a worker process serves a queue, and say when it was noted before. Forget processes that have gone. A queue
+-- in a later format is left as it is, and the reply is as if the process had just been noted.
 --
 -- Prelude  clock
 -- Keys     control
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  owner, 8 bytes
 -- ARGV[3]  how long a process is remembered, ms
+-- ARGV[4]  the format that it reads
 -- Returns  when this process was noted before as far as the server knows, epoch ms or 0; now, epoch ms
 
 local owner, kept_ms = ARGV[2], tonumber(ARGV[3])
@@ -14,6 +16,7 @@ local before_ms, over = 0, {}
 local fields = redis.call('HGETALL', keys.control)
 for i = 1, #fields, 2 do
   local name = fields[i]
+  if name == 'format' and (tonumber(fields[i + 1]) or 0) > tonumber(ARGV[4]) then return { now_ms, now_ms } end
   if name:sub(1, 5) == 'seen:' then
     local seen_ms = tonumber(fields[i + 1])
     if name:sub(6) == owner then
