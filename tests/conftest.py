@@ -33,7 +33,7 @@ from hypothesis import HealthCheck, settings
 from django_delayq.clients.clients import Clients
 from django_delayq.embedded.server import find_binary
 from django_delayq.exceptions import EmbeddedServerError
-from django_delayq.jobs import outbox
+from django_delayq.jobs import commit, outbox
 from tests.clusters import TestCluster
 from tests.databases import Postgres, PostgresUnavailable, is_required
 from tests.isolation import Registrations, restored
@@ -225,6 +225,8 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True)
 def _isolated(request: pytest.FixtureRequest) -> Iterator[None]:
     """Keep each test from what another registered or changed in this process."""
+    # pytest-django and tests may have put other connections into the places of these.
+    commit._known.connections.clear()
     module = request.node.getparent(pytest.Module)
     assert module is not None
     with restored(), _registrations.seen_by(module.obj):
