@@ -27,7 +27,8 @@ KEPT = "="
 CHANGED = b"0"
 #: Fields of a page.
 PAGE = 500
-#: What was noted further ahead of the server's clock was noted before somebody set that back. As SKEW_MS of _job.lua.
+#: A noted time that is further ahead of the server's clock than this counts as now: somebody has set the clock back. The
+#: same as SKEW_MS in _job.lua.
 SKEW_MS = 60_000
 
 

@@ -219,7 +219,8 @@ def arranging(
 ) -> Steps[int]:
     """Write a definition or a change, with the moment and the job that follow from ``found``.
 
-    A schedule that comes from another queue has its state of that in ``found``, and goes on ``since_ms``. Returns the version from now on; 0 if somebody else was quicker.
+    For a schedule that moves here from another queue, ``found`` is its state there, and ``since_ms`` the moment from which
+    it goes on. Returns the new version, or 0 if somebody else changed the schedule first.
     """
     queue = known.queue
     yield from sharding.agreeing_on(queue.name)
@@ -259,7 +260,8 @@ def _catching_up(known: Known, new: Found) -> Steps[bool]:
     """Give the moments that a schedule has missed by now their jobs, before ``new`` changes it.
 
     They are the moments of the definition that has held until now, if that catches up with all; their jobs are those of
-    ``new``. Each call leaves a schedule that goes on from where it stands. Returns False if somebody else was quicker.
+    ``new``. A kill between two calls loses nothing: the next worker goes on. Returns False if somebody else changed the
+    schedule first.
     """
     old, queue = known.find(new.name), known.queue
     if old is None or old.is_paused or old.definition.catch_up != "all":

@@ -29,7 +29,7 @@ local function find_job(token, now_ms, find_lying)
       local state = place[1]
       score = tonumber(score)
       if state == 'returned' then state = score <= now_ms and 'due' or 'scheduled' end
-      -- What is on its way to another server is left alone: it is held for its run, reason_of('moving', run) in _held.lua.
+      -- Leave a job alone while it moves to another server: until then it is held for 'moving', see reason_of in _held.lua.
       local is_moving = state == 'held' and (redis.call('HGET', keys.errors, token) or ''):find('"reason":"6:moving', 1, true)
       if not read_header(header) then header = struct.pack(HEADER, 0, 0, is_score(score) and score or 0, NOBODY, NOBODY) end
       return { state = state, header = header, score = score, waits = place[3] and not is_moving and place[2] }

@@ -57,7 +57,7 @@ local function held_since(text)
   return tonumber(text and text:match('"held":(%d+)'))
 end
 
--- What a job is held for, and why, for people. Both are text, whatever somebody else has written.
+-- The reason that a job is held for, and the error that people read. Both are strings, even if the field is damaged.
 local function read_held(text)
   local is_json, body = pcall(cjson.decode, text or '')
   if not is_json or type(body) ~= 'table' then body = {} end

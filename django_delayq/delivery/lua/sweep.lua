@@ -1,5 +1,6 @@
 -- Forget what belongs to no job or process any more, in a part of one of our hashes: Java took the frame, somebody
--- deleted a key, or a process vanished. Or forget what is over in one of our sets that are scored by time. On a queue with priorities, rank the jobs that waited before it had any.
+-- deleted a key, or a process vanished. A set whose scores are times loses the members whose time has passed. On a queue
+-- with priorities, rank the jobs that waited before it had any.
 --
 -- Prelude  clock, count, window, frame, list, job, find
 -- Keys     timeout_set, destination, locators, unique, headers, payloads, errors, swept, leases, retries, returned,
