@@ -74,7 +74,7 @@ class Upkeep:
         self.loaded_ms: int | None = None
         #: No living process has later code with schedules of this queue.
         self.is_latest = False
-        # When to tell of our code next, by our monotonic clock; infinite: with the next round.
+        # When to declare our code again, by our monotonic clock; infinity: not before the next round of steps.
         self._declare_ms = math.inf
 
     def turn(self, now_ms: float) -> None:
@@ -109,7 +109,7 @@ class Upkeep:
             )
 
     def _paced(self) -> Iterator[float]:
-        """Do the steps, and tell of our code between them, so that others see that this process lives."""
+        """Do the steps, and declare our code between them every few seconds: others see by this that the process lives."""
         for wait_ms in self._rounds():
             until_ms = monotonic_ms() + wait_ms
             while self._declare_ms < until_ms:
@@ -145,7 +145,7 @@ class Upkeep:
         return any(each.queue == self._settings.name for each in all_schedules())
 
     def ask_whether_latest(self) -> bool:
-        """Tell of our code, and return whether no living process has later code with schedules of this queue."""
+        """Declare our code. Return whether it is the latest that any living process has, among those with schedules here."""
         self._tell_of_code()
         return self.is_latest
 
