@@ -225,7 +225,7 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True)
 def _isolated(request: pytest.FixtureRequest) -> Iterator[None]:
     """Keep each test from what another registered or changed in this process."""
-    # pytest-django and tests may have put other connections into the places of these.
+    # A test may have put an open connection back into its place, of which no signal tells.
     commit._known.connections.clear()
     module = request.node.getparent(pytest.Module)
     assert module is not None
