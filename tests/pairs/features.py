@@ -50,9 +50,7 @@ _ALL = [
     Feature("limit of a key", _touches("slot place")),
     Feature("rate of a task", _touches("slot start place")),
     Feature("limit of a queue", _touches("slot"), queue={"CONCURRENCY": 1}),
-    Feature("rate of a queue", _touches("slot"), queue={"RATE": "1/s"}),
-    Feature("pause of a task", _touches("place")),
-    Feature("pause of a queue", _touches("place")),
+    Feature("pause", _touches("place")),
     Feature("unique, keep", _touches("key start place"), task={"unique": True}),
     Feature(
         "unique, replace",
@@ -81,7 +79,6 @@ _ALL = [
     Feature("batch", _touches("payload place end")),
     Feature("once", _touches("payload end"), task={"once": True}),
     Feature("outbox", _touches("place"), task={"outbox": True}),
-    Feature("schedule", _touches("schedule start")),
     Feature(
         "catch_up none",
         _touches("schedule start"),
@@ -109,11 +106,7 @@ _ALL = [
     Feature("MAX_JOBS", _touches("place"), queue={"MAX_JOBS": 1000}),
     Feature("sensitive", _touches("end"), task={"sensitive": ("token",)}),
     Feature("REDISSON", _touches("payload place"), queue={"REDISSON": "3.52.0"}),
-    Feature("bulk cancel", _touches("place end")),
-    Feature("bulk reschedule", _touches("start place")),
-    Feature("bulk reprioritize", _touches("rank place")),
-    Feature("bulk replay", _touches("start place end")),
-    Feature("bulk discard", _touches("place end")),
+    Feature("bulk changes", _touches("start place end")),
 ]
 #: By name.
 FEATURES = {each.name: each for each in _ALL}
