@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
-#: What a feature may touch of a job:
+#: What a feature may touch of a job, as `touching.RESOURCE_OF` has it in detail:
 #:   payload   what is stored of the call: arguments, options, followers
 #:   start     when the job may begin
 #:   place     where it waits
@@ -16,9 +16,9 @@ from typing import Any
 #:   rank      which of the jobs that are due comes first
 #:   end       how the job ends, what is kept of that, and what follows
 #:   schedule  what is stored of schedules
-RESOURCES = frozenset(
-    {"payload", "start", "place", "slot", "key", "rank", "end", "schedule"}
-)
+RESOURCES = ("payload", "start", "place", "slot", "key", "rank", "end", "schedule")
+#: What jobs with a delay and no feature touch. Some of that are looks: whether a queue has ranks, or a limit.
+PLAIN = frozenset({"start", "place", "slot", "rank", "end"})
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class Feature:
 
     #: As the docs call it.
     name: str
+    #: What it reads or writes beyond what a job with a delay does.
     touches: frozenset[str]
     #: Where it is given, if that is enough: options of the task, of the call (`using`), of the schedule, of the queue.
     task: dict[str, Any] = field(default_factory=dict)
@@ -38,75 +39,79 @@ class Feature:
 
 
 def _touches(words: str) -> frozenset[str]:
-    return frozenset(words.split())
+    touched = frozenset(words.split())
+    assert touched <= frozenset(RESOURCES), words
+    return touched
 
 
 _ALL = [
     Feature("delay", _touches("start")),
-    Feature("retry", _touches("start place end")),
-    Feature("snooze", _touches("start place")),
-    Feature("priority", _touches("rank place"), task={"priority": 10}),
-    Feature("limit of a task", _touches("slot place")),
-    Feature("limit of a key", _touches("slot place")),
-    Feature("rate of a task", _touches("slot start place")),
+    Feature("retry", _touches("start place rank end")),
+    Feature("snooze", _touches("start place rank")),
+    Feature("priority", _touches("place rank"), task={"priority": 10}),
+    Feature("limit of a task", _touches("place slot rank")),
+    Feature("limit of a key", _touches("place slot rank")),
+    Feature("rate of a task", _touches("start place slot")),
     Feature("limit of a queue", _touches("slot"), queue={"CONCURRENCY": 1}),
-    Feature("pause", _touches("place")),
-    Feature("unique, keep", _touches("key start place"), task={"unique": True}),
+    Feature("pause", _touches("start place rank")),
+    Feature("unique, keep", _touches("start place key"), task={"unique": True}),
     Feature(
         "unique, replace",
-        _touches("key payload start place"),
+        _touches("payload start place key rank end"),
         task={"unique": ("key",), "on_duplicate": "replace"},
     ),
     Feature(
         "unique, postpone",
-        _touches("key start place"),
+        _touches("start place key rank end"),
         task={"unique": True, "on_duplicate": "postpone"},
     ),
     Feature(
         "unique, sooner",
-        _touches("key start place"),
+        _touches("start place key rank end"),
         task={"unique": True, "on_duplicate": "sooner"},
     ),
     Feature(
         "unique until start",
-        _touches("key start place"),
+        _touches("start place key"),
         task={"unique": True, "unique_until": "start"},
     ),
     Feature("expires", _touches("start end"), task={"expires": 60}),
     Feature("spread", _touches("start"), task={"spread": 60}),
-    Feature("then", _touches("payload end")),
-    Feature("on_dead", _touches("payload end")),
-    Feature("batch", _touches("payload place end")),
+    Feature("then", _touches("payload start place rank end")),
+    Feature("on_dead", _touches("payload start place rank end")),
+    Feature("batch", _touches("payload start place slot rank end")),
     Feature("once", _touches("payload end"), task={"once": True}),
-    Feature("outbox", _touches("place"), task={"outbox": True}),
+    Feature("outbox", _touches("place end"), task={"outbox": True}),
     Feature(
         "catch_up none",
-        _touches("schedule start"),
+        _touches("payload start place rank end schedule"),
         schedule={"catch_up": "none"},
         choice="catch_up",
     ),
     Feature(
         "catch_up one",
-        _touches("schedule start"),
+        _touches("payload start place rank end schedule"),
         schedule={"catch_up": "one"},
         choice="catch_up",
     ),
     Feature(
         "catch_up all",
-        _touches("schedule start"),
+        _touches("payload start place rank end schedule"),
         schedule={"catch_up": "all"},
         choice="catch_up",
     ),
     Feature(
-        "overlap=False", _touches("schedule slot place"), schedule={"overlap": False}
+        "overlap=False",
+        _touches("payload start place slot rank end schedule"),
+        schedule={"overlap": False},
     ),
     Feature("durable", _touches(""), task={"durable": 1}),
     Feature("keep_result", _touches("end"), task={"keep_result": 60}),
     Feature("KEEP_ENDED", _touches("end"), queue={"KEEP_ENDED": 1000}),
     Feature("MAX_JOBS", _touches("place"), queue={"MAX_JOBS": 1000}),
-    Feature("sensitive", _touches("end"), task={"sensitive": ("token",)}),
+    Feature("sensitive", _touches("payload end"), task={"sensitive": ("token",)}),
     Feature("REDISSON", _touches("payload place"), queue={"REDISSON": "3.52.0"}),
-    Feature("bulk changes", _touches("start place end")),
+    Feature("bulk changes", _touches("start place rank end")),
 ]
 #: By name.
 FEATURES = {each.name: each for each in _ALL}
