@@ -457,13 +457,18 @@ def occurrence(
     Its token is the same whoever makes it: it tells queue, name, moment and definition.
     """
     token = conf.get_keyring().token(queue.name, name, str(moment_ms), print)
-    options = dict(definition.options)
-    if definition.catch_up == "none" and next_ms is not None:
-        gap_s = (next_ms - moment_ms) / 1000
-        options["expires"] = min(options.get("expires") or gap_s, gap_s)
+    options, spread_s = dict(definition.options), definition.spread_s
+    expires_at_ms = next_ms if definition.catch_up == "none" else None
+    if expires_at_ms is not None:
+        # A later start would be too late.
+        spread_s = min(spread_s, (expires_at_ms - moment_ms - 1) / 1000)
     when = f"={moment_ms}"
-    if definition.spread_s:
-        when = spread(when, definition.spread_s)
+    if spread_s:
+        when = spread(when, spread_s)
+    if expires_at_ms is not None:
+        # `expires` counts from the random start.
+        left_s = (expires_at_ms - int(when[1:])) / 1000
+        options["expires"] = min(options.get("expires") or left_s, left_s)
     return _job(queue, name, definition, token, when, options, moment_ms)
 
 

@@ -3,6 +3,7 @@
 import itertools
 import logging
 import os
+import secrets
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from zoneinfo import ZoneInfoNotFoundError
@@ -293,6 +294,22 @@ def test_job_that_expires_at_the_next_moment_keeps_its_own_earlier_end(
 
     schedule = get_schedule("beat", queue_name)
     assert get_job(schedule.job_id).options == {"expires": 60.0}
+
+
+@pytest.mark.parametrize("spread_ms", [1_800_000, 3 * HOUR])
+def test_job_with_a_random_start_expires_at_the_next_moment(
+    client, configure, monkeypatch, queue_name, spread_ms
+):
+    # The longest wait of those that may be chosen.
+    monkeypatch.setattr(secrets, "randbelow", lambda most: most - 1)
+    spread = timedelta(milliseconds=spread_ms)
+    make(queue_name, HOURLY, catch_up="none", spread=spread)
+    Clock(client, queue_name).turn()
+
+    job = get_job(get_schedule("beat", queue_name).job_id)
+    wait_ms = round((job.start_time - job.moment).total_seconds() * 1000)
+    assert wait_ms == min(spread_ms, HOUR - 1)
+    assert wait_ms + job.options["expires"] * 1000 == HOUR
 
 
 # What was missed before a schedule changes.
