@@ -199,11 +199,23 @@ def when_sent(keys: DeliveryKeys, tokens: Sequence[str]) -> Command[list[int | N
     return Command(("ZMSCORE", keys.sent, *tokens), _read_when_sent)
 
 
+def count_rows_from(
+    keys: DeliveryKeys, tokens: Sequence[str], *, now_ms: int
+) -> Command[int]:
+    """Have the queue say of these rows that it has known them since ``now_ms``."""
+    return _keep_until(keys, tokens, now_ms + ROW_MS)
+
+
 def let_go_of_rows(
     keys: DeliveryKeys, tokens: Sequence[str], *, now_ms: int
 ) -> Command[int]:
     """Forget rows that are deleted, once every call that still sends them has ended."""
-    until_ms = now_ms + 2 * ROW_REPEAT_MS
+    return _keep_until(keys, tokens, now_ms + 2 * ROW_REPEAT_MS)
+
+
+def _keep_until(
+    keys: DeliveryKeys, tokens: Sequence[str], until_ms: int
+) -> Command[int]:
     members = [part for token in tokens for part in (until_ms, token)]
     return Command(("ZADD", keys.sent, "XX", *members))
 

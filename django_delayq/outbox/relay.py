@@ -37,6 +37,7 @@ from django_delayq.delivery import storing
 from django_delayq.delivery.durability import Wait, durably, fence
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import MAX_BATCH
+from django_delayq.delivery.periods import SKEW_MS
 from django_delayq.delivery.storing import ROW_REPEAT_MS, NewJob
 from django_delayq.exceptions import DecodeError, DelayqError
 from django_delayq.jobs import envelope as envelopes
@@ -218,9 +219,13 @@ class Relay:
                 _check_is_its_own(error)
                 problems[_problem(name, error)] += len(members)
                 continue
+            ahead: list[str] = []
             for head, since_ms in zip(members, since, strict=True):
                 if since_ms is None:
                     unsent.append(head)
+                elif since_ms > now_ms + SKEW_MS:
+                    ahead.append(head.token)
+                    rest_ms = min(rest_ms, keep_ms)
                 elif not is_durable:
                     # The row is what is durable.
                     rest_ms = min(rest_ms, max(keep_ms, 1_000))
@@ -228,6 +233,10 @@ class Relay:
                     kept.append(head)
                 else:
                     rest_ms = min(rest_ms, keep_ms - had_ms)
+            if ahead:
+                # The server's clock was ahead. Else these rows would stay until that time.
+                keys = get_settings().queue(name).keys
+                storing.count_rows_from(keys, ahead, now_ms=now_ms).do(client)
         sent = self._send(client, unsent, problems) if unsent else set[int]()
         if sent and keep_ms:
             rest_ms = min(rest_ms, keep_ms)

@@ -577,6 +577,24 @@ def test_row_stays_until_the_server_has_had_the_job_for_long_enough(
     assert sweep(alias) == Swept(seen=1, deleted=1)
 
 
+def test_row_that_the_server_got_while_its_clock_was_ahead_goes_in_time(
+    settings: Any, queue: str, hand: Hand, alias: str
+) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "OUTBOX_KEEP": 300}
+    job = schedule(on(queue, alias), LATER)
+    (score,) = hand.client.zmscore(hand.keys.sent, [job.token])
+    ahead = score + 10 * 86_400_000
+    hand.client.zadd(hand.keys.sent, {job.token: ahead})
+
+    assert sweep(alias) == Swept(seen=1)
+
+    # It counts from now: nobody knows for how long the server has had the job.
+    (counted,) = hand.client.zmscore(hand.keys.sent, [job.token])
+    assert score <= counted < ahead
+    hand.client.zadd(hand.keys.sent, {job.token: counted - 301_000})
+    assert sweep(alias) == Swept(seen=1, deleted=1)
+
+
 def test_row_whose_job_the_server_has_is_not_sent_again(
     settings: Any, queue: str, hand: Hand, alias: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

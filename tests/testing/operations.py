@@ -260,6 +260,12 @@ def _(world: World) -> Any:
     return storing.when_sent(world.keys, [world.token(), world.token()])
 
 
+@op(storing.count_rows_from)
+def _(world: World) -> Any:
+    tokens = [world.token(), world.token()]
+    return storing.count_rows_from(world.keys, tokens, now_ms=world.now_us // 1000)
+
+
 @op(storing.let_go_of_rows)
 def _(world: World) -> Any:
     tokens = [world.token(), world.token()]
