@@ -67,7 +67,7 @@ class Declared(NamedTuple):
 
     #: How many limits have changed.
     changed: int
-    #: Whether no living process has later code with schedules: only the second call in a row says so.
+    #: Whether no living process has later code with schedules. Only a process that has declared for a while hears that.
     is_latest: bool
 
 
@@ -75,16 +75,19 @@ def declare(
     keys: DeliveryKeys,
     limits: Iterable[tuple[str, Mapping[str, int | float | str]]],
     *,
+    owner: bytes,
     loaded_ms: int,
     has_schedules: bool = False,
     now_us: int | None = None,
 ) -> Call[Declared]:
     """Say which limits the code of this process has.
 
-    ``loaded_ms`` is when that code was loaded, by the server's clock. Of the code of living processes, the latest counts.
+    ``loaded_ms`` is when that code was loaded, by the server's clock. Of the code of living processes, the latest counts:
+    of those that have said so within `SILENT_MS`, and have not left since.
     """
     args: list[Argument] = [
         now_argument(now_us),
+        owner,
         loaded_ms,
         KEPT_MS,
         SILENT_MS,

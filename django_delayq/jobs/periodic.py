@@ -13,6 +13,7 @@ import msgspec
 from django_delayq import conf
 from django_delayq.clock import boottime_ms
 from django_delayq.delivery import storing
+from django_delayq.delivery.periods import SKEW_MS
 from django_delayq.delivery.storing import NewJob
 from django_delayq.exceptions import (
     EncodeError,
@@ -94,9 +95,22 @@ class Change(msgspec.Struct, frozen=True, omit_defaults=True):
     when: dict[str, Any] | None = None
 
 
-def loaded_ms(server_ms: int) -> int:
-    """Return when this process has read its code, by the server's clock. The clock of this machine may be wrong."""
-    return server_ms - round(boottime_ms() - LOADED_MS)
+class LoadTime:
+    """When this process has read its code, by the clock of one server. The clock of this machine may be wrong."""
+
+    def __init__(self) -> None:
+        #: Epoch ms; 0: not found out yet.
+        self.ms = 0
+
+    def by(self, server_ms: int) -> int:
+        """Return it in epoch ms; ``server_ms`` is the server's time now.
+
+        It is found out once: what replies take may not reorder two processes. And again if it is to come, as that clock was
+        set back since.
+        """
+        if not self.ms or self.ms > server_ms + SKEW_MS:
+            self.ms = server_ms - round(boottime_ms() - LOADED_MS)
+        return self.ms
 
 
 _encoder = msgspec.json.Encoder()

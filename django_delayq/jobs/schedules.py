@@ -881,7 +881,7 @@ def _finding(schedule: Schedule) -> Steps[tuple[Known, Found, bytes | str]]:
     if code is None:
         raise _not_found(name)
     definition = msgspec.structs.replace(
-        code.definition(), loaded_ms=definitions.loaded_ms(known.now_ms)
+        code.definition(), loaded_ms=definitions.LoadTime().by(known.now_ms)
     )
     others = yield from loading_others(queue)
     for other, _ in _elsewhere(others, name, definition.task):

@@ -366,7 +366,7 @@ class Claiming:
         if is_kept_up:
             upkeep = queue.upkeep
             upkeep.turn(now_ms)
-            queue.periods.note_code(upkeep.loaded_ms, is_latest=upkeep.is_latest)
+            queue.periods.note_latest(upkeep.is_latest)
             self._look_for_shards(queue)
         is_due = now_us >= queue.periods.due_us or now_ms >= queue.periods.next_ms
         if is_due and self._may_move_on(queue):

@@ -14,11 +14,11 @@ from django_delayq.calls.steps import perform
 from django_delayq.clock import monotonic_ms
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import periods
-from django_delayq.delivery.periods import SKEW_MS, Entry
+from django_delayq.delivery.periods import Entry
 from django_delayq.delivery.storing import NewJob
 from django_delayq.exceptions import DelayqError, TaskNotFound
 from django_delayq.jobs import periodic as definitions
-from django_delayq.jobs.periodic import Definition
+from django_delayq.jobs.periodic import Definition, LoadTime
 from django_delayq.jobs.registry import get_task
 from django_delayq.jobs.schedules import (
     ADVANCE_BYTES,
@@ -58,11 +58,13 @@ class Periods:
         self,
         client: Redis,
         settings: QueueSettings,
+        load_time: LoadTime | None = None,
         ask_whether_latest: Callable[[], bool] = lambda: False,
     ) -> None:
         """``ask_whether_latest`` says whether no living process has later code."""
         self._client = client
         self._settings = settings
+        self._load_time = load_time or LoadTime()
         self._ask_whether_latest = ask_whether_latest
         #: When to look at the definitions next, by our monotonic clock. Other threads set it to 0.
         self.next_ms = 0.0
@@ -79,8 +81,6 @@ class Periods:
         self._behind: dict[str, int] = {}
         # What the last look said of schedules that other queues have.
         self._moves: set[Move] = set()
-        # When our code was loaded, by the server's clock. Found out once: what replies take may not reorder two processes.
-        self._loaded_ms: int | None = None
         # Whether no living process had later code when we last heard of it.
         self._is_latest = False
         # What our code defines; found out once.
@@ -95,9 +95,8 @@ class Periods:
             now_ms >= self.next_ms or (now_ms + self._offset_ms) * 1000 >= self.due_us
         )
 
-    def note_code(self, loaded_ms: int | None, *, is_latest: bool) -> None:
-        """Note when our code was loaded, and whether no living process has later code."""
-        self._loaded_ms = loaded_ms
+    def note_latest(self, is_latest: bool) -> None:
+        """Note whether no living process has later code."""
         if is_latest and not self._is_latest:
             self.next_ms, self._known = 0.0, None
         self._is_latest = is_latest
@@ -200,12 +199,11 @@ class Periods:
         todo: list[tuple[Found, bytes | str]] = []
         self._moves, others = set(), None
         is_latest: bool | None = None
-        if self._loaded_ms is None or self._loaded_ms > known.now_ms + SKEW_MS:
-            self._loaded_ms = definitions.loaded_ms(known.now_ms)
+        loaded_ms = self._load_time.by(known.now_ms)
         for name, plain in self._code.items():
             if len(todo) == ENROLL_BATCH:
                 break
-            definition = msgspec.structs.replace(plain, loaded_ms=self._loaded_ms)
+            definition = msgspec.structs.replace(plain, loaded_ms=loaded_ms)
             found = known.find(name)
             if found is not None and not found.is_stored:
                 if definition.is_like(found.definition):

@@ -98,7 +98,9 @@ class QueueState:
         self.upkeep = Upkeep(client, settings, owner)
         self.pauses = Pauses(settings.name)
         self.held = HeldJobs(client, settings, self.pauses)
-        self.periods = Periods(client, settings, self.upkeep.ask_whether_latest)
+        self.periods = Periods(
+            client, settings, self.upkeep.load_time, self.upkeep.ask_whether_latest
+        )
 
     def expect_anything(self) -> None:
         """Note that there may be something to claim and to transfer."""

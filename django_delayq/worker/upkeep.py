@@ -17,12 +17,11 @@ from django_delayq.calls.running import run
 from django_delayq.clock import epoch_ms, monotonic_ms
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import limiting, looking, tending
-from django_delayq.delivery.periods import SKEW_MS
 from django_delayq.delivery.rates import numbers_of
 from django_delayq.delivery.states import State
 from django_delayq.delivery.tending import Which
 from django_delayq.health.problems import LONG_LIST, find_nearly_full
-from django_delayq.jobs.periodic import all_schedules, loaded_ms
+from django_delayq.jobs.periodic import LoadTime, all_schedules
 from django_delayq.jobs.registry import all_limits
 from django_delayq.logs import get_log
 from django_delayq.repair import calls
@@ -70,8 +69,8 @@ class Upkeep:
         self._kept_ms: int | None = None
         #: A job that does not know the limit of its task gets it when it is claimed.
         self.gives_limits = False
-        #: When our code was loaded, by the server's clock. Found out once: what replies take may not reorder two processes.
-        self.loaded_ms: int | None = None
+        #: When our code was loaded, by the server's clock.
+        self.load_time = LoadTime()
         #: No living process has later code with schedules of this queue.
         self.is_latest = False
         # When to declare our code again, by our monotonic clock; infinity: not before the next round of steps.
@@ -151,7 +150,7 @@ class Upkeep:
 
     def _tell_of_code(self) -> None:
         """Say when our code was loaded, and which limits tasks have, so that claims keep them."""
-        assert self.loaded_ms is not None
+        assert self.load_time.ms, "check in first"
         limits = [
             (name, numbers_of(limit.concurrency, limit.rate))
             for name, limit in all_limits().items()
@@ -166,7 +165,8 @@ class Upkeep:
             limiting.declare(
                 self._settings.keys,
                 limits,
-                loaded_ms=self.loaded_ms,
+                owner=self._owner,
+                loaded_ms=self.load_time.ms,
                 has_schedules=has_schedules,
             ),
         )
@@ -177,8 +177,7 @@ class Upkeep:
         found = run(
             self._client, tending.check_in(self._settings.keys, owner=self._owner)
         )
-        if self.loaded_ms is None or self.loaded_ms > found.now_ms + SKEW_MS:
-            self.loaded_ms = loaded_ms(found.now_ms)
+        self.load_time.by(found.now_ms)
         kept_ms, self._kept_ms = self._kept_ms, found.now_ms
         ago_s = forgotten_s(found.before_ms, kept_ms, found.now_ms, tending.SEEN_MS)
         if has_nodes(self._client) and ago_s is not None:

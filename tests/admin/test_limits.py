@@ -80,6 +80,7 @@ def test_queue_shows_the_limits_that_concern_it(
     call = limiting.declare(
         queue.keys,
         [(name, {"concurrency": most}) for name, most in declared.items()],
+        owner=b"process1",
         loaded_ms=0,
     )
     assert run(queue.client, call).changed == 3

@@ -70,7 +70,9 @@ def test_limits_of_a_later_queue_stay_as_they_are(rig):
     before = rig.client.hgetall(rig.keys.control)
 
     declared = [("mail", numbers_of(concurrency=1))]
-    assert not rig.run(limiting.declare(rig.keys, declared, loaded_ms=0)).changed
+    assert not rig.run(
+        limiting.declare(rig.keys, declared, owner=b"process1", loaded_ms=0)
+    ).changed
 
     assert rig.client.hgetall(rig.keys.control) == before
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from django_delayq.delivery import limiting
+from django_delayq.delivery import claiming, limiting
 from django_delayq.delivery.claiming import Limited, Mode
 from django_delayq.delivery.rates import limit_text, numbers_of, read_rate
 from django_delayq.delivery.reasons import Kind, Reason
@@ -473,7 +473,9 @@ def test_limits_and_paces_that_no_script_has_written_stop_nothing(
 
     assert len(rig.claim(limit_text=limit_text(rate="10/s")).jobs) == 2
     declared = [("stripe", numbers_of(rate="10/s"))]
-    call = limiting.declare(keys, declared, loaded_ms=0, now_us=rig.now_us)
+    call = limiting.declare(
+        keys, declared, owner=b"process1", loaded_ms=0, now_us=rig.now_us
+    )
     assert rig.run(call).changed == 1
     rig.schedule({"c": 0}, limit=STRIPE)
     rig.now += 1
@@ -482,10 +484,20 @@ def test_limits_and_paces_that_no_script_has_written_stop_nothing(
     assert next(each.set for each in rig.run(limiting.limits(keys)))["concurrency"] == 1
 
 
+def owner_of(loaded_ms: int) -> bytes:
+    return b"%08d" % (loaded_ms % 10**8)
+
+
 def say(rig: Rig, most: int, *, loaded_ms: int) -> int:
     """Say that a limit is so many at a time, as a process whose code was loaded then."""
     declared = [("stripe", numbers_of(concurrency=most))]
-    call = limiting.declare(rig.keys, declared, loaded_ms=loaded_ms, now_us=rig.now_us)
+    call = limiting.declare(
+        rig.keys,
+        declared,
+        owner=owner_of(loaded_ms),
+        loaded_ms=loaded_ms,
+        now_us=rig.now_us,
+    )
     return rig.run(call).changed
 
 
@@ -513,6 +525,61 @@ def test_limit_of_the_latest_code_of_living_processes_counts(rig: Rig) -> None:
     assert say(rig, 1, loaded_ms=20) == 1
 
     assert code_of(rig) == 1
+
+
+def test_process_that_ends_takes_along_what_it_said_of_its_code(rig: Rig) -> None:
+    say(rig, 5, loaded_ms=10)
+    say(rig, 1, loaded_ms=20)
+
+    assert say(rig, 5, loaded_ms=10) == 0
+    rig.run(claiming.leave(rig.keys, owner=owner_of(20)))
+
+    assert say(rig, 5, loaded_ms=10) == 1
+    assert code_of(rig) == 5
+    rig.run(claiming.leave(rig.keys, owner=owner_of(10)))
+    assert not [name for name in rig.client.hkeys(rig.keys.control) if b"code:" in name]
+
+
+def test_processes_that_say_nothing_any_more_are_forgotten(rig: Rig) -> None:
+    rig.now = 1_000_000
+    say(rig, 1, loaded_ms=20)
+    rig.now += limiting.SILENT_MS + 1
+
+    say(rig, 5, loaded_ms=10)
+
+    fields = rig.client.hkeys(rig.keys.control)
+    assert [name[5:] for name in fields if name[:5] == b"code:"] == [owner_of(10)]
+
+
+def latest(rig: Rig, loaded_ms: int) -> bool:
+    """Say that code has schedules; return whether no living process has later code with any."""
+    call = limiting.declare(
+        rig.keys,
+        [],
+        owner=owner_of(loaded_ms),
+        loaded_ms=loaded_ms,
+        has_schedules=True,
+        now_us=rig.now_us,
+    )
+    return rig.run(call).is_latest
+
+
+def test_process_is_the_latest_once_those_with_later_code_had_time_to_speak(
+    rig: Rig,
+) -> None:
+    rig.now = 1_000_000
+    assert not latest(rig, 20)
+    assert not latest(rig, 10)
+    rig.now += limiting.SILENT_MS // 2
+    assert not latest(rig, 10)
+    assert latest(rig, 20)
+
+    # One that has just begun, and all after the server was away.
+    rig.run(claiming.leave(rig.keys, owner=owner_of(20)))
+    assert not latest(rig, 5)
+    assert latest(rig, 10)
+    rig.now += limiting.SILENT_MS + 1
+    assert not latest(rig, 10)
 
 
 def test_limit_of_code_that_was_loaded_while_the_clock_was_ahead_is_replaced(

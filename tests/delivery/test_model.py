@@ -677,7 +677,11 @@ class QueueMachine(RuleBasedStateMachine):
         declared = [(LIMIT, numbers_of(concurrency=self.most))]
         self.rig.run(
             limiting.declare(
-                self.rig.keys, declared, loaded_ms=0, now_us=self.rig.now_us
+                self.rig.keys,
+                declared,
+                owner=b"process1",
+                loaded_ms=0,
+                now_us=self.rig.now_us,
             )
         )
 

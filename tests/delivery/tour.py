@@ -465,7 +465,11 @@ def _(rig: Rig) -> Callable[[], object]:
 def limit(rig: Rig, **numbers: Any) -> None:
     """Have a worker's code say what the limit "stripe" is."""
     declared = [("stripe", rates.numbers_of(**numbers))]
-    rig.run(limiting.declare(rig.keys, declared, loaded_ms=0, now_us=rig.now_us))
+    rig.run(
+        limiting.declare(
+            rig.keys, declared, owner=b"process1", loaded_ms=0, now_us=rig.now_us
+        )
+    )
 
 
 def fill_limit(rig: Rig, **numbers: Any) -> Leased:

@@ -345,7 +345,12 @@ def test_jobs_with_a_limit_that_wait_keep_all_keys_under_the_bare_name(
 ) -> None:
     name = shards(None)
     hand.run(
-        limiting.declare(hand.keys, [("of-account", {"concurrency": 1})], loaded_ms=0)
+        limiting.declare(
+            hand.keys,
+            [("of-account", {"concurrency": 1})],
+            owner=b"process1",
+            loaded_ms=0,
+        )
     )
     schedule(samples.add.using(queue=name), LATER, 1)
 

@@ -834,6 +834,7 @@ def _(world: World) -> Any:
     return limiting.declare(
         world.keys,
         declared,
+        owner=b"process1",
         loaded_ms=world.random.choice((0, 1)),
         now_us=world.now_us,
     )

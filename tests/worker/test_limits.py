@@ -222,7 +222,12 @@ def test_waiting_job_has_the_present_limit_of_its_task_when_it_starts(
     if is_declared:
         # A worker of the code before still lives.
         numbers = numbers_of(concurrency=old.concurrency)
-        run(client, limiting.declare(keys, [(old.name, numbers)], loaded_ms=0))
+        run(
+            client,
+            limiting.declare(
+                keys, [(old.name, numbers)], owner=b"process1", loaded_ms=0
+            ),
+        )
     with_limit(old)
     jobs = [
         tasks.one_of_a_key.using(queue=queue_name).schedule(0, "k", n / 1000)
@@ -281,7 +286,7 @@ def test_limit_that_no_task_has_is_not_set(queue_name):
 def test_limit_that_only_a_worker_knows_is_set(client, queue_name):
     keys = get_settings().queue(queue_name).keys
     declared = [("of-another-project", numbers_of(concurrency=1))]
-    run(client, limiting.declare(keys, declared, loaded_ms=0))
+    run(client, limiting.declare(keys, declared, owner=b"process1", loaded_ms=0))
 
     set_limit(queue_name, limit="of-another-project", concurrency=3)
 

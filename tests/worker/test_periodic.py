@@ -28,11 +28,12 @@ from django_delayq import (
     resume,
     store_schedule,
 )
+from django_delayq.calls.running import run
 from django_delayq.calls.steps import perform
 from django_delayq.clients.clients import own_clients
 from django_delayq.clock import epoch_ms, monotonic_ms
 from django_delayq.conf import get_settings
-from django_delayq.delivery import limiting, periods
+from django_delayq.delivery import claiming, limiting, periods
 from django_delayq.delivery.states import State
 from django_delayq.jobs import moments, registry
 from django_delayq.jobs import periodic as definitions
@@ -787,7 +788,7 @@ def test_definition_that_was_loaded_while_the_clock_of_the_server_was_ahead_is_r
 
     deploy(monkeypatch, queue_name, NEVER)
     worker = Clock(client, queue_name)
-    worker.periods._loaded_ms = ahead.loaded_ms
+    worker.periods._load_time.ms = ahead.loaded_ms
     worker.turn()
 
     assert get_schedule("beat", queue_name).when == NEVER
@@ -800,15 +801,25 @@ class Process(Clock):
     def __init__(self, client, queue):
         super().__init__(client, queue)
         settings = get_settings().queue(queue)
-        self.upkeep = Upkeep(client, settings, os.urandom(8))
-        self.periods = Periods(client, settings, self.upkeep.ask_whether_latest)
+        self.client, self.keys = client, settings.keys
+        self.owner = os.urandom(8)
+        self.upkeep = Upkeep(client, settings, self.owner)
+        self.periods = Periods(
+            client, settings, self.upkeep.load_time, self.upkeep.ask_whether_latest
+        )
         self.upkeep.begin()
         self.note()
         self.turn()
 
     def note(self):
-        upkeep = self.upkeep
-        self.periods.note_code(upkeep.loaded_ms, is_latest=upkeep.is_latest)
+        self.periods.note_latest(self.upkeep.is_latest)
+
+    def age(self, ms):
+        """Have what it has said of its code be older."""
+        field = b"code:" + self.owner
+        said = msgspec.json.decode(self.client.hget(self.keys.control, field))
+        aged = {each: str(int(said[each]) - ms) for each in ("since", "at")}
+        self.client.hset(self.keys.control, field, msgspec.json.encode(said | aged))
 
     def tell(self):
         """Do what each process does every 15 s."""
@@ -816,9 +827,14 @@ class Process(Clock):
         self.note()
         self.turn(look=False)
 
+    def leave(self):
+        """End in order."""
+        run(self.client, claiming.leave(self.keys, owner=self.owner))
 
+
+@pytest.mark.parametrize("end", ["in order", "kill"])
 def test_definition_of_the_latest_code_of_living_processes_holds(
-    client, configure, monkeypatch, queue_name
+    client, configure, monkeypatch, queue_name, end
 ):
     def when():
         return get_schedule("beat", queue_name).when
@@ -831,11 +847,14 @@ def test_definition_of_the_latest_code_of_living_processes_holds(
     lives.turn()
     assert when() == NEVER
 
-    # It ends.
-    with monkeypatch.context() as later_on:
-        later_on.setattr(limiting, "SILENT_MS", -1)
-        lives.tell()
-        assert when() == NEVER
+    lives.age(limiting.SILENT_MS // 2)
+    lives.tell()
+    assert when() == NEVER
+
+    if end == "in order":
+        comes.leave()
+    else:
+        comes.age(limiting.SILENT_MS + 1)
     lives.tell()
     assert when() == HOURLY
 

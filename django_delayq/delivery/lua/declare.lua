@@ -1,19 +1,21 @@
--- Say when the code of a worker process was loaded and which limits it has; forget those that no code has had for long.
+-- Say when the code of a worker process was loaded and which limits it has; forget processes that say nothing any more,
+-- and limits that no code has had for long.
 --
 -- Prelude  clock, window, frame, job, pause
 -- Keys     control
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  when the code was loaded, epoch ms: it changes nothing that processes with later code say
--- ARGV[3]  how long a limit counts after a process said so, ms
--- ARGV[4]  after how long without a word the processes that have said so are gone, ms
--- ARGV[5]  the format that the caller reads; if the queue's is later, nothing changes
--- ARGV[6]  1: the code has schedules of this queue
--- ARGV[7]  and on, two each: name of the limit; what it says, as JSON, see _limit.lua
--- Returns  how many limits have changed; 1 if, of the code of living processes that has schedules, this was the latest
---          before this call and is now
+-- ARGV[2]  owner, 8 bytes
+-- ARGV[3]  when the code was loaded, epoch ms. A limit of later code stays while a process with that code lives
+-- ARGV[4]  how long a limit counts after a process said so, ms
+-- ARGV[5]  after how long without a word a process is gone, ms
+-- ARGV[6]  the format that the caller reads; if the queue's is later, nothing changes
+-- ARGV[7]  1: the code has schedules of this queue
+-- ARGV[8]  and on, two each: name of the limit; what it says, as JSON, see _limit.lua
+-- Returns  how many limits have changed; 1 if no living process has later code with schedules of this queue. A process
+--          hears that only after half of the time in ARGV[5]: when all have been silent, the others speak first
 
-local now_ms, loaded_ms = math.floor(read_clock(ARGV[1]) / 1000), tonumber(ARGV[2])
-local kept_ms, silent_ms = tonumber(ARGV[3]), tonumber(ARGV[4])
+local now_ms, owner, loaded_ms = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2], tonumber(ARGV[3])
+local kept_ms, silent_ms, has_schedules = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[7] == '1'
 
 local function is_same(one, other)
   for _, key in ipairs({ 'concurrency', 'rate' }) do
@@ -22,37 +24,45 @@ local function is_same(one, other)
   return true
 end
 
-local own, values, over, changed, is_latest = {}, {}, {}, 0, 0
+local own, values, over, changed = {}, {}, {}, 0
 local function keep(name, limit)
   -- Somebody may have written numbers that JSON does not have: then that counts for nothing.
   local is_json, text = pcall(cjson.encode, limit)
   values[#values + 1] = 'limit:' .. name
-  values[#values + 1] = is_json and text or cjson.encode({ code = own[name], at = decimal(now_ms), loaded = ARGV[2] })
+  values[#values + 1] = is_json and text or cjson.encode({ code = own[name], at = decimal(now_ms), loaded = ARGV[3] })
 end
 
 local function is_older(said, ms)
-  -- A clock that was set back must not make a limit immortal.
+  -- A clock that was set back must make nothing immortal.
   return math.abs(now_ms - (tonumber(said.at) or 0)) > ms
 end
 
-local function is_ours(said)
-  local latest_ms = tonumber(said.loaded) or 0
-  -- Code that was loaded while the server's clock was ahead is not the latest for ever.
-  return is_older(said, silent_ms) or loaded_ms >= latest_ms or latest_ms > now_ms + SKEW_MS
-end
-
-for i = 7, #ARGV - 1, 2 do own[ARGV[i]] = decode_table(ARGV[i + 1]) end
-local there, latest, fields = {}, {}, redis.call('HGETALL', keys.control)
+for i = 8, #ARGV - 1, 2 do own[ARGV[i]] = decode_table(ARGV[i + 1]) end
+local there, alive, since_ms, has_later = {}, { [loaded_ms] = true }, now_ms, false
+local fields = redis.call('HGETALL', keys.control)
 for i = 1, #fields, 2 do
-  if fields[i] == 'format' and (tonumber(fields[i + 1]) or 0) > tonumber(ARGV[5]) then return { 0, 0 } end
-  if fields[i] == 'latest' and ARGV[6] == '1' then latest = decode_table(fields[i + 1]) end
-  if fields[i]:sub(1, 6) == 'limit:' then there[fields[i]:sub(7)] = decode_table(fields[i + 1]) end
+  local field, kind = fields[i], fields[i]:match('^%a+:?')
+  if field == 'format' and (tonumber(fields[i + 1]) or 0) > tonumber(ARGV[6]) then return { 0, 0 } end
+  if kind == 'limit:' then there[field:sub(7)] = decode_table(fields[i + 1]) end
+  if kind == 'code:' then
+    local said = decode_table(fields[i + 1])
+    local its_ms, is_gone = tonumber(said.loaded) or 0, is_older(said, silent_ms)
+    if field:sub(6) == owner then
+      if not is_gone then since_ms = math.min(now_ms, tonumber(said.since) or now_ms) end
+    elseif is_gone or its_ms > now_ms + SKEW_MS then
+      -- Code that was loaded while the server's clock was ahead is not the latest for ever.
+      over[#over + 1] = field
+    else
+      alive[its_ms], has_later = true, has_later or said.has_schedules == '1' and its_ms > loaded_ms
+    end
+  end
 end
 for name, code in pairs(own) do
   local limit = there[name] or {}
-  if not limit.code or is_ours(limit) then
+  local its_ms = tonumber(limit.loaded) or 0
+  if not limit.code or loaded_ms >= its_ms or not alive[its_ms] then
     if not (type(limit.code) == 'table' and is_same(limit.code, code)) then changed = changed + 1 end
-    limit.code, limit.at, limit.loaded = code, decimal(now_ms), ARGV[2]
+    limit.code, limit.at, limit.loaded = code, decimal(now_ms), ARGV[3]
     keep(name, limit)
   end
 end
@@ -62,14 +72,14 @@ for name, limit in pairs(there) do
     if limit.set then keep(name, limit) else over[#over + 1] = 'limit:' .. name end
   end
 end
-if ARGV[6] == '1' and is_ours(latest) then
-  -- When others have fallen silent, a process with later code than this may speak next.
-  if tonumber(latest.loaded) == loaded_ms then is_latest = 1 end
-  values[#values + 1] = 'latest'
-  values[#values + 1] = cjson.encode({ at = decimal(now_ms), loaded = ARGV[2] })
+if has_schedules or ARGV[8] then
+  values[#values + 1] = 'code:' .. owner
+  values[#values + 1] =
+    cjson.encode({ at = decimal(now_ms), since = decimal(since_ms), loaded = ARGV[3], has_schedules = ARGV[7] })
 end
 if #values + #over == 0 then return { 0, 0 } end
 -- First a command that a full server does not refuse.
 redis.call('HDEL', keys.control, '', unpack(over))
 if #values > 0 then redis.call('HSET', keys.control, unpack(values)) end
-return { changed, is_latest }
+local is_latest = has_schedules and not has_later and now_ms - since_ms >= silent_ms / 2
+return { changed, is_latest and 1 or 0 }
