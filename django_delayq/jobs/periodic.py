@@ -318,8 +318,14 @@ def check_names(options: Mapping[str, Any]) -> None:
     """Make sure that options beside a schedule's own are options of a task.
 
     Raises:
-        InvalidTask: one is not.
+        InvalidTask: one is not, or is about the caller of a job, whom a schedule has not.
     """
+    for name in ("on_commit", "outbox", "durable"):
+        if options.get(name):
+            raise InvalidTask(
+                f"{name}={show(options[name])} of a schedule: workers store the jobs of a schedule, in no transaction of yours,"
+                f" and nobody waits for that; leave {name} out, or give it to the task, for your own calls"
+            )
     of_tasks = [item.name for item in fields(TaskOptions)]
     if unknown := set(options) - set(of_tasks):
         known = [*OWN_OPTIONS, *(name for name in of_tasks if name not in FIXED)]

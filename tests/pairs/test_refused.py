@@ -1,0 +1,158 @@
+"""Each pair that is refused raises its error at the earliest moment."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import django_delayq
+from django_delayq import (
+    Batch,
+    DelayedTask,
+    Limit,
+    delayed_task,
+    every,
+    periodic,
+    store_schedule,
+)
+from tests.pairs.features import FEATURES, REFUSED, Pair
+
+REDISSON = "java"
+LIMITS = {
+    "limit of a task": Limit("tests-pairs", concurrency=1),
+    "limit of a key": Limit("tests-pairs", concurrency=1, key=str),
+    "rate of a task": Limit("tests-pairs", rate="1/m"),
+}
+UNIQUE = [name for name in FEATURES if name.startswith("unique")]
+CHANGING = ["unique, replace", "unique, postpone", "unique, sooner"]
+SCHEDULES = ["catch_up none", "catch_up one", "catch_up all", "overlap=False"]
+
+
+@pytest.fixture(autouse=True)
+def _queues(settings: Any) -> None:
+    settings.DELAYQ = {"QUEUES": {"default": {}, REDISSON: {"REDISSON": "3.52.0"}}}
+
+
+def task(name: str = "refused", **options: Any) -> DelayedTask[..., Any]:
+    def run(key: str = "") -> None:
+        pass
+
+    return delayed_task(name=f"tests.pairs.{name}", **options)(run)
+
+
+def follow(first: Any, what: str, follower: Any) -> None:
+    first.then(follower) if what == "then" else first.on_dead(follower)
+
+
+#: By pair, the ways to ask for both.
+ATTEMPTS: dict[Pair, list[Callable[[], Any]]] = {}
+
+
+def attempt(one: str, other: str, *calls: Callable[[], Any]) -> None:
+    ATTEMPTS[frozenset({one, other})] = list(calls)
+
+
+for schedule_name in SCHEDULES:
+    own = FEATURES[schedule_name].schedule
+    for unique in UNIQUE:
+        of = FEATURES[unique].task
+        attempt(
+            unique,
+            schedule_name,
+            lambda own=own, of=of: periodic(every(60), **own)(task(**of)),
+            lambda own=own, of=of: store_schedule("a", task(**of), every(60), **own),
+        )
+    attempt(
+        "outbox",
+        schedule_name,
+        lambda own=own: periodic(every(60), outbox=True, **own),
+        lambda own=own: store_schedule("a", task(), every(60), outbox=True, **own),
+    )
+for limit_name, limit in LIMITS.items():
+    attempt(
+        limit_name,
+        "overlap=False",
+        lambda limit=limit: periodic(every(60), overlap=False)(task(limit=limit)),
+        lambda limit=limit: store_schedule(
+            "a", task(limit=limit), every(60), overlap=False
+        ),
+    )
+attempt(
+    "REDISSON",
+    "priority",
+    lambda: task(queue=REDISSON, priority=1).prepare(0),
+    lambda: task(queue=REDISSON).using(priority=1).prepare(0),
+)
+attempt("REDISSON", "batch", lambda: Batch(task(queue=REDISSON).prepare(0)))
+for follow_name in ("then", "on_dead"):
+    attempt(
+        "REDISSON",
+        follow_name,
+        lambda name=follow_name: follow(
+            task(queue=REDISSON).prepare(0), name, task("next").prepare(0)
+        ),
+    )
+for unique in CHANGING:
+    of = FEATURES[unique].task
+    attempt(
+        unique,
+        "outbox",
+        lambda of=of: task(outbox=True, **of),
+        lambda of=of: task(**of).using(outbox=True),
+    )
+    for follow_name in ("then", "on_dead"):
+        attempt(
+            unique,
+            follow_name,
+            lambda of=of, name=follow_name: follow(
+                task(**of).prepare(0), name, task("next").prepare(0)
+            ),
+            lambda of=of, name=follow_name: follow(
+                task("first").prepare(0), name, task(**of).prepare(0)
+            ),
+        )
+    attempt(
+        unique,
+        "batch",
+        lambda of=of: Batch(task().prepare(0)).schedule(
+            [task("in batch", **of).prepare(0)]
+        ),
+    )
+
+
+def test_every_refused_pair_is_tried() -> None:
+    assert ATTEMPTS.keys() == REFUSED.keys()
+
+
+@pytest.mark.parametrize(
+    ("pair", "call"),
+    [
+        pytest.param(pair, call, id=f"{' + '.join(sorted(pair))} {i}")
+        for pair, calls in ATTEMPTS.items()
+        for i, call in enumerate(calls)
+    ],
+)
+def test_pair_is_refused(pair: Pair, call: Callable[[], Any]) -> None:
+    refusal = REFUSED[pair]
+
+    with pytest.raises(
+        getattr(django_delayq, refusal.error), match=re.escape(refusal.message)
+    ):
+        call()
+
+
+def test_options_about_the_caller_are_no_options_of_a_schedule() -> None:
+    for options in ({"on_commit": True}, {"durable": 1}):
+        (name,) = options
+
+        with pytest.raises(django_delayq.InvalidTask, match=f"^{name}="):
+            periodic(every(60), **options)
+
+    of_task = task(outbox=True, durable=1)
+    assert periodic(every(60), outbox=False, durable=False)(of_task) is of_task
+
+
+def test_callback_of_a_batch_cannot_be_unique() -> None:
+    with pytest.raises(django_delayq.InvalidTask, match="its task has unique="):
+        Batch(task(unique=True).prepare(0))
