@@ -100,8 +100,9 @@ def bind(followers: Sequence[Follower], queue: str) -> Bound:
             keyring,
             settings.payload_codec if settings.is_shared else None,
         )
-        tail = each.unique if settings.is_shared else _tail(each)
-        new = NewJob(each.token, each.when, tail, payload)
+        # The queue may have come to be shared since the job was prepared, with a priority.
+        priority = 0 if settings.is_shared else each.priority
+        new = NewJob(each.token, each.when, _tail(each, priority), payload)
         if each.queue == queue:
             bound.here.append(new)
             bound.weight += max(len(payload), LEAST_BYTES)
@@ -110,11 +111,11 @@ def bind(followers: Sequence[Follower], queue: str) -> Bound:
     return bound
 
 
-def _tail(follower: Follower) -> str | bytes:
+def _tail(follower: Follower, priority: int) -> str | bytes:
     is_followed = follower.call.follow is not None and bool(follower.call.follow.dead)
     return tail_of(
         follower.unique,
-        follower.priority,
+        priority,
         follower.limit,
         has_on_dead=is_followed,
         expires_ms=_expires_ms(follower) if follower.unique else 0,
