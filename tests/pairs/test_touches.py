@@ -5,7 +5,6 @@ jobs do, with a delay and no feature, is what the feature touches; `touching.py`
 """
 
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -28,15 +27,13 @@ from django_delayq import (
     resume,
     schedule,
 )
-from django_delayq.calls.running import run
-from django_delayq.conf import get_settings
-from django_delayq.delivery import claiming, settling
 from django_delayq.jobs import outbox, preparing
 from django_delayq.outbox.part import OutboxPart
 from django_delayq.outbox.relay import Relay
 from django_delayq.testing import frozen_queue
 from django_delayq.testing.frozen import FrozenQueue
 from tests.pairs.features import FEATURES, PLAIN
+from tests.pairs.scenes import hold_up, let_go, pass_by
 from tests.pairs.touching import NOON, recorded, resources_of
 
 BACKOFF = Backoff(base=30, factor=1, jitter=0)
@@ -66,36 +63,6 @@ def live(q: FrozenQueue, of: DelayedTask[..., Any]) -> None:
     of.schedule(DELAY, "succeed", token="a secret")
     of.schedule(DELAY, "fail", token="a secret")
     q.advance(minutes=10)
-
-
-def hold_up(q: FrozenQueue) -> claiming.Leased:
-    """Claim a job as another worker, so that it runs until `let_go`."""
-    settings = get_settings().queues["default"]
-    reply = run(
-        q._client,
-        claiming.claim(
-            settings.keys,
-            owner=b"another-",
-            request=b"request-",
-            limit=1,
-            lease_ms=600_000,
-            limit_text=settings.limit_text,
-        ),
-    )
-    (leased,) = reply.jobs
-    return leased
-
-
-def let_go(q: FrozenQueue, leased: claiming.Leased) -> None:
-    keys = get_settings().queues["default"].keys
-    done = [settling.Done(leased.token, leased.fence)]
-    has_slots = q._states()[0].has_slots
-    assert run(q._client, settling.acknowledge(keys, done, has_slots=has_slots)) == []
-
-
-def pass_by(q: FrozenQueue, **units: float) -> None:
-    """Let time pass while no worker runs."""
-    q._move_to(q._now_us + timedelta(**units) / timedelta(microseconds=1))
 
 
 # One scenario a feature, by its name.

@@ -1,0 +1,39 @@
+"""Other workers of a frozen queue, and time without any."""
+
+from datetime import timedelta
+
+from django_delayq.calls.running import run
+from django_delayq.conf import get_settings
+from django_delayq.delivery import claiming, settling
+from django_delayq.testing.frozen import FrozenQueue
+
+
+def hold_up(q: FrozenQueue, *, lease_ms: int = 600_000) -> claiming.Leased:
+    """Claim a job as another worker, so that it runs until `let_go`."""
+    settings = get_settings().queues["default"]
+    reply = run(
+        q._client,
+        claiming.claim(
+            settings.keys,
+            owner=b"another-",
+            request=b"request-",
+            limit=1,
+            lease_ms=lease_ms,
+            limit_text=settings.limit_text,
+        ),
+    )
+    (leased,) = reply.jobs
+    return leased
+
+
+def let_go(q: FrozenQueue, leased: claiming.Leased) -> None:
+    """Acknowledge such a job."""
+    keys = get_settings().queues["default"].keys
+    done = [settling.Done(leased.token, leased.fence)]
+    has_slots = q._states()[0].has_slots
+    assert run(q._client, settling.acknowledge(keys, done, has_slots=has_slots)) == []
+
+
+def pass_by(q: FrozenQueue, **units: float) -> None:
+    """Let time pass while no worker runs."""
+    q._move_to(q._now_us + timedelta(**units) / timedelta(microseconds=1))
