@@ -32,6 +32,7 @@ from django_delayq import (
 from django_delayq.jobs.periodic import CatchUp
 from django_delayq.testing import frozen, frozen_queue
 from django_delayq.testing.memory import server as memory
+from tests.pairs.scenes import hold_up
 from tests.testing.samples import (
     MOMENTS,
     RAN,
@@ -559,3 +560,22 @@ def test_queue_that_has_ended_says_so() -> None:
     with pytest.raises(RuntimeError, match="has ended with its block"):
         q.advance(60)
     assert RAN == []
+
+
+def test_job_that_has_lost_its_worker_too_often_is_dead_and_followed(
+    settings: Any,
+) -> None:
+    settings.DELAYQ = {"WORKER": {"MAX_KILLS": 0}}
+    with frozen_queue(now=NOON) as q:
+        job = double.prepare(0, 1).on_dead(double.prepare(0, 2))
+        schedule(job)
+        hold_up(q, lease_ms=30_000)
+
+        # A lease counts only while somebody serves the queue.
+        ran = [one for _ in range(40) for one in q.advance(seconds=1)]
+
+        assert job.refresh() is State.DEAD
+    assert [(one.args, one.outcome) for one in ran] == [
+        ([1], "dead"),
+        ([2], "succeeded"),
+    ]
