@@ -413,9 +413,16 @@ def draft_of(row: Any, settings: QueueSettings) -> Draft:
         except msgspec.MsgspecError as error:
             raise DecodeError(f"what is beside it cannot be read: {error}") from error
     extras = NO_EXTRAS
-    if beside.priority or beside.limit or beside.expires_ms:
+    if beside.priority or beside.limit or beside.expires_ms or beside.has_on_dead:
         check_priority(beside.priority, row.queue)
-        extras = Extras(beside.priority, beside.limit, expires_ms=beside.expires_ms)
+        extras = Extras(
+            beside.priority,
+            beside.limit,
+            follow=envelopes.claimed_call(payload).follow
+            if beside.has_on_dead
+            else None,
+            expires_ms=beside.expires_ms,
+        )
     new = NewJob(row.token, _when(row), beside.unique, anew or payload)
     return Draft(new, extras=extras)
 

@@ -61,6 +61,8 @@ class Beside(msgspec.Struct, omit_defaults=True):
     limit: str = ""
     #: For how long after its start time it holds its unique key, ms.
     expires_ms: int = 0
+    #: Others follow it once it is a dead letter; its payload says which.
+    has_on_dead: bool = False
 
 
 def has_outbox(alias: str) -> bool:
@@ -113,7 +115,11 @@ def write(job: Job[Any], commit: Commit) -> None:
         )
     draft, extras = job.draft, job.draft.extras
     beside = Beside(
-        str(draft.new.tail), extras.priority, extras.limit, extras.expires_ms
+        str(draft.new.tail),
+        extras.priority,
+        extras.limit,
+        extras.expires_ms,
+        extras.follow is not None and bool(extras.follow.dead),
     )
     as_bytes = connection.Database.Binary  # type: ignore[attr-defined]
     values = (
