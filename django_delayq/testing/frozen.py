@@ -214,7 +214,7 @@ class FrozenQueue:
         found: dict[str, str] = {}
         for state in self._states():
             name = state.settings.name
-            if any(each.task is None for each in paused(name)):
+            if _is_paused(name):
                 continue
             for job in find_jobs(queue=name, state=State.DUE):
                 found[job.id] = f"{job.task or 'a foreign element'} ({job.id})"
@@ -269,7 +269,7 @@ class FrozenQueue:
         while is_progress:
             is_progress = False
             for state in self._states():
-                if self._has_periods:
+                if self._has_periods and not _is_paused(state.settings.name):
                     self._move_on(state)
                 while (one := self._run_one(state)) is not None:
                     ran.append(one)
@@ -375,7 +375,9 @@ class FrozenQueue:
         first = min(self._events.values(), default=math.inf)
         if self._has_periods:
             for state in self._states():
-                first = min(first, state.periods.due_us)
+                # What comes while the queue is paused is missed, as by a worker.
+                if not state.pauses.is_paused:
+                    first = min(first, state.periods.due_us)
         return first
 
     def _move_to(self, now_us: float) -> None:
@@ -406,6 +408,10 @@ class FrozenQueue:
         if self._traveller is not None:
             self._traveller = None
             self._travel.stop()
+
+
+def _is_paused(queue: str) -> bool:
+    return any(each.task is None for each in paused(queue))
 
 
 #: The queues of tests whose settings say ``frozen``, once one of them has used them.
