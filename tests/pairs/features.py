@@ -297,7 +297,7 @@ SURPRISING: dict[Pair, str] = {
         "batch; retry": "A job that waits for its retry has not ended, and the callback waits for it.",
         "batch; then": "Jobs that follow one of a batch do not count for it.",
         "once; keep_result": "If a worker dies right after its commit, the work is done and the result is `None`.",
-        "catch_up none; spread": "A job expires one interval after its start time, which has the random wait: later than the moment after its own.",
+        "catch_up none; spread": "A job expires at the moment after its own, and its random start lies before that.",
         "bulk changes; unique, keep": "A cancelled job frees its key.",
         "REDISSON; limit of a task": "Limits bind our workers only: what Java takes is not limited.",
         "REDISSON; pause": "A pause binds our workers only: due jobs still go where Java may take them.",

@@ -5,12 +5,15 @@ from datetime import timedelta
 from django_delayq.calls.running import run
 from django_delayq.conf import get_settings
 from django_delayq.delivery import claiming, settling
+from django_delayq.delivery.claiming import Mode
 from django_delayq.testing.frozen import FrozenQueue
 
 
-def hold_up(q: FrozenQueue, *, lease_ms: int = 600_000) -> claiming.Leased:
+def hold_up(
+    q: FrozenQueue, *, queue: str = "default", lease_ms: int = 600_000
+) -> claiming.Leased:
     """Claim a job as another worker, so that it runs until `let_go`."""
-    settings = get_settings().queues["default"]
+    settings = get_settings().queues[queue]
     reply = run(
         q._client,
         claiming.claim(
@@ -19,6 +22,7 @@ def hold_up(q: FrozenQueue, *, lease_ms: int = 600_000) -> claiming.Leased:
             request=b"request-",
             limit=1,
             lease_ms=lease_ms,
+            mode=Mode.SHARED if settings.is_shared else Mode.DIRECT,
             limit_text=settings.limit_text,
         ),
     )
