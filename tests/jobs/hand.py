@@ -31,6 +31,12 @@ class Hand:
         #: Names this process, as a worker has it.
         self.owner = os.urandom(8)
 
+    @property
+    def node(self) -> "redis.Redis[bytes]":
+        """The server that has the queue: of a cluster, one of its nodes."""
+        of_key = getattr(self.client, "of_key", None)
+        return self.client if of_key is None else of_key(self.keys.control)
+
     def run(self, call: Call[Any]) -> Any:
         return run(self.client, call)
 

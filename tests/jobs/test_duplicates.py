@@ -544,10 +544,10 @@ def test_replacement_on_a_shared_queue_is_written_as_its_codec_writes(
 
 
 def commands(hand: Hand, do: Callable[[], object]) -> int:
-    """Return how many commands the server ran, those of scripts included."""
-    hand.client.config_resetstat()
+    """Return how many commands the queue's server ran, those of scripts included."""
+    hand.node.config_resetstat()
     do()
-    stats = hand.client.info("commandstats")
+    stats = hand.node.info("commandstats")
     return sum(
         each["calls"]
         for name, each in stats.items()

@@ -354,7 +354,7 @@ def test_job_that_comes_twice_and_is_refused_once_is_stored_once(
     twice = on(queue).prepare(LATER, 3)
 
     def counted() -> int:
-        return int(hand.client.info("commandstats")["cmdstat_zcard"]["calls"])
+        return int(hand.node.info("commandstats")["cmdstat_zcard"]["calls"])
 
     def jobs() -> Iterator[Job[Any]]:
         yield first

@@ -438,11 +438,11 @@ def test_large_payloads_go_in_small_calls(
 ) -> None:
     task = samples.anything.using(queue=queue)
     jobs = [task.prepare(LATER, "x" * 400_000) for _ in range(12)]
-    hand.client.config_resetstat()
+    hand.node.config_resetstat()
 
     schedule_many(jobs)
 
-    calls = hand.client.info("commandstats")["cmdstat_evalsha"]["calls"]
+    calls = hand.node.info("commandstats")["cmdstat_evalsha"]["calls"]
     assert 4 <= calls <= 7
     assert hand.client.zcard(hand.keys.queue.timeout_set) == 12
 
