@@ -1,6 +1,7 @@
 """Limits of a queue and of the tasks on it: what code says of them, what somebody has set instead, and what is in force."""
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -101,6 +102,35 @@ def declare(
         args,
         lambda reply: Declared(reply[0], bool(reply[1])),
     )
+
+
+def latest_code(keys: DeliveryKeys, now_ms: int) -> Command[int]:
+    """Return when the latest code was loaded that a living process has, of those with schedules; 0: there is none."""
+
+    def read(fields: dict[bytes, bytes]) -> int:
+        latest_ms = 0
+        for name, text in fields.items():
+            if not name.startswith(b"code:"):
+                continue
+            with suppress(msgspec.MsgspecError, UnicodeDecodeError, ValueError):
+                said = _said.decode(text)
+                is_alive = abs(now_ms - int(said.at)) <= SILENT_MS
+                if is_alive and said.has_schedules == "1":
+                    latest_ms = max(latest_ms, int(said.loaded))
+        return latest_ms
+
+    return Command(("HGETALL", keys.control), read)
+
+
+class _Said(msgspec.Struct):
+    """What `declare` has noted of a process."""
+
+    at: str
+    loaded: str
+    has_schedules: str
+
+
+_said = msgspec.json.Decoder(_Said)
 
 
 def limits(keys: DeliveryKeys) -> Call[list[StoredLimit]]:

@@ -344,7 +344,9 @@ def moving(
                 here = other, found
             continue
         if not is_later(definition, found, other.now_ms):
-            return Move.ELSEWHERE
+            latest_ms: int = yield limiting.latest_code(other.queue.keys, other.now_ms)
+            if latest_ms > definition.loaded_ms:
+                return Move.ELSEWHERE
         yield from _sending(other, found, known.queue.name, definition.loaded_ms)
         return Move.AGAIN
     if own is not None and not is_later(definition, own, known.now_ms):

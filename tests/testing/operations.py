@@ -840,6 +840,11 @@ def _(world: World) -> Any:
     )
 
 
+@op(limiting.latest_code)
+def _(world: World) -> Any:
+    return limiting.latest_code(world.keys, world.now_us // 1000)
+
+
 @op(limiting.limits)
 def _(world: World) -> Any:
     return limiting.limits(world.keys)
@@ -1195,6 +1200,7 @@ COMMANDS: dict[str, Callable[[World], tuple[Any, ...]]] = {
         "LEFT",
         "0.01",
     ),
+    "HGETALL": lambda world: ("HGETALL", world.keys.control),
     "HMGET": lambda world: ("HMGET", world.keys.control, "format", "written", "none"),
     "LINDEX": lambda world: ("LINDEX", world.keys.queue.delay_queue, -1),
     "LLEN": lambda world: ("LLEN", world.keys.queue.destination),

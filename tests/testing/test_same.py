@@ -191,6 +191,7 @@ class Both:
 
 #: Replies with the fields of a hash, whose order a server leaves open: the reply itself (None), or one part of it.
 UNORDERED = {
+    "HGETALL": None,
     "delivery/limits": None,
     "delivery/schedules": None,
     "delivery/counts": None,

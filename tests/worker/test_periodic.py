@@ -652,23 +652,29 @@ def test_schedule_that_was_paused_is_paused_on_its_next_queue(
     assert list(jobs_of_moments(queue_name, other).values()) == [other]
 
 
+@pytest.mark.parametrize("end", ["in order", "kill", "stuck"])
 def test_schedule_comes_back_if_nobody_with_the_code_that_moved_it_lives(
-    client, monkeypatch, queue_name, other
+    client, monkeypatch, queue_name, other, end
 ):
     make(queue_name, HOURLY)
-    old = Clock(client, queue_name)
-    old.turn()
+    Clock(client, queue_name).turn()
     deploy(monkeypatch, other, HOURLY)
-    Clock(client, other).turn()
+    new = Process(client, other)
     deploy(monkeypatch, queue_name, HOURLY)
     monkeypatch.setattr(definitions, "LOADED_MS", definitions.LOADED_MS - 5_000)
-    back = Clock(client, queue_name)
+    back = Process(client, queue_name)
 
     back.turn()
     assert set(jobs_of_moments(queue_name, other).values()) == {other}
-    # Nobody moves it on.
-    get_job(get_schedule("beat", other).job_id).cancel()
-    client.zadd(keys_of(other).periods, {"beat": epoch_ms() - 61_000})
+    match end:
+        case "in order":
+            new.leave()
+        case "kill":
+            new.age(limiting.SILENT_MS + 1)
+        case "stuck":
+            # It lives, and does not move it on.
+            get_job(get_schedule("beat", other).job_id).cancel()
+            client.zadd(keys_of(other).periods, {"beat": epoch_ms() - 61_000})
     back.turn()
 
     schedule = get_schedule("beat", queue_name)
