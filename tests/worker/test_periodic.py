@@ -947,6 +947,28 @@ def test_schedule_goes_on_after_moments_of_a_clock_that_was_ahead_have_come(
     assert schedule.last_moment <= datetime.now(UTC)
 
 
+@pytest.mark.parametrize("change", [None, "deploy", "override"])
+def test_moments_of_a_clock_that_was_a_little_ahead_do_not_come_again(
+    client, configure, monkeypatch, queue_name, change
+):
+    make(queue_name, every(10), catch_up="all")
+    Clock(client, queue_name).turn()
+    (moment,) = waiting_moments(client, queue_name)
+    # These jobs have run by the time at which the clock is set back.
+    Clock(client, queue_name).turn(moment + 30_000)
+    frames = keys_of(queue_name).queue.timeout_set
+    assert client.zremrangebyscore(frames, 0, moment + 30_000) == 4
+
+    if change == "override":
+        get_schedule("beat", queue_name).override(every(5))
+    elif change == "deploy":
+        deploy(monkeypatch, queue_name, every(5), catch_up="all")
+    Clock(client, queue_name).turn()
+
+    step_ms = 5_000 if change else 10_000
+    assert waiting_moments(client, queue_name) == [moment + 30_000 + step_ms]
+
+
 def test_clock_that_is_set_back_while_the_loop_has_no_room_is_noticed(
     client, configure, queue_name
 ):
