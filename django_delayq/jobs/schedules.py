@@ -150,6 +150,17 @@ class Found(NamedTuple):
             and not definitions.is_sealed_now(getattr(self.entry, field))
         }
 
+    def job(self, moment_ms: int, next_ms: int | None = None) -> NewJob:
+        """Make the job of a moment; ``next_ms`` is the moment after it, at which it may expire."""
+        return definitions.occurrence(
+            self.queue,
+            self.name,
+            self.definition,
+            print=self.print,
+            moment_ms=moment_ms,
+            next_ms=next_ms,
+        )
+
     def next_ms(self, now_ms: int) -> int | None:
         """Return its next moment, epoch ms; None: it has none, or is paused."""
         if self.is_paused:
@@ -231,14 +242,7 @@ def arranging(
         moment_ms = found.when.after(since_ms)
     job = None
     if moment_ms is not None:
-        job = definitions.occurrence(
-            queue,
-            found.name,
-            found.definition,
-            print=found.print,
-            moment_ms=moment_ms,
-            next_ms=found.when.after(moment_ms),
-        )
+        job = found.job(moment_ms, found.when.after(moment_ms))
     version: int = yield periods.arrange(
         queue.keys,
         found.name,
@@ -266,33 +270,19 @@ def _catching_up(known: Known, new: Found) -> Steps[bool]:
     old, queue = known.find(new.name), known.queue
     if old is None or old.is_paused or old.definition.catch_up != "all":
         return True
-    state = old.entry.state
-    seen_ms, behind = old.entry.moment_ms, state.behind_count
-    while seen_ms is not None:
-        made, size = dict[int, NewJob](), 0
+    state, seen_ms = old.entry.state, old.entry.moment_ms
+    behind, is_over = state.behind_count, False
+    while seen_ms is not None and not is_over:
         try:
-            for at in old.when.moments(seen_ms):
-                if at > known.now_ms or len(made) == periods.ADVANCE_BATCH:
-                    break
-                if behind >= MOST_BEHIND:
-                    warn_of_many(queue.name, new.name)
-                    break
-                # It does not expire at the moment after it, which has come.
-                job = definitions.occurrence(
-                    queue,
-                    new.name,
-                    new.definition,
-                    print=new.print,
-                    moment_ms=at,
-                )
-                made[at], size, behind = job, size + len(job.payload), behind + 1
-                if size >= ADVANCE_BYTES:
-                    break
+            made, is_over = missed(
+                old, new, seen_ms=seen_ms, now_ms=known.now_ms, behind=behind
+            )
         except InvalidSchedule:
             # This machine does not know the zone. Nobody could mend that schedule otherwise.
             return True
         if not made:
             return True
+        behind += len(made)
         *before, last = made
         reply = yield periods.advance(
             queue.keys,
@@ -310,6 +300,37 @@ def _catching_up(known: Known, new: Found) -> Steps[bool]:
             return False
         seen_ms = last
     return True
+
+
+def missed(
+    old: Found, new: Found, *, seen_ms: int, now_ms: int, behind: int
+) -> tuple[dict[int, NewJob], bool]:
+    """Return the moments of ``old`` after ``seen_ms`` that have come by now, each with its job as ``new`` makes it.
+
+    One `advance` takes them, and one more job. The second value says that others are left out, because that makes
+    `MOST_BEHIND` in a row; the log says so as well.
+
+    Raises:
+        InvalidSchedule: this machine does not know the zone.
+    """
+    made, size = dict[int, NewJob](), 0
+    for at in old.when.moments(seen_ms):
+        is_full = len(made) + 1 == periods.ADVANCE_BATCH or size >= ADVANCE_BYTES
+        if at > now_ms or is_full:
+            break
+        if behind + len(made) >= MOST_BEHIND:
+            logger.warning(
+                "queue %s: schedule %s has missed more than %d moments; those after %d are left out",
+                new.queue.name,
+                new.name,
+                MOST_BEHIND,
+                MOST_BEHIND,
+            )
+            return made, True
+        # Without a next moment: the job must not expire at one that has come.
+        made[at] = new.job(at)
+        size += len(made[at].payload)
+    return made, False
 
 
 class Move(Enum):
@@ -478,17 +499,6 @@ def is_later(definition: Definition, found: Found, now_ms: int) -> bool:
 def is_left(entry: Entry, now_ms: int) -> bool:
     """Whether nobody has moved a schedule on for a minute after its moment."""
     return entry.moment_ms is not None and entry.moment_ms + TAKE_OVER_MS < now_ms
-
-
-def warn_of_many(queue: str, name: str) -> None:
-    """Log that a schedule has missed more moments than it catches up with."""
-    logger.warning(
-        "queue %s: schedule %s has missed more than %d moments; those after %d are left out",
-        queue,
-        name,
-        MOST_BEHIND,
-        MOST_BEHIND,
-    )
 
 
 # What a project sees.

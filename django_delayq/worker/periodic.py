@@ -21,8 +21,6 @@ from django_delayq.jobs import periodic as definitions
 from django_delayq.jobs.periodic import Definition, LoadTime
 from django_delayq.jobs.registry import get_task
 from django_delayq.jobs.schedules import (
-    ADVANCE_BYTES,
-    MOST_BEHIND,
     TAKE_OVER_MS,
     Found,
     Known,
@@ -32,8 +30,8 @@ from django_delayq.jobs.schedules import (
     is_left,
     loading,
     loading_others,
+    missed,
     moving,
-    warn_of_many,
 )
 from django_delayq.logs import get_log
 from django_delayq.worker import telling
@@ -382,45 +380,19 @@ class Periods:
 
         The last moment is the next one, None if there is no further.
         """
-        when, jobs, moments = found.when, list[NewJob](), list[int | None]()
-        next_ms, behind = when.after(seen_ms), 0
+        when, made, behind = found.when, dict[int, NewJob](), 0
         if found.definition.catch_up != "all":
-            if next_ms is not None and next_ms <= now_ms:
-                next_ms = when.after(now_ms)
+            next_ms = when.after(max(seen_ms, now_ms))
         else:
-            behind, most = self._behind.get(found.name, 0), periods.ADVANCE_BATCH
-            early = found.entry.state.early_ms
-            while next_ms is not None and next_ms <= now_ms and len(jobs) + 1 < most:
-                if behind >= MOST_BEHIND:
-                    warn_of_many(self._settings.name, found.name)
-                    next_ms = when.after(now_ms)
-                    break
-                behind += 1
-                after_ms = when.after(next_ms)
-                moments.append(next_ms)
-                if next_ms not in early:
-                    jobs.append(self._job(found, next_ms, after_ms))
-                    most = min(most, ADVANCE_BYTES // len(jobs[0].payload))
-                next_ms = after_ms
-            if next_ms is None or next_ms > now_ms:
-                behind = 0
-            else:
-                behind += 1
+            behind = self._behind.get(found.name, 0)
+            made, is_over = missed(
+                found, found, seen_ms=seen_ms, now_ms=now_ms, behind=behind
+            )
+            next_ms = when.after(now_ms if is_over else max(made, default=seen_ms))
+            is_behind = next_ms is not None and next_ms <= now_ms
+            behind = behind + len(made) + 1 if is_behind else 0
+        early = found.entry.state.early_ms
+        jobs = [job for at, job in made.items() if at not in early]
         if next_ms is not None:
-            jobs.append(self._job(found, next_ms, when.after(next_ms)))
-        return jobs, [*moments, next_ms], behind
-
-    def _job(
-        self,
-        found: Found,
-        moment_ms: int,
-        next_ms: int | None,
-    ) -> NewJob:
-        return definitions.occurrence(
-            self._settings,
-            found.name,
-            found.definition,
-            print=found.print,
-            moment_ms=moment_ms,
-            next_ms=next_ms,
-        )
+            jobs.append(found.job(next_ms, when.after(next_ms)))
+        return jobs, [*made, next_ms], behind
