@@ -277,8 +277,14 @@ def _catching_up(known: Known, new: Found) -> Steps[bool]:
             made, is_over = missed(
                 old, new, seen_ms=seen_ms, now_ms=known.now_ms, behind=behind
             )
-        except InvalidSchedule:
-            # This machine does not know the zone. Nobody could mend that schedule otherwise.
+        except InvalidSchedule as error:
+            # Nobody could mend that schedule otherwise.
+            logger.warning(
+                "queue %s: what schedule %s has missed is left out: %s",
+                queue.name,
+                new.name,
+                error,
+            )
             return True
         if not made:
             return True

@@ -1032,6 +1032,24 @@ def test_zone_that_this_machine_has_lost_is_told_and_stops_no_other_schedule(
     assert get_schedule("beat", queue_name).next_moment is not None
 
 
+def test_change_on_a_machine_without_the_zone_leaves_out_what_was_missed_and_says_so(
+    client, configure, monkeypatch, seen, queue_name
+):
+    make(queue_name, cron("0 * * * *", tz="Europe/Berlin"), catch_up="all")
+    Clock(client, queue_name).turn()
+    miss(client, queue_name, 6)
+
+    def known(name):
+        raise ZoneInfoNotFoundError(name)
+
+    monkeypatch.setattr(moments, "_known_zone", known)
+    schedule = get_schedule("beat", queue_name).override(HOURLY)
+
+    assert "what schedule beat has missed is left out" in seen.text
+    assert come(queue_name) == ([], [])
+    assert schedule.next_moment is not None
+
+
 @pytest.mark.parametrize("is_changed", [False, True])
 def test_worker_without_the_new_key_leaves_alone_what_is_signed_with_it(
     client, configure, monkeypatch, settings, queue_name, is_changed
