@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any, TypeVar
 
+from django_delayq import Limit
+
 T = TypeVar("T")
 
 #: What a feature may touch of a job, as `touching.RESOURCE_OF` has it in detail:
@@ -31,9 +33,8 @@ class Feature:
     name: str
     #: What it reads or writes beyond what a job with a delay does.
     touches: frozenset[str]
-    #: Where it is given, if that is enough: options of the task, of the call (`using`), of the schedule, of the queue.
+    #: Where it is given, if that is enough: options of the task, of the schedule, of the queue.
     task: dict[str, Any] = field(default_factory=dict)
-    call: dict[str, Any] = field(default_factory=dict)
     schedule: dict[str, Any] = field(default_factory=dict)
     queue: dict[str, Any] = field(default_factory=dict)
     #: Of features with the same choice, a job or schedule has one.
@@ -51,16 +52,32 @@ _ALL = [
     Feature("retry", _touches("start place rank end")),
     Feature("snooze", _touches("start place rank")),
     Feature("priority", _touches("place rank"), task={"priority": 10}),
-    Feature("limit of a task", _touches("place slot rank")),
-    Feature("limit of a key", _touches("place slot rank")),
-    Feature("rate of a task", _touches("start place slot")),
-    Feature("limit of a queue", _touches("slot"), queue={"CONCURRENCY": 1}),
+    Feature(
+        "limit of a task",
+        _touches("start place slot rank"),
+        task={"limit": Limit("tests-pairs", concurrency=1)},
+    ),
+    Feature(
+        "limit of a key",
+        _touches("start place slot rank"),
+        task={
+            "limit": Limit(
+                "tests-pairs", concurrency=1, key=lambda *args, **kwargs: "one"
+            )
+        },
+    ),
+    Feature(
+        "rate of a task",
+        _touches("start place slot"),
+        task={"limit": Limit("tests-pairs", rate="1/m burst 1")},
+    ),
+    Feature("limit of a queue", _touches("place slot"), queue={"CONCURRENCY": 1}),
     Feature("pause", _touches("start place rank")),
     Feature("unique, keep", _touches("start place key"), task={"unique": True}),
     Feature(
         "unique, replace",
         _touches("payload start place key rank end"),
-        task={"unique": ("key",), "on_duplicate": "replace"},
+        task={"unique": True, "on_duplicate": "replace"},
     ),
     Feature(
         "unique, postpone",

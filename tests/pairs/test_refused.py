@@ -10,7 +10,6 @@ import django_delayq
 from django_delayq import (
     Batch,
     DelayedTask,
-    Limit,
     delayed_task,
     every,
     periodic,
@@ -19,11 +18,7 @@ from django_delayq import (
 from tests.pairs.features import FEATURES, REFUSED, Pair
 
 REDISSON = "java"
-LIMITS = {
-    "limit of a task": Limit("tests-pairs", concurrency=1),
-    "limit of a key": Limit("tests-pairs", concurrency=1, key=str),
-    "rate of a task": Limit("tests-pairs", rate="1/m"),
-}
+LIMITS = ["limit of a task", "limit of a key", "rate of a task"]
 UNIQUE = [name for name in FEATURES if name.startswith("unique")]
 CHANGING = ["unique, replace", "unique, postpone", "unique, sooner"]
 SCHEDULES = ["catch_up none", "catch_up one", "catch_up all", "overlap=False"]
@@ -69,14 +64,13 @@ for schedule_name in SCHEDULES:
         lambda own=own: periodic(every(60), outbox=True, **own),
         lambda own=own: store_schedule("a", task(), every(60), outbox=True, **own),
     )
-for limit_name, limit in LIMITS.items():
+for limit_name in LIMITS:
+    of = FEATURES[limit_name].task
     attempt(
         limit_name,
         "overlap=False",
-        lambda limit=limit: periodic(every(60), overlap=False)(task(limit=limit)),
-        lambda limit=limit: store_schedule(
-            "a", task(limit=limit), every(60), overlap=False
-        ),
+        lambda of=of: periodic(every(60), overlap=False)(task(**of)),
+        lambda of=of: store_schedule("a", task(**of), every(60), overlap=False),
     )
 attempt(
     "REDISSON",

@@ -4,7 +4,9 @@ Each scenario uses one feature, from the call to each end that matters, on a fro
 jobs do, with a delay and no feature, is what the feature touches; `touching.py` says what counts.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -14,7 +16,6 @@ from django_delayq import (
     Backoff,
     Batch,
     DelayedTask,
-    Limit,
     QueueFull,
     Retry,
     Snooze,
@@ -27,17 +28,21 @@ from django_delayq import (
     resume,
     schedule,
 )
-from django_delayq.jobs import outbox, preparing
+from django_delayq.jobs import outbox, preparing, registry
 from django_delayq.outbox.part import OutboxPart
 from django_delayq.outbox.relay import Relay
 from django_delayq.testing import frozen_queue
 from django_delayq.testing.frozen import FrozenQueue
-from tests.pairs.features import FEATURES, PLAIN
+from tests.pairs.features import DISJOINT, FEATURES, PLAIN
 from tests.pairs.scenes import hold_up, let_go, pass_by
 from tests.pairs.touching import NOON, recorded, resources_of
 
 BACKOFF = Backoff(base=30, factor=1, jitter=0)
 DELAY = 60
+
+
+#: Options of all tasks, beside those of the scenario.
+MORE: dict[str, Any] = {}
 
 
 def task(name: str, **options: Any) -> DelayedTask[..., Any]:
@@ -54,7 +59,7 @@ def task(name: str, **options: Any) -> DelayedTask[..., Any]:
             raise Snooze(30)
         return what
 
-    options = {"max_attempts": 1, "backoff": BACKOFF, **options}
+    options = {"max_attempts": 1, "backoff": BACKOFF, **MORE, **options}
     return delayed_task(name=f"tests.pairs.{name}", **options)(run_it)
 
 
@@ -111,11 +116,12 @@ def _priority(q: FrozenQueue) -> None:
     live(q, task("priority", priority=10))
 
 
-def limited(q: FrozenQueue, **limit: Any) -> None:
-    of = task("limited", limit=Limit("narrow", **limit))
+def limited(q: FrozenQueue, limit: str) -> None:
+    of = task("limited", **FEATURES[limit].task)
     for _ in range(2):
         of.schedule(DELAY)
-    pass_by(q, seconds=DELAY)
+    # With a spread start, too.
+    pass_by(q, seconds=2 * DELAY)
     q._states()[0].upkeep.begin()
     leased = hold_up(q)
     q.run_due()
@@ -126,17 +132,17 @@ def limited(q: FrozenQueue, **limit: Any) -> None:
 
 @scenario("limit of a task")
 def _limit_of_task(q: FrozenQueue) -> None:
-    limited(q, concurrency=1)
+    limited(q, "limit of a task")
 
 
 @scenario("limit of a key")
 def _limit_of_key(q: FrozenQueue) -> None:
-    limited(q, concurrency=1, key=lambda what="", token="": "one")
+    limited(q, "limit of a key")
 
 
 @scenario("rate of a task")
 def _rate(q: FrozenQueue) -> None:
-    limited(q, rate="1/m burst 1")
+    limited(q, "rate of a task")
 
 
 @scenario("limit of a queue")
@@ -144,7 +150,8 @@ def _limit_of_queue(q: FrozenQueue) -> None:
     of = task("limit of queue")
     for _ in range(3):
         of.schedule(DELAY)
-    pass_by(q, seconds=DELAY)
+    # With a spread start, too.
+    pass_by(q, seconds=2 * DELAY)
     leased = hold_up(q)
     q.run_due()
     let_go(q, leased)
@@ -367,23 +374,38 @@ def _ready(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def touches_of(
-    name: str, settings: Any, spoilt: dict[str, bytes] | None = None
+    name: str,
+    settings: Any,
+    spoilt: dict[str, bytes] | None = None,
+    more: Mapping[str, Any] = MappingProxyType({}),
 ) -> set[str]:
-    """Play the scenario of a feature, or the plain one; return what it touches."""
+    """Play the scenario of a feature, or the plain one; return what it touches. ``more`` are settings of the queue."""
     queue = QUEUES.get(name, FEATURES[name].queue if name else {})
     settings.DELAYQ = {
         "QUEUES": {
-            "default": {"KEEP_ENDED": 0, **queue},
+            "default": {"KEEP_ENDED": 0, **more, **queue},
             "other": {"KEEP_ENDED": 0},
         },
         "OUTBOX_KEEP": 0,
     }
     with (
+        registered(),
         frozen_queue(now=NOON, leave_due=True, periodic=name in PERIODIC) as q,
         recorded(["default", "other"], spoilt=spoilt) as touches,
     ):
         SCENARIOS.get(name, plain)(q)
     return touches.all
+
+
+@contextmanager
+def registered() -> Iterator[None]:
+    """Forget the tasks of a scenario: another one makes some of the same names."""
+    before = dict(registry._tasks)
+    try:
+        yield
+    finally:
+        registry._tasks.clear()
+        registry._tasks.update(before)
 
 
 def by_resource(touches: set[str]) -> dict[str, list[str]]:
@@ -409,6 +431,30 @@ def test_plain_jobs_touch_no_more_than_this(settings: Any) -> None:
     touched = by_resource(touches_of("", settings))
 
     assert touched.keys() == PLAIN, touched
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    ("played", "added"),
+    [
+        pytest.param(played, added, id=f"{played} + {added}")
+        for pair in sorted(map(sorted, DISJOINT))
+        for played, added in (pair, pair[::-1])
+        if FEATURES[added].task or FEATURES[added].queue
+    ],
+)
+def test_features_that_share_nothing_do_not_meet(
+    played: str, added: str, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Together they touch what each of them touches alone."""
+    alone = touches_of("", settings)
+    for name in (played, added):
+        alone |= touches_of(name, settings)
+
+    monkeypatch.setitem(globals(), "MORE", FEATURES[added].task)
+    together = touches_of(played, settings, more=FEATURES[added].queue)
+
+    assert by_resource(together - alone).keys() == set()
 
 
 def test_every_feature_has_a_scenario() -> None:

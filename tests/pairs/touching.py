@@ -58,8 +58,10 @@ RESOURCE_OF = {
         ),
         (
             "slot",
-            "slots paces control.limit control.queue_limit control.pace control.full tail.limit",
+            "slots paces control.limit control.queue_limit control.pace tail.limit",
         ),
+        # A claim waits for the end of any lease.
+        ("slot place", "control.full"),
         ("key", "unique tail.unique tail.times tail.ahead"),
         # Ranks are one more list of all that waits.
         ("rank place", "ranked"),
@@ -70,7 +72,7 @@ RESOURCE_OF = {
             " tail.on_dead table.inboxrow",
         ),
         ("start end", "hook.expires"),
-        ("schedule", "schedules periods control.latest"),
+        ("schedule", "schedules periods"),
         # The bytes of a payload go with its place; `payload.changed` says whether they are others.
         ("", "payloads"),
         # Wakes workers, which look by themselves.
@@ -83,7 +85,7 @@ RESOURCE_OF = {
         # Of calls and processes, not of jobs.
         (
             "",
-            "claims control control.service control.format control.seen control.fence control.cleared control.emptied"
+            "claims control control.service control.format control.seen control.code control.fence control.cleared control.emptied"
             " control.shards control.key_shards table.relayclaim",
         ),
     )
