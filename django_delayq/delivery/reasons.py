@@ -47,13 +47,16 @@ class Reason(NamedTuple):
 
     @classmethod
     def of_text(cls, text: bytes) -> "Reason":
-        """Read what a script returned; without a name, it is all of a kind. Bytes that are no UTF-8 are replaced."""
+        """Read what a script returned; without a name, it is all of a kind. Bytes that are no UTF-8 are replaced.
+
+        A script returns whole parts only. Anybody may have written more of them than a reason has: the rest is left out.
+        """
         parts = []
         while text:
             size, _, text = text.partition(b":")
             parts.append(text[: int(size)].decode(errors="replace"))
             text = text[int(size) :]
-        return cls(*parts)
+        return cls(*parts[: len(cls._fields)])
 
 
 def measured(part: str) -> str:

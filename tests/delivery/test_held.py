@@ -496,3 +496,4 @@ def test_reason_is_read_as_it_was_written() -> None:
             reason = Reason(Kind.LIMIT, name, key)
             assert Reason.of_text(reason.text.encode()) == reason
     assert Reason.of_text(b"5:batch") == Reason(Kind.BATCH)
+    assert Reason.of_text(b"4:task1:a1:b1:c") == Reason("task", "a", "b")
