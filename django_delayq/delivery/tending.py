@@ -38,7 +38,7 @@ def sweep(
 ) -> Call[Swept]:
     """Forget what belongs to no job or process any more, or is over, in one key of `SWEPT`.
 
-    Of a hash, the call looks at about ``count`` fields; of a set, it forgets so many members at most.
+    The call looks at about ``count`` fields or members.
     """
     return Call(
         *bind(PACKAGES, "sweep", keys, swept=keys.key(which)),

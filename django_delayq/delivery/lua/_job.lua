@@ -92,13 +92,8 @@ local function unique_of(tail)
   return at == 1 and tail or tail:sub(at)
 end
 
--- The tail of a job that has given its unique key up, and of one that wants it back.
-local function without_claim(tail)
-  local at = unique_at(tail)
-  return tail:byte(at) == 101 and tail:sub(1, at - 1) .. 'E' .. tail:sub(at + 1) or tail
-end
-
-local function with_claim(tail)
+-- The tail of a job that wants the unique key back that it has given up.
+local function with_unique(tail)
   local at = unique_at(tail)
   return tail:byte(at) == 69 and tail:sub(1, at - 1) .. 'e' .. tail:sub(at + 1) or tail
 end
@@ -438,9 +433,16 @@ local function release_unique(unique, tail, token)
   if key ~= '' and redis.call('HGET', unique, key:sub(2)) == token then redis.call('HDEL', unique, key:sub(2)) end
 end
 
--- The tail of a job that can run again: it has its unique key back, unless another job has that by now.
+-- Free the unique key of a job of which nobody knows whether it ever runs, and return its tail from now on.
+local function give_up_unique(unique, tail, token)
+  release_unique(unique, tail, token)
+  local at = unique_at(tail)
+  return tail:byte(at) == 101 and tail:sub(1, at - 1) .. 'E' .. tail:sub(at + 1) or tail
+end
+
+-- The tail of such a job when it can run again: it has its unique key back, unless another job has that by now.
 local function regain_unique(unique, tail, token)
-  local wanted = with_claim(tail)
+  local wanted = with_unique(tail)
   if wanted == tail or redis.call('HSETNX', unique, unique_of(wanted):sub(2), token) == 0 then return tail end
   return wanted
 end

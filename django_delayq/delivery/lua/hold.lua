@@ -20,7 +20,7 @@ if #jobs == 0 then return lost end
 local before = redis.call('HMGET', keys.errors, unpack(tokens_of(jobs)))
 check_sets(keys.held, keys.held_tasks, keys.retries, keys.returned)
 local is_ranked, waits = has_ranks(), {}
-local is_due, is_any_due, given, unclaimed, paused = {}, false, {}, {}, nil
+local is_due, is_any_due, given, gives_up, paused = {}, false, {}, {}, nil
 for _, job in ipairs(jobs) do
   local reason = ARGV[job.at + 2]
   local key, task, limit = named('key', reason), named('paused', reason), limit_named(reason)
@@ -29,7 +29,7 @@ for _, job in ipairs(jobs) do
   given[job.token] = limit
   is_due[job.token] = found and found ~= key or task and not paused[task] or limit
   is_any_due = is_any_due or is_due[job.token]
-  unclaimed[job.token] = ARGV[job.at + 4] == '' and not task and not is_due[job.token]
+  gives_up[job.token] = ARGV[job.at + 4] == '' and not task and not is_due[job.token]
 end
 check_hashes(keys.unique)
 if keys.slots then free_slots(jobs, now_ms) end
@@ -37,10 +37,7 @@ redis.call('ZREM', keys.leases, unpack(tokens_of(jobs)))
 for i, job in ipairs(jobs) do
   local reason, hold_ms, since_ms = ARGV[job.at + 2], tonumber(ARGV[job.at + 4]), held_since(before[i])
   if given[job.token] then job.tail = with_limit(job.tail, given[job.token]) end
-  if unclaimed[job.token] then
-    release_unique(keys.unique, job.tail, job.token)
-    job.tail = without_claim(job.tail)
-  end
+  if gives_up[job.token] then job.tail = give_up_unique(keys.unique, job.tail, job.token) end
   if hold_ms then since_ms = since_ms or now_ms end
   redis.call('HSET', keys.headers, job.token,
     struct.pack(HEADER, job.attempts, job.kills, job.start, NOBODY, NOBODY) .. job.tail)

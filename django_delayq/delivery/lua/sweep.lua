@@ -10,7 +10,7 @@
 -- ARGV[2]  which hash: 'locators', 'headers', 'errors', 'unique', 'notes', 'progress' or 'claims'; or which set: 'ended', 'sent'
 --          or 'paces'
 -- ARGV[3]  cursor of the last call, 0 at first
--- ARGV[4]  fields to look at, approximately; of a set, members to forget
+-- ARGV[4]  about how many fields or members to look at
 -- Returns  the next cursor, 0 at the end; fields forgotten and jobs ranked. Locators are not forgotten while the
 --          destination queue is too long, or too large, to be looked through
 

@@ -65,7 +65,7 @@ local function place_jobs(jobs, format, listed, now_ms, head, is_ranked)
     local attempts, kills, start, _, owner, tail, was_spared = read_header(job.header)
     if start and not is_foreign_place(job.place) and job.place ~= 'd' and job.place ~= 'q' then
       local before = tail
-      tail = with_claim(tail)
+      tail = with_unique(tail)
       local key = unique_of(tail):sub(2)
       local holder = key ~= '' and redis.call('HGET', keys.unique, key)
       if holder and holder ~= job.token
