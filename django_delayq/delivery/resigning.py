@@ -1,4 +1,4 @@
-"""Writing payloads of a queue anew, each in its place."""
+"""Replace payloads of a queue, each in its place."""
 
 from collections.abc import Iterable
 from enum import StrEnum
@@ -21,9 +21,9 @@ class Where(StrEnum):
 def resign(
     keys: DeliveryKeys, where: Where, items: Iterable[tuple[str | int, bytes, bytes]]
 ) -> Call[int]:
-    """Write payloads anew, each where it was read and only if it is unchanged; returns how many were written.
+    """Replace payloads that have not changed since they were read; return how many were replaced. Safe to repeat.
 
-    Safe to repeat. ``items`` are index or token, frame or payload as read, and the new payload. An index may be a
+    ``items`` are index or token, frame or payload as read, and the new payload. An index may be a
     guess, and for a frame it may be empty. In the destination queue it counts from the tail; the last element is -1.
     """
     args: list[Argument] = [where]

@@ -1,7 +1,7 @@
-"""Signing waiting jobs anew: a run of short, atomic steps over one queue that may end after any of them.
+"""Re-sign the jobs of one queue with the first key, in short atomic steps.
 
-It serves projects that take a key out of use: jobs that wait for months are signed with it, and without it nobody can
-tell that they are jobs. Every step leaves each job in its place. After an interrupt, simply start again.
+A project that takes a key out of use needs this first: jobs that wait for months are signed with that key, and without
+it no worker recognises them. Each step leaves every job in its place. After an interrupt, start again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ from django_delayq.wire.calls import START, Cursor
 from django_delayq.wire.frame import pack, unpack
 from django_delayq.wire.signing import FORMAT, TOKEN_BEFORE, TOKEN_LENGTH, Keyring
 
-#: Payloads that one step reads; writing them anew takes some 3 ms of the server's time.
+#: Payloads that one step reads. Writing them takes some 3 ms of the server's time.
 STEP = 200
 #: Bytes that one step should read, judged by the sizes seen before.
 STEP_BYTES = 1_000_000
@@ -35,7 +35,7 @@ LOOKS = 4
 class Tally:
     """What a run has found and done so far."""
 
-    #: Written anew.
+    #: Re-signed.
     signed: int = 0
     #: Signed with the key that signs now, before this run.
     current: int = 0
@@ -45,7 +45,7 @@ class Tally:
     unknown: dict[str, int] = field(default_factory=dict)
     #: Were held for lack of a key, and are not any more.
     released: int = 0
-    #: Written anew by the last look; above 0, there may be more.
+    #: Re-signed by the last look; above 0, there may be more.
     late: int = 0
 
 
@@ -92,7 +92,7 @@ class Resigning:
         return counts.waiting - counts.returned + counts.destination + int(payloads)
 
     def steps(self) -> Iterator[None]:
-        """Sign all jobs that wait, are due, were tried, are held or were given up."""
+        """Re-sign all jobs that wait, are due, were tried, are held or were given up."""
         for _ in range(LOOKS):
             self._signed += self._seen.signed
             self._seen = Tally()

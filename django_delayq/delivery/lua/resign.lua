@@ -1,5 +1,5 @@
--- Write payloads of jobs anew, each in its place: same token, same 8 bytes and score of its frame, same index. Safe to
--- repeat: a payload that has changed since it was read, or that only a long search would find, is left alone.
+-- Replace payloads of jobs, each in its place: same token, same 8 bytes and score of its frame, same index. Safe to repeat:
+-- a payload that has changed since it was read, or that only a long search would find, is left alone.
 --
 -- Prelude  clock, count, window, frame, list, job
 -- Keys     timeout_set, delay_queue, destination, locators, payloads, counters
