@@ -1,10 +1,11 @@
 """Each pair that is refused raises its error at the earliest moment."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from django.db import transaction
 
 import django_delayq
 from django_delayq import (
@@ -13,8 +14,15 @@ from django_delayq import (
     delayed_task,
     every,
     periodic,
+    schedule,
     store_schedule,
 )
+from django_delayq.jobs import outbox
+from django_delayq.outbox.models import OutboxRow
+from django_delayq.outbox.part import OutboxPart
+from django_delayq.outbox.relay import Relay
+from django_delayq.testing import frozen_queue
+from django_delayq.testing.frozen import FrozenQueue, Ran
 from tests.pairs.features import FEATURES, REFUSED, Pair
 
 REDISSON = "java"
@@ -150,3 +158,63 @@ def test_options_about_the_caller_are_no_options_of_a_schedule() -> None:
 def test_callback_of_a_batch_cannot_be_unique() -> None:
     with pytest.raises(django_delayq.InvalidTask, match="its task has unique="):
         Batch(task(unique=True).prepare(0))
+
+
+# How some of these meet all the same.
+
+
+@pytest.fixture
+def q(monkeypatch: pytest.MonkeyPatch) -> Iterator[FrozenQueue]:
+    monkeypatch.setattr(outbox, "_installed", OutboxPart())
+    with frozen_queue(leave_due=True) as q:
+        yield q
+
+
+def arguments(ran: list[Ran]) -> list[tuple[str, list[Any]]]:
+    return [(each.task, each.args) for each in ran]
+
+
+@pytest.mark.parametrize("on_duplicate", ["replace", "postpone", "sooner"])
+def test_changed_job_is_still_followed(q: FrozenQueue, on_duplicate: Any) -> None:
+    of, last = task("first", unique=("key",)), task("last")
+    first = of.prepare(60, "a")
+    schedule(first.then(last.prepare(0)).on_dead(last.prepare(0, "dead")))
+
+    changed = of.using(on_duplicate=on_duplicate).schedule(90, "a")
+
+    assert changed.id == first.id
+    assert arguments(q.advance(minutes=2)) == [(of.name, ["a"]), (last.name, [])]
+
+
+@pytest.mark.parametrize("on_duplicate", ["replace", "postpone", "sooner"])
+def test_changed_job_stays_in_its_batch(q: FrozenQueue, on_duplicate: Any) -> None:
+    of, last = task("first", unique=("key",)), task("last")
+    batch = Batch(last.prepare(0))
+    batch.schedule([of.prepare(60, "a")])
+
+    assert not of.using(on_duplicate=on_duplicate).schedule(90, "a").created
+
+    assert batch.left() == 1
+    assert arguments(q.advance(minutes=2)) == [(of.name, ["a"]), (last.name, [])]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("on_duplicate", ["replace", "postpone", "sooner"])
+def test_job_of_the_outbox_is_changed_for_good(
+    q: FrozenQueue, on_duplicate: Any
+) -> None:
+    of = task("first", unique=("key",))
+    with transaction.atomic():
+        job = of.using(outbox=True).schedule(60, "a")
+    row = OutboxRow.objects.get()
+
+    changed = of.using(on_duplicate=on_duplicate).schedule(30, "a")
+    # Somebody sends the row again, and so does a worker.
+    row.save(force_insert=not OutboxRow.objects.exists())
+    for _ in Relay("default").sweep(fresh_ms=0, by_hand=True):
+        pass
+
+    assert changed.id == job.id
+    wait_s = 30 if on_duplicate == "sooner" else 60
+    assert q.advance(seconds=wait_s - 1) == []
+    assert len(q.advance(minutes=5)) == 1
