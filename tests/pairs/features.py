@@ -259,6 +259,8 @@ REFUSED: dict[Pair, Refusal] = {
     ),
 }
 
+_SHOWN = "What a key function returns is shown on pages: return a hash of a value that is sensitive."
+
 #: Pairs that meet as intended, and not as everybody expects: a sentence of docs/pairs.md each, and a test in
 #: `test_documented.py`. 20 at most.
 DOCUMENTED: dict[Pair, str] = {
@@ -275,6 +277,8 @@ DOCUMENTED: dict[Pair, str] = {
         "unique until start; pause": "A worker that takes a job of a paused task frees its key and holds the job, so each later"
         " call makes another one. Pause the queue if that matters.",
         "KEEP_ENDED; sensitive": "The list of ended jobs has their errors without the sensitive values.",
+        "limit of a key; sensitive": _SHOWN,
+        "unique, keep; sensitive": _SHOWN,
         "MAX_JOBS; retry": "A full queue takes its own retries: only new jobs are refused.",
         "MAX_JOBS; then": "A full queue takes jobs that follow another, and then holds more than `MAX_JOBS`.",
         "spread; retry": "Only scheduling spreads: a retry has the `jitter` of its `backoff` instead.",

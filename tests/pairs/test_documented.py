@@ -11,6 +11,7 @@ from django_delayq import (
     Backoff,
     Batch,
     DelayedTask,
+    Limit,
     QueueFull,
     Retry,
     Snooze,
@@ -31,6 +32,7 @@ from django_delayq.outbox.part import OutboxPart
 from django_delayq.testing import frozen_queue
 from django_delayq.testing.frozen import FrozenQueue
 from tests.pairs.features import DOCUMENTED, Pair
+from tests.pairs.scenes import hold_up
 from tests.pairs.touching import NOON
 
 BACKOFF = Backoff(base=30, factor=1, jitter=0)
@@ -177,6 +179,30 @@ def test_list_of_ended_jobs_has_no_sensitive_values(q: FrozenQueue) -> None:
     (ended,) = ended_jobs("default")
 
     assert ended.error == "ValueError: fail ***"
+
+
+@shows("limit of a key", "sensitive")
+def test_key_of_a_limit_is_shown(q: FrozenQueue) -> None:
+    limit = Limit("tests-shown", concurrency=1, key=lambda what, token: token)
+    of = task(sensitive=("token",), limit=limit)
+    of.schedule(0, "succeed", token="s3cret")
+    hold_up(q)
+    job = of.schedule(0, "succeed", token="s3cret")
+
+    q.run_due()
+
+    assert job.refresh() is State.HELD
+    assert job.error["error"] == "limit tests-shown s3cret: 1 of 1"
+
+
+@shows("unique, keep", "sensitive")
+def test_unique_key_of_a_function_is_shown(q: FrozenQueue) -> None:
+    for unique, is_shown in ((lambda what, token: token, True), (("token",), False)):
+        of = task(f"key {is_shown}", sensitive=("token",), unique=unique)
+
+        job = of.schedule(60, "succeed", token="s3cret")
+
+        assert ("s3cret" in job.unique) is is_shown
 
 
 @shows("MAX_JOBS", "retry")
