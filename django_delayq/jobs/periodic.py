@@ -154,7 +154,7 @@ def fingerprint(definition: Definition, change: Change | None) -> str:
 
 @dataclass(frozen=True)
 class CodeSchedule:
-    """One ``@periodic`` above a task."""
+    """A schedule as code writes it: one ``@periodic`` above a task, or one that it stores."""
 
     task: DelayedTask[..., Any]
     when: When
@@ -169,14 +169,16 @@ class CodeSchedule:
     def queue(self) -> str:
         """The queue that holds its jobs: of a queue with shards, one of them."""
         settings = conf.get_settings()
-        if self.options.queue not in settings.sharded:
+        whole = settings.sharded.get(self.options.queue)
+        if whole is None:
             return self.options.queue
         try:
             limit = self._limit()
         except Exception:
             # `definition` raises it, and says of which schedule.
             limit = ""
-        return home_of(self.options.queue, self.name, limit)
+        # That of its limit, with all other jobs of that; or of its name.
+        return settings.shard_of_key(whole, limit or self.name).name
 
     def _limit(self) -> str:
         limit = self.options.limit
@@ -188,68 +190,56 @@ class CodeSchedule:
         """Return what is stored of it.
 
         Raises:
-            InvalidArguments: the key function of the task's limit does not take the arguments.
+            InvalidArguments: an argument is not JSON, or the key function of the task's limit does not take them.
         """
-        return define(
-            self.name,
-            self.task.name,
-            self.options,
-            self.task.base,
-            when=self.when,
-            args=self.args,
-            kwargs=self.kwargs,
-            catch_up=self.catch_up,
-            overlap=self.overlap,
+        options, task = self.options, self.task.name
+        try:
+            limit = self._limit()
+        except Exception as error:
+            raise InvalidArguments(
+                f"the limit of task {task!r} cannot tell the key of schedule {self.name!r}: {type(error).__name__}: {error}"
+            ) from error
+        if not self.overlap:
+            # A task with a limit is refused.
+            limit = f"{OWN_LIMIT}\0{self.name}"
+        args, kwargs = envelopes.plain(self.args, dict(self.kwargs))
+        carried = options.carried(self.task.base) or {}
+        if self.catch_up == "none" and options.expires is not None:
+            carried["expires"] = seconds(options.expires)
+        return Definition(
+            task,
+            self.when.as_json(),
+            args,
+            kwargs,
+            carried,
+            options.priority,
+            0 if options.spread is None else seconds(options.spread) or 0,
+            self.catch_up,
+            limit,
+            not self.overlap,
         )
 
 
-def home_of(queue: str, name: str, limit: str) -> str:
-    """Return the queue that holds a schedule and its jobs: of a queue with shards, the one of its limit or its name."""
-    settings = conf.get_settings()
-    whole = settings.sharded.get(queue)
-    return queue if whole is None else settings.shard_of_key(whole, limit or name).name
-
-
-def define(
-    name: str,
-    task: str,
-    options: TaskOptions,
-    base: TaskOptions,
-    *,
+def schedule_of(
+    task: DelayedTask[..., Any],
     when: When,
+    name: str,
     args: Sequence[Any],
-    kwargs: Mapping[str, Any],
+    kwargs: Mapping[str, Any] | None,
     catch_up: CatchUp,
     overlap: bool,
-) -> Definition:
-    """Return a definition.
+    options: CallOptions,
+) -> CodeSchedule:
+    """Return a schedule of what `periodic` or `store_schedule` were given.
 
     Raises:
-        InvalidArguments: an argument is not JSON, or the key function of the task's limit does not take them.
+        InvalidSchedule, InvalidTask: it cannot be.
     """
-    limit = "" if overlap else f"{OWN_LIMIT}\0{name}"
-    if options.limit is not None:
-        try:
-            limit = options.limit.of_call(task, tuple(args), dict(kwargs))
-        except Exception as error:
-            raise InvalidArguments(
-                f"the limit of task {task!r} cannot tell the key of schedule {name!r}: {type(error).__name__}: {error}"
-            ) from error
-    plain_args, plain_kwargs = envelopes.plain(args, dict(kwargs))
-    carried = options.carried(base) or {}
-    if catch_up == "none" and options.expires is not None:
-        carried["expires"] = seconds(options.expires)
-    return Definition(
-        task,
-        when.as_json(),
-        plain_args,
-        plain_kwargs,
-        carried,
-        options.priority,
-        0 if options.spread is None else seconds(options.spread) or 0,
-        catch_up,
-        limit,
-        not overlap,
+    check_parts(name, when, args, kwargs, catch_up, overlap)
+    chosen = task.using(**options).options
+    check_options(task.name, chosen, overlap)
+    return CodeSchedule(
+        task, when, name, tuple(args), dict(kwargs or {}), catch_up, overlap, chosen
     )
 
 
@@ -288,18 +278,9 @@ def periodic(
                 f"@periodic stands above @delayed_task; got {show(task)}, a {type(task).__name__}"
             )
         full_name = task.name if name is None else name
-        check_parts(full_name, when, args, kwargs, catch_up, overlap)
-        schedule = CodeSchedule(
-            task,
-            when,
-            full_name,
-            tuple(args),
-            dict(kwargs or {}),
-            catch_up,
-            overlap,
-            task.using(**options).options,
+        schedule = schedule_of(
+            task, when, full_name, args, kwargs, catch_up, overlap, options
         )
-        check_options(task.name, schedule.options, overlap)
         try:
             envelopes.plain(args, kwargs or {})
         except InvalidArguments as error:

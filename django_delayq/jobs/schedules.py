@@ -36,7 +36,7 @@ from django_delayq.jobs import sharding
 from django_delayq.jobs.decorator import DelayedTask
 from django_delayq.jobs.job import Draft, Job
 from django_delayq.jobs.moments import When, datetime_of, when_of
-from django_delayq.jobs.options import CallOptions, TaskOptions, check_priority
+from django_delayq.jobs.options import CallOptions
 from django_delayq.jobs.pausing import Task, actor, checked_text, name_of
 from django_delayq.jobs.periodic import CatchUp, Change, CodeSchedule, Definition
 from django_delayq.jobs.registry import get_task
@@ -1056,33 +1056,17 @@ def _storing(
     options: CallOptions,
 ) -> Steps[Schedule]:
     definitions.check_names(options)
-    definitions.check_parts(name, when, args, kwargs, catch_up, overlap)
     found_task = get_task(name_of(task))
     if not isinstance(found_task, DelayedTask):
         raise InvalidTask(
             f"{found_task.name!r} is a task of Django's, which has no schedules: give a @delayed_task that enqueues it"
         )
-    chosen: TaskOptions = found_task.using(**options).options
-    definitions.check_options(found_task.name, chosen, overlap)
-    settings = conf.get_settings()
-    queue = settings.queue(chosen.queue)
-    when.check()
-    definitions.check_call(name, found_task, args, kwargs or {})
-    check_priority(chosen.priority, queue.name)
-    definition = definitions.define(
-        name,
-        found_task.name,
-        chosen,
-        found_task.base,
-        when=when,
-        args=args,
-        kwargs=kwargs or {},
-        catch_up=catch_up,
-        overlap=overlap,
+    schedule = definitions.schedule_of(
+        found_task, when, name, args, kwargs, catch_up, overlap, options
     )
-    limit = "" if chosen.limit is None else definition.limit
-    queue = settings.queue(definitions.home_of(chosen.queue, name, limit))
-    definitions.check_size(queue, name, definition)
+    definitions.check(schedule)
+    definition = schedule.definition()
+    queue = conf.get_settings().queue(schedule.queue)
     text = definitions.sealed(queue.name, "stored", name, definition)
     if queue.shard_of is not None:
         yield from _checking_others(name, queue)
