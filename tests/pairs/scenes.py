@@ -7,6 +7,7 @@ from django_delayq.conf import get_settings
 from django_delayq.delivery import claiming, settling
 from django_delayq.delivery.claiming import Mode
 from django_delayq.testing.frozen import FrozenQueue
+from django_delayq.worker.queue_state import QueueState
 
 
 def hold_up(
@@ -27,6 +28,8 @@ def hold_up(
     reply = next(
         found for found in (run(q._client, call), run(q._client, call)) if found.jobs
     )
+    if reply.limits is not None and reply.limits.has_slots:
+        _state_of(q, queue).has_slots = True
     (leased,) = reply.jobs
     return leased
 
@@ -35,8 +38,12 @@ def let_go(q: FrozenQueue, leased: claiming.Leased) -> None:
     """Acknowledge such a job."""
     keys = get_settings().queues["default"].keys
     done = [settling.Done(leased.token, leased.fence)]
-    has_slots = q._states()[0].has_slots
+    has_slots = _state_of(q, "default").has_slots
     assert run(q._client, settling.acknowledge(keys, done, has_slots=has_slots)) == []
+
+
+def _state_of(q: FrozenQueue, queue: str) -> QueueState:
+    return next(each for each in q._states() if each.settings.name == queue)
 
 
 def pass_by(q: FrozenQueue, **units: float) -> None:

@@ -6,11 +6,13 @@ jobs do, with a delay and no feature, is what the feature touches; `touching.py`
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
 
 import pytest
 from django.db import transaction
+from django.utils import timezone
 
 from django_delayq import (
     Backoff,
@@ -55,7 +57,7 @@ def task(name: str, **options: Any) -> DelayedTask[..., Any]:
             raise ValueError(f"{what} {token}")
         if what == "retry" and not job.attempts:
             raise Retry(30)
-        if what == "snooze" and job.start_time_ms <= (NOON.timestamp() + DELAY) * 1000:
+        if what == "snooze" and timezone.now() == NOON + timedelta(seconds=DELAY):
             raise Snooze(30)
         return what
 
