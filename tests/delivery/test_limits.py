@@ -331,6 +331,30 @@ def test_rate_of_a_key_gives_each_job_its_moment(rig: Rig) -> None:
     assert rig.claim().wait_us == LEASE * 1000 - 300_000
 
 
+def give_up(rig: Rig, name: str, how: str) -> None:
+    if how == "cancel":
+        rig.cancel(name)
+    else:
+        rig.reschedule(name, 60_000 if how == "postpone" else 0)
+
+
+@pytest.mark.parametrize("how", ["cancel", "postpone", "run now"])
+def test_moment_that_a_job_gives_up_is_the_next_ones(rig: Rig, how: str) -> None:
+    declare(rig, rate="10/s burst 1")
+    rig.schedule({f"j{n}": n for n in range(4)}, limit=STRIPE)
+    rig.now = 5
+    assert names_of(rig.claim()) == ["j0"]
+
+    for number in (1, 2, 3):
+        assert rig.inspect(f"j{number}").score_ms % 1000 == 105
+        give_up(rig, f"j{number}", how)
+
+    rig.schedule({"last": 0}, limit=STRIPE)
+    assert rig.claim().jobs == []
+    waiting = [rig.inspect(name) for name in ("j1", "j2", "j3", "last")]
+    assert sum(each.score_ms == T0 + 105 for each in waiting) == 1
+
+
 def test_rate_with_a_burst(rig: Rig) -> None:
     declare(rig, rate="1/s burst 2")
     rig.schedule({f"j{n}": n for n in range(5)}, limit=STRIPE)
@@ -343,6 +367,23 @@ def test_rate_with_a_burst(rig: Rig) -> None:
 
 def loosen(rig: Rig) -> None:
     rig.run(limiting.loosen(rig.keys, now_us=rig.now_us))
+
+
+def test_moment_before_another_is_not_given_again(rig: Rig) -> None:
+    declare(rig, rate="10/s burst 1")
+    rig.schedule({f"j{n}": n for n in range(4)}, limit=STRIPE)
+    rig.now = 5
+    rig.claim()
+    rig.now = 105
+    # The moment of j1 has come, and nobody claims.
+    loosen(rig)
+    assert rig.inspect("j2").score_ms == T0 + 205
+
+    rig.cancel("j1")
+    rig.now = 205
+
+    assert names_of(rig.claim()) == ["j2"]
+    assert rig.inspect("j3").score_ms == T0 + 305
 
 
 def test_moments_that_pass_while_workers_are_busy_are_not_made_up_for(rig: Rig) -> None:

@@ -77,6 +77,14 @@ local function of_limits()
     return math.max(number, now_us)
   end
 
+  -- Gives a moment back whose job starts at another time, or never: the next job gets it. One that is not the last stays
+  -- given, or two would start at the last.
+  local function return_moment(limit, due_ms)
+    local its, pace = read_limit(limit), tonumber(redis.call('ZSCORE', keys.paces, limit) or nil)
+    if not its.interval or not pace or due_ms * 1000 < pace - its.slack - its.interval then return end
+    redis.call('ZADD', keys.paces, string.format('%.2f', pace - its.interval), limit)
+  end
+
   -- What a limit holds jobs for.
   local function held_under(limit)
     return reason_of('limit', limit:match('^(%Z*)%z?(.*)$'))
@@ -185,12 +193,13 @@ local function of_limits()
 
   return { in_force = in_force, read = read_limit, arrival = arrival, held_under = held_under, count_slots = count_slots,
     check = check_limits, keep_paces = keep_paces, let_go = let_go, with_paid = with_paid, is_paid = is_paid,
-    with_given = with_given, is_given = is_given, is_in_time = is_in_time, stale_slots = stale_slots }
+    with_given = with_given, is_given = is_given, is_in_time = is_in_time, stale_slots = stale_slots,
+    return_moment = return_moment }
 end
 
 -- Free the slots of jobs whose leases end, and let those go on that wait for them; wake whoever waits because the queue
 -- has as many leases as it may have. Call it before the first write, or check() before that. jobs: each with .token and
--- .tail.
+-- .tail; and .due if it waits, perhaps for its moment.
 local function free_slots(jobs, now_ms)
   local members, limits, freed = {}, {}, {}
   for _, job in ipairs(jobs) do
@@ -206,6 +215,11 @@ local function free_slots(jobs, now_ms)
   if redis.call('HDEL', keys.control, 'full') == 1 then publish(keys.channel, now_ms) end
   if #members == 0 then return end
   redis.call('ZREM', keys.slots, unpack(members))
+  for _, job in ipairs(jobs) do
+    local limit, flags = nil, nil
+    if job.due then limit, flags = limit_of(job.tail) end
+    if limit and limited.is_paid(flags) then limited.return_moment(limit, job.due) end
+  end
   if redis.call('ZCARD', keys.held) == 0 then return end
   for _, limit in ipairs(limits) do limited.let_go(limit, freed[limit], now_ms) end
 end
@@ -214,7 +228,7 @@ end
 -- one that has its moment stands before others.
 local function add_if_limited(jobs, token, job)
   local _, _, _, _, _, tail = read_header(job.header)
-  if tail ~= '' and limit_of(tail) then jobs[#jobs + 1] = { token = token, tail = tail } end
+  if tail ~= '' and limit_of(tail) then jobs[#jobs + 1] = { token = token, tail = tail, due = job.score } end
 end
 
 -- The limit that jobs are held for, as tails have it; nil if it is something else.
