@@ -116,6 +116,8 @@ def server_problems(
         max_jobs=conf.limits_of(asked),
         durable=conf.durables_of(asked),
         key_homes=conf.key_homes_of(asked),
+        prefix=conf.get_settings().prefix,
+        keys_of=conf.keys_of,
     )
 
 

@@ -57,6 +57,7 @@ from django_delayq.delivery.sharding import (
     share_of,
 )
 from django_delayq.delivery.statistics import MOST_TASKS
+from django_delayq.delivery.workers import RegistryKeys
 from django_delayq.exceptions import DelayqError, InvalidSettings, QueueNotFound
 from django_delayq.queues.options import QueueOptions
 from django_delayq.redaction import (
@@ -140,6 +141,8 @@ class QueueSettings:
     key_shards: int | None = None
     #: The queue of which this is a shard; None: it is no shard.
     shard_of: str | None = None
+    #: What goes before the name on the server: `Settings.prefix`, or nothing if REDISSON is set.
+    prefix: str = ""
     #: Jobs that the queue may hold, whether they wait or run; None: any number. A full queue takes no new ones.
     max_jobs: int | None = None
     #: Which replicas and disks have to have a job before a call that stores or changes it returns; None: none.
@@ -237,7 +240,13 @@ class QueueSettings:
 
     @cached_property
     def keys(self) -> DeliveryKeys:
-        return DeliveryKeys.of(self.name)
+        return DeliveryKeys.of(self.name, self.prefix)
+
+
+def keys_of(queue: str) -> DeliveryKeys:
+    """Return the keys of a queue; one that is not configured has its own name on the server, without PREFIX."""
+    settings = get_settings().find(queue)
+    return DeliveryKeys.of(queue) if settings is None else settings.keys
 
 
 def keep_ended(queue: str) -> int:
@@ -316,6 +325,8 @@ class Settings:
     connection: str | None = None
     #: Secrets: the first signs jobs, all of them check jobs; None: SECRET_KEY and SECRET_KEY_FALLBACKS.
     keys: Sequence[str | bytes] | None = field(default=None, repr=False)
+    #: What goes before the names of all queues without REDISSON on the server, and of what is kept there once.
+    prefix: str = ""
     #: Directory whose folder .delayq has the embedded server's data; None: BASE_DIR, else the current directory.
     embedded_dir: Path | None = None
     #: The queues that hold jobs: those without shards, and in the place of each other one its shards.
@@ -405,6 +416,17 @@ class Settings:
         """The names of all queues as DELAYQ['QUEUES'] has them."""
         return list(dict.fromkeys(queue.whole for queue in self.queues.values()))
 
+    @cached_property
+    def registry(self) -> RegistryKeys:
+        """The keys under which the workers of this project are registered."""
+        return RegistryKeys.of(self.prefix)
+
+    def name_of(self, on_server: str) -> str:
+        """Return the name of the queue that has this name on the server; any other name as it is."""
+        name = on_server.removeprefix(self.prefix)
+        found = self.find(name)
+        return name if found and found.prefix + name == on_server else on_server
+
     def whole(self, name: str) -> str:
         """Return the name of a queue as DELAYQ['QUEUES'] has it, if this is a shard of it; else the name as it is."""
         found = self.find(name) if isinstance(name, str) else None
@@ -464,6 +486,8 @@ LONGEST_KEEP_S = 300
 SHORTEST_SECRET = 16
 #: The largest weight of a queue, in the settings and on the worker's command line.
 LARGEST_WEIGHT = 1_000
+#: Characters of the longest prefix of queues. Each key has it.
+LONGEST_PREFIX = 64
 #: Bytes of the largest payload. A script that moves more holds the server for half a second.
 LARGEST_PAYLOAD = 64 << 20
 
@@ -557,6 +581,21 @@ def _is_connection(value: Any) -> bool:
     return is_readable(value)
 
 
+#: What `is_prefix` wants.
+PREFIX_WANTED = f"a string of at most {LONGEST_PREFIX} characters without spaces and braces, such as 'shop-', or '' for none"
+
+
+def is_prefix(value: Any) -> bool:
+    """Return whether this may go before the names of queues."""
+    # Of a name with braces a cluster hashes only a part, which would put all queues into one slot.
+    return (
+        isinstance(value, str)
+        and len(value) <= LONGEST_PREFIX
+        and (value + "_").isprintable()
+        and not any(char in "{} " for char in value)
+    )
+
+
 def _are_paths(value: Any) -> bool:
     return isinstance(value, list | tuple) and all(
         isinstance(item, str) and "." in item.strip(".") for item in value
@@ -599,6 +638,11 @@ _TOP: dict[str, tuple[str, _Check, str]] = {
         "queues",
         lambda value: isinstance(value, dict),
         "a dict of queue names to dicts of options",
+    ),
+    "PREFIX": (
+        "prefix",
+        is_prefix,
+        PREFIX_WANTED,
     ),
     "WORKER": ("worker", lambda value: isinstance(value, dict), "a dict of options"),
     "TEST": (
@@ -807,9 +851,44 @@ def find_problems(value: Any) -> Iterator[Problem]:
                 yield from _check_keys(f"{path}['RETRY']", _in_capitals(retry), _RETRY)
             if _QUEUE["SHARDS"][1](options.get("SHARDS")):
                 yield from _check_shards(name, options, path, queues)
+        yield from _check_prefix(value.get("PREFIX", ""), queues)
     worker = value.get("WORKER", {})
     if isinstance(worker, dict):
         yield from _check_keys("DELAYQ['WORKER']", worker, _WORKER)
+
+
+def _check_prefix(prefix: Any, queues: dict[Any, Any]) -> Iterator[Problem]:
+    """Yield queues that a prefix would give the name of another one."""
+    if not is_prefix(prefix) or not prefix:
+        return
+    bare = {
+        name
+        for name, options in queues.items()
+        if isinstance(name, str)
+        and isinstance(options, dict)
+        and options.get("REDISSON") is not None
+    }
+    wholes = {shard[0] for shard in map(parse_shard, bare) if shard is not None}
+    for name, options in queues.items():
+        if not isinstance(name, str) or name in bare or not isinstance(options, dict):
+            continue
+        there = prefix + name
+        shard = parse_shard(there)
+        has_shards = options.get("SHARDS") is not None
+        if there in bare or (has_shards and there in wholes):
+            yield Problem(
+                "E004",
+                f"DELAYQ['QUEUES'][{show(name)}] is {show(there)} on the server, by DELAYQ['PREFIX'], and another queue has"
+                " that name.",
+                "Rename one of the two queues, or choose another PREFIX.",
+            )
+        elif shard is not None and parse_shard(name) is None:
+            yield Problem(
+                "E004",
+                f"DELAYQ['QUEUES'][{show(name)}] is {show(there)} on the server, by DELAYQ['PREFIX'], which is the name of a"
+                f" shard of {show(shard[0])}.",
+                "Rename the queue, or choose a PREFIX that does not end with a colon.",
+            )
 
 
 def _check_shards(
@@ -1026,6 +1105,7 @@ def read_settings(value: Any) -> Settings:
     queues: dict[str, QueueSettings] = {}
     sharded: dict[str, QueueSettings] = {}
     keep = value.get("KEEP_ENDED", Settings.keep_ended)
+    prefix = value.get("PREFIX", Settings.prefix)
     for name, options in (value.get("QUEUES") or {"default": {}}).items():
         read: dict[str, Any] = {}
         if "RETRY" in options:
@@ -1033,6 +1113,9 @@ def read_settings(value: Any) -> Settings:
         if options.get("DURABLE") is not None:
             read["durable"] = as_durable(options["DURABLE"])
         options = {"KEEP_ENDED": keep, **options}
+        if options.get("REDISSON") is None:
+            # Java knows the others by their bare names.
+            read["prefix"] = prefix
         queue = _read(QueueSettings, options, _QUEUE, name=name, **read)
         if queue.shards is None:
             queues[name] = queue
@@ -1044,6 +1127,7 @@ def read_settings(value: Any) -> Settings:
     return Settings(
         connection=hide_url(value.get("CONNECTION")),
         keys=hide(value.get("KEYS")),
+        prefix=prefix,
         embedded_dir=Path(directory) if directory is not None else None,
         queues=queues,
         sharded=sharded,
@@ -1235,10 +1319,11 @@ def forget_connections(**kwargs: Any) -> None:
 
 def queue_options(name: str) -> QueueOptions | None:
     """Return how `DelayedQueue` and `BlockingQueue` write the elements of a configured queue; None for others."""
-    queue = get_settings().queues.get(name)
+    queue = get_settings().find(name)
     if queue is None:
         return None
     return QueueOptions(
+        prefix=queue.prefix,
         codec=queue.payload_codec,
         frame_format=queue.frame_format,
         insertion_list=queue.keeps_list,

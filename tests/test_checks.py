@@ -21,7 +21,7 @@ from django_delayq.calls.running import run
 from django_delayq.checks import check_settings
 from django_delayq.database_checks import check_room
 from django_delayq.delivery.workers import (
-    REGISTRY,
+    RegistryKeys,
     WorkerInfo,
     register,
     unregister,
@@ -373,11 +373,11 @@ class TestServer:
         frame = pack(b"java1234", b"x", FrameFormat.BC0LC0)
         client.zadd(QueueKeys.of(shared).timeout_set, {frame: 1e15})
         info = WorkerInfo("web1", 4711, "0.0.1", queues=[shared])
-        run(client, register(REGISTRY, queue_name, info))
+        run(client, register(RegistryKeys.of(), queue_name, info))
 
         found = checks.run_checks(tags=["delayq"], include_deployment_checks=True)
 
-        run(client, unregister(REGISTRY, queue_name))
+        run(client, unregister(RegistryKeys.of(), queue_name))
         told = {item.msg: item.id for item in found if queue_name in item.msg}
         assert [
             id

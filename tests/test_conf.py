@@ -1148,3 +1148,48 @@ def test_name_like_that_of_a_shard_is_free_beside_a_queue_without_shards() -> No
 
     assert settings.queue("mail:1").weight == 3
     assert settings.names == ["mail", "mail:1"]
+
+
+@pytest.mark.parametrize("prefix", ["a b", "{a}", "a\n", "\ud800", "x" * 65, None, 7])
+def test_prefix_that_no_key_could_have_is_refused(prefix: Any) -> None:
+    told = problems({"PREFIX": prefix})
+
+    assert told.startswith("E003 DELAYQ['PREFIX'] is ")
+    assert "such as 'shop-'" in next(conf.find_problems({"PREFIX": prefix})).hint
+
+
+@pytest.mark.parametrize(
+    ("queues", "told"),
+    [
+        ({"mail": {}, "shop:mail": {"REDISSON": "3.27.2"}}, "'mail'] is 'shop:mail'"),
+        (
+            {"mail": {"SHARDS": 2}, "shop:mail:1": {"REDISSON": "3.27.2"}},
+            "'mail'] is 'shop:mail'",
+        ),
+        ({"7": {}}, "is the name of a shard of 'shop'"),
+    ],
+)
+def test_prefix_that_makes_one_name_of_two_is_refused(queues: Any, told: str) -> None:
+    value = {"PREFIX": "shop:", "QUEUES": queues}
+
+    assert problems(value).startswith("E004 ")
+    assert told in problems(value)
+    assert not problems({**value, "PREFIX": "shop-"})
+
+
+def test_prefix_goes_before_all_queues_but_those_of_java() -> None:
+    queues = {"a": {}, "b": {"SHARDS": 2}, "java": {"REDISSON": "3.27.2"}}
+    read = conf.read_settings({"PREFIX": "shop:", "QUEUES": queues})
+
+    there = {queue.name: queue.keys.queue.destination for queue in read.queues_of()}
+
+    assert there == {
+        "a": "shop:a",
+        "b:0": "shop:b:0",
+        "b:1": "shop:b:1",
+        "b": "shop:b",
+        "java": "java",
+    }
+    assert read.queue("b:7").keys.control == "delayq_control:{shop:b:7}"
+    assert {read.name_of(name) for name in there.values()} == set(there)
+    assert read.name_of("shop:java") == "shop:java"

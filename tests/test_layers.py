@@ -5,6 +5,7 @@ Imports in functions count, and so do those for types: of two modules that name 
 
 import ast
 import functools
+import re
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -234,3 +235,24 @@ except ImportError:
         ("m", True),
         ("n", False),
     ]
+
+
+#: Where the keys of a queue are made of its name. All others ask the settings, which know the prefix.
+NAMES_KEYS = {
+    "wire.keys",
+    "delivery.keys",
+    "queues.options",
+    "conf",
+    "health.problems",
+    "health.rights",
+    "repair.moving",
+    "repair.survey",
+}
+
+
+def test_keys_are_made_of_names_where_the_prefix_is_known() -> None:
+    making = re.compile(r"\b(Delivery|Queue|Registry)Keys\.of\b")
+
+    found = {name for name, path in MODULES.items() if making.search(path.read_text())}
+
+    assert found == NAMES_KEYS

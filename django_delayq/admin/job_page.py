@@ -10,13 +10,13 @@ from django_delayq.admin.paths import from_path_part
 from django_delayq.admin.visit import Visit, job_of, queue_of
 from django_delayq.admin.workers_page import is_of_worker
 from django_delayq.calls.command import Command
-from django_delayq.conf import QueueSettings
+from django_delayq.conf import QueueSettings, get_settings
 from django_delayq.delivery import batching, looking, pausing
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.looking import Inspected
 from django_delayq.delivery.progress import read_progress
 from django_delayq.delivery.states import GRAVES, State
-from django_delayq.delivery.workers import REGISTRY, read_worker
+from django_delayq.delivery.workers import read_worker
 from django_delayq.exceptions import DecodeError
 from django_delayq.health import problems
 from django_delayq.jobs import envelope as envelopes
@@ -48,7 +48,7 @@ def show_job(visit: Visit, job_id: str) -> HttpResponse:
         seen = record.over(seen)
     worker = ""
     if seen.worker:
-        (info,) = ask([read_worker(REGISTRY, seen.worker)])
+        (info,) = ask([read_worker(get_settings().registry, seen.worker)])
         # The id by which its claims go is all that is known of a process that says nothing of itself.
         worker = f"{info.host}:{info.pid}" if info is not None else seen.worker
     context = context_of(visit, settings, token, seen, left, worker)

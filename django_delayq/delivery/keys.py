@@ -12,7 +12,7 @@ from django_delayq.wire.keys import QueueKeys
 
 @dataclass(frozen=True, slots=True)
 class DeliveryKeys:
-    """All keys of one queue; build it with ``DeliveryKeys.of(name)``."""
+    """All keys of one queue; build it with ``DeliveryKeys.of(name, prefix)``."""
 
     #: Redisson's keys.
     queue: QueueKeys
@@ -85,9 +85,9 @@ class DeliveryKeys:
     channel: str = field(init=False)
 
     @classmethod
-    def of(cls, name: str) -> "DeliveryKeys":
+    def of(cls, name: str, prefix: str = "") -> "DeliveryKeys":
         """Name the keys of a queue; the name is checked as in `QueueKeys.of`."""
-        return _keys_of(name)
+        return _keys_of(name, prefix)
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
@@ -112,5 +112,5 @@ class DeliveryKeys:
 
 
 @lru_cache(maxsize=4096)
-def _keys_of(name: str) -> DeliveryKeys:
-    return DeliveryKeys(QueueKeys.of(name))
+def _keys_of(name: str, prefix: str) -> DeliveryKeys:
+    return DeliveryKeys(QueueKeys.of(name, prefix))

@@ -1,6 +1,6 @@
 """The processes of workers that live: what each says of itself every few seconds, and the orders that wait for it.
 
-There is one registry for all queues of a server, in one hash slot. A process is in it until it leaves, or until it has
+There is one registry for all queues of a server that have the same prefix, in one hash slot. A process is in it until it leaves, or until it has
 been silent for `KEPT_MS`. What it says is JSON; a reader leaves out names that it does not know, so later versions may
 say more. An order is sealed by whoever gives it, and only the process that it names obeys.
 """
@@ -39,18 +39,14 @@ class RegistryKeys(NamedTuple):
     orders: str
 
     @classmethod
-    def of(cls, name: str) -> "RegistryKeys":
-        """Name the keys of a registry."""
-        return cls(*(f"delayq_{field}:{{{name}}}" for field in cls._fields))
+    def of(cls, prefix: str = "") -> "RegistryKeys":
+        """Name the keys of the registry of all queues with a prefix."""
+        return cls(*(f"delayq_{field}:{{{prefix}delayq}}" for field in cls._fields))
 
     def key(self, name: str) -> str:
         """Return a key by its name in the headers of scripts."""
         key: str = getattr(self, name)
         return key
-
-
-#: That of the server.
-REGISTRY = RegistryKeys.of("delayq")
 
 
 #: A moment, epoch ms, or a time.
@@ -202,6 +198,6 @@ def give_order(
     )
 
 
-def announce_order(queue: str) -> Command[int]:
+def announce_order(queue: DeliveryKeys) -> Command[int]:
     """Have the processes that serve a queue look for orders now, and not with their next write."""
-    return Command(("PUBLISH", DeliveryKeys.of(queue).channel, ORDERED))
+    return Command(("PUBLISH", queue.channel, ORDERED))

@@ -6,18 +6,20 @@ knows Django.
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from enum import StrEnum
+from itertools import islice
 from shlex import quote
 from typing import Any, NamedTuple
 
 from redis.client import Redis
-from redis.exceptions import MovedError, ResponseError
+from redis.exceptions import MovedError, NoPermissionError, ResponseError
 
 from django_delayq.calls.connections import arguments_of
 from django_delayq.calls.several import run_all
-from django_delayq.delivery import holding, looking, pausing
+from django_delayq.delivery import holding, looking, pausing, prefixes
 from django_delayq.delivery.durability import Durable, Told, refusal
 from django_delayq.delivery.holding import HeldNames
 from django_delayq.delivery.keys import DeliveryKeys
@@ -25,6 +27,9 @@ from django_delayq.delivery.looking import Counts
 from django_delayq.delivery.pausing import Pause
 from django_delayq.delivery.reasons import Kind
 from django_delayq.delivery.sharding import pin_shards
+from django_delayq.delivery.states import State
+from django_delayq.delivery.workers import RegistryKeys
+from django_delayq.exceptions import EncodeError
 from django_delayq.faults import describe_fault
 from django_delayq.health.facts import Facts, ask_each
 from django_delayq.health.rights import Rights, kinds_of
@@ -43,6 +48,12 @@ CLOCK_SKEW_MS = 2_000
 UNSERVED_MS = 5_000
 #: From this lateness on, a queue that is served is late.
 LATE_MS = 60_000
+#: Jobs of each state that show who has signed the jobs of a queue.
+SAMPLE = 10
+#: The same for a place in which most jobs may be another project's.
+LARGE_SAMPLE = 100
+#: The states of jobs that wait or run.
+ALIVE = (State.SCHEDULED, State.DUE, State.RUNNING, State.RETRYING, State.HELD)
 #: How long the check waits for replicas.
 WAIT_S = 0.5
 #: The oldest servers that know every command of ours.
@@ -70,6 +81,8 @@ class ServerProblem(NamedTuple):
     level: Level
     message: str
     hint: str
+    #: No worker may start with it.
+    is_fatal: bool = False
 
 
 def find_server_problems(
@@ -80,17 +93,20 @@ def find_server_problems(
     max_jobs: Mapping[str, int] | None = None,
     durable: Mapping[str, Durable] | None = None,
     key_homes: Mapping[str, int] | None = None,
+    prefix: str = "",
+    keys_of: Callable[[str], DeliveryKeys] = DeliveryKeys.of,
 ) -> list[ServerProblem]:
     """Find the problems that a server has with these queues, given by name; the worst comes first.
 
     ``key_ids`` are the ids of this project's keys. With None, nothing looks for jobs signed with other keys.
     ``max_jobs`` says how many jobs a queue may hold, by name, if that is limited. ``durable`` says what its calls wait
     for, if they do. ``key_homes`` says how many shards keep keys, by the bare name of a queue with shards.
+    ``prefix`` is that of the settings, and ``keys_of`` returns the keys of a queue.
 
     Raises:
         redis.exceptions.ConnectionError: the server does not answer, or does not let us in.
     """
-    keys = [DeliveryKeys.of(name) for name in queues]
+    keys = [keys_of(name) for name in queues]
     each = ask_each(client)
     facts = each[0]
     # The nodes of a cluster are likely to have the same ones.
@@ -103,7 +119,7 @@ def find_server_problems(
         )
     )
     if keys:
-        rights = Rights(client, keys, facts)
+        rights = Rights(client, keys, facts, RegistryKeys.of(prefix))
         rights.find()
         problems += _missing_rights(rights)
         if rights.is_read_only and not facts.role:
@@ -113,9 +129,11 @@ def find_server_problems(
             problems += _formats(client, keys)
             if key_ids is not None:
                 problems += _missing_keys(client, keys, key_ids)
+                problems += _strangers(client, keys, key_ids)
+                problems += _left_behind(client, keys, key_ids, prefix)
             problems += _nearly_full(client, keys, max_jobs or {})
             problems += _paused(client, keys)
-            problems += _other_homes(client, key_homes or {})
+            problems += _other_homes(client, key_homes or {}, keys_of)
     problems += _not_durable(client, durable or {})
     order = list(Level)
     return sorted(problems, key=lambda problem: order.index(problem.level))
@@ -388,6 +406,129 @@ def find_missing(held: HeldNames, key_ids: Collection[str]) -> Iterator[ServerPr
             )
 
 
+# Whose jobs wait where
+
+
+def _strangers(
+    client: "Redis", queues: Sequence[DeliveryKeys], key_ids: Collection[str]
+) -> Iterator[ServerProblem]:
+    """Report queues in which jobs of another project wait, as far as their keys tell."""
+    for keys, found in _signed(client, queues, (State.SCHEDULED, State.DUE), SAMPLE):
+        for key_id, count in found.by_key.items():
+            if key_id not in key_ids:
+                yield ServerProblem(
+                    Level.WARNING,
+                    ngettext(
+                        "Of the first {looked:,} jobs that wait in queue {queue!r}, {number:,} is signed with the key {key!r},"
+                        " which this project does not have.",
+                        "Of the first {looked:,} jobs that wait in queue {queue!r}, {number:,} are signed with the key {key!r},"
+                        " which this project does not have.",
+                        count,
+                        looked=found.looked,
+                        queue=keys.queue.name,
+                        key=key_id,
+                    ),
+                    gettext(
+                        "If another project uses this server with the same queue names, give one of the two a DELAYQ['PREFIX']."
+                        " If a secret was changed, add the old one to DELAYQ['KEYS'] where that is set, else to"
+                        " SECRET_KEY_FALLBACKS."
+                    ),
+                )
+
+
+def _left_behind(
+    client: "Redis",
+    queues: Sequence[DeliveryKeys],
+    key_ids: Collection[str],
+    prefix: str,
+) -> Iterator[ServerProblem]:
+    """Report jobs of this project that wait under a prefix which its settings do not have any more."""
+    noted: dict[str, str] = {}
+    try:
+        noted = prefixes.noted_prefixes().do(client)
+    except NoPermissionError:
+        # Without a prefix, there is most likely no other.
+        if prefix:
+            user = _user_of(client)
+            yield ServerProblem(
+                Level.WARNING,
+                f"User {user!r} may not use the key {prefixes.PREFIXES}: nobody notices when DELAYQ['PREFIX'] changes"
+                " while jobs wait.",
+                f"ACL SETUSER {user} ~{prefixes.PREFIXES}",
+            )
+    except ResponseError:
+        # It holds somebody else's data.
+        pass
+    here = {keys.queue.destination for keys in queues}
+    ours = (other for other, key_id in noted.items() if key_id in key_ids)
+    for other in dict.fromkeys(("", prefix, *ours)):
+        places = [
+            keys
+            for keys in _with_prefix(queues, other)
+            if keys.queue.destination not in here
+        ]
+        left = [
+            (keys.queue, found.total)
+            for keys, found in _signed(client, places, ALIVE, LARGE_SAMPLE)
+            if not found.by_key.keys().isdisjoint(key_ids)
+        ]
+        if left:
+            names = [queue.name for queue, total in left]
+            count = sum(total for queue, total in left)
+            yield ServerProblem(
+                Level.ERROR,
+                ngettext(
+                    "{number:,} job waits in {there} on the server (PREFIX {other!r}). The workers of these settings look in"
+                    " {here} (PREFIX {prefix!r}).",
+                    "{number:,} jobs wait in {there} on the server (PREFIX {other!r}). The workers of these settings look in"
+                    " {here} (PREFIX {prefix!r}).",
+                    count,
+                    there=_some([queue.destination for queue, total in left]),
+                    other=other,
+                    prefix=prefix,
+                    here=_some(
+                        [
+                            keys.queue.destination
+                            for keys in queues
+                            if keys.queue.name in names
+                        ]
+                    ),
+                ),
+                gettext(
+                    "To move them, run manage.py delayq_import --from-prefix={quoted}; or set PREFIX, or REDISSON of the queue,"
+                    " back. If that prefix is of another project with the same secret, give each project its own KEYS.",
+                    quoted=quote(other),
+                ),
+                is_fatal=True,
+            )
+
+
+def _with_prefix(queues: Iterable[DeliveryKeys], prefix: str) -> Iterator[DeliveryKeys]:
+    for keys in queues:
+        # Anybody may have noted a prefix that no name can have.
+        with suppress(EncodeError):
+            yield DeliveryKeys.of(keys.queue.name, prefix)
+
+
+def _signed(
+    client: "Redis",
+    queues: Sequence[DeliveryKeys],
+    states: Sequence[State],
+    count: int,
+) -> Iterator[tuple[DeliveryKeys, prefixes.Signed]]:
+    """Yield who has signed the first jobs of each queue that can be read."""
+    calls: list[Any] = [
+        looking.page(keys, state, count=count) for keys in queues for state in states
+    ]
+    replies = iter(run_all(client, calls))
+    for keys in queues:
+        found = list(islice(replies, len(states)))
+        # Missing rights are reported with the commands themselves; under another prefix, anything may lie.
+        pages = [each for each in found if not isinstance(each, Exception)]
+        if len(pages) == len(found):
+            yield keys, prefixes.signed(pages)
+
+
 # What is paused
 
 
@@ -400,10 +541,12 @@ def _paused(client: "Redis", queues: Sequence[DeliveryKeys]) -> Iterator[ServerP
 
 
 def _other_homes(
-    client: "Redis", key_homes: Mapping[str, int]
+    client: "Redis",
+    key_homes: Mapping[str, int],
+    keys_of: Callable[[str], DeliveryKeys],
 ) -> Iterator[ServerProblem]:
     """Report queues that would be neither served nor scheduled to, as the server keeps their keys elsewhere."""
-    replies = run_all(client, [pin_shards(DeliveryKeys.of(name)) for name in key_homes])
+    replies = run_all(client, [pin_shards(keys_of(name)) for name in key_homes])
     for name, found in zip(key_homes, replies, strict=True):
         # Missing rights are reported with the commands themselves.
         if isinstance(found, Exception) or found.with_keys in (None, key_homes[name]):
@@ -659,7 +802,7 @@ def _patterns(rights: Rights, refused: Sequence[str]) -> list[str]:
         own = set(kinds_of(keys)) | {keys.result("*")}
         if own & set(refused):
             patterns += [
-                f"~{_glob(keys.queue.name)}",
+                f"~{_glob(keys.queue.destination)}",
                 f"~redisson_delay_queue*:{tag}",
                 f"~delayq_*:{tag}*",
             ]

@@ -22,7 +22,7 @@ from redis.exceptions import (
 )
 
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.workers import REGISTRY
+from django_delayq.delivery.workers import RegistryKeys
 from django_delayq.health.facts import Facts, text_of
 from django_delayq.waiting.connection import DedicatedConnection
 
@@ -135,12 +135,8 @@ _ZSETS = (
 )
 
 
-#: The type of every key of the registry of workers.
-REGISTRY_KINDS = {
-    REGISTRY.workers: "hash",
-    REGISTRY.workers_seen: "zset",
-    REGISTRY.orders: "hash",
-}
+#: The type of every key of a registry of workers.
+REGISTRY_KINDS = RegistryKeys("hash", "zset", "hash")
 
 
 def kinds_of(keys: DeliveryKeys) -> dict[str, str]:
@@ -163,6 +159,8 @@ class Rights:
     client: Redis
     keys: Sequence[DeliveryKeys]
     facts: Facts
+    #: The registry of the workers.
+    registry_keys: RegistryKeys = RegistryKeys.of()  # noqa: RUF009
     #: Refused commands, and what the server says to each.
     commands: dict[str, str] = field(default_factory=dict)
     unreadable: list[str] = field(default_factory=list)
@@ -225,11 +223,12 @@ class Rights:
 
     def _try_registry(self) -> None:
         commands: list[Sequence[str | int]] = []
-        for key, kind in REGISTRY_KINDS.items():
+        kinds = dict(zip(self.registry_keys, REGISTRY_KINDS, strict=True))
+        for key, kind in kinds.items():
             change, *args = _NO_CHANGES[kind]
             commands += [(*_READS[kind], key), (change, key, *args)]
         replies = iter(self._pipeline(commands))
-        for key, kind in REGISTRY_KINDS.items():
+        for key, kind in kinds.items():
             for reply in (next(replies), next(replies)):
                 if not isinstance(reply, Exception):
                     continue

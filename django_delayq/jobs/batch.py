@@ -16,7 +16,6 @@ from django_delayq.calls.steps import Steps, aperform, perform
 from django_delayq.clients.clients import own_clients
 from django_delayq.delivery import batching
 from django_delayq.delivery.durability import Wait, durably
-from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import (
     InvalidTask,
@@ -201,7 +200,7 @@ class Batch(Generic[R]):
         return await aperform(own_clients.of_loop, self._counting())
 
     def _counting(self) -> Steps[int]:
-        keys = DeliveryKeys.of(self.callback.queue)
+        keys = conf.keys_of(self.callback.queue)
         left: int = yield batching.count_left(keys, self.callback.token)
         return left
 
@@ -300,7 +299,7 @@ class Batch(Generic[R]):
             return
         try:
             yield batching.withdraw_batch(
-                DeliveryKeys.of(self.callback.queue), self.callback.token
+                conf.keys_of(self.callback.queue), self.callback.token
             )
         except RedisError as lost:
             error.add_note(
@@ -319,7 +318,7 @@ class Batch(Generic[R]):
         Raises:
             NotDurable: that, or the callback is not durable.
         """
-        keys = DeliveryKeys.of(self.callback.queue)
+        keys = conf.keys_of(self.callback.queue)
         durable = None if self._draft is None else self._draft.extras.durable
         waiting = Wait.of(durable, keys)
         call = batching.close_batch(keys, self.callback.token)

@@ -16,7 +16,6 @@ from django_delayq.calls.errors import may_have_run
 from django_delayq.calls.steps import Steps
 from django_delayq.calls.together import together
 from django_delayq.delivery import changing
-from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.states import GRAVES, Change, State
 from django_delayq.exceptions import MaybeChanged
 from django_delayq.faults import describe_fault
@@ -152,7 +151,7 @@ def _cancel_batch(jobs: Sequence[Job[Any]], tally: _Tally) -> Steps[None]:
         else:
             # An element of somebody else, which no call can name.
             tally.take(job, False)
-    keys = DeliveryKeys.of(jobs[0].queue)
+    keys = conf.keys_of(jobs[0].queue)
     keep = conf.keep_ended(jobs[0].queue)
     kept = kept_if_cancelled(by_token.values())
     for call in changing.cancel_many(keys, by_token, keep_ended=keep, kept=kept):

@@ -356,7 +356,7 @@ class Job(Generic[R_co]):
 
     @property
     def _keys(self) -> DeliveryKeys:
-        return DeliveryKeys.of(self.queue)
+        return conf.keys_of(self.queue)
 
     def then(self: J, *jobs: "Job[Any]") -> J:
         """Have other jobs follow this one, once it has succeeded; return this job.

@@ -232,7 +232,7 @@ def check_room(using: str, jobs: Sequence[Job[Any]], *, beside: int = 0) -> None
 
 
 def _waiting_for(job: Job[Any]) -> Wait | None:
-    return Wait.of(job.draft.extras.durable, DeliveryKeys.of(job.queue))
+    return Wait.of(job.draft.extras.durable, conf.keys_of(job.queue))
 
 
 def _check_durable(waiting: Wait, jobs: Sequence[Job[Any]]) -> None:
@@ -735,7 +735,7 @@ class _Sending:
                     perform(own_clients.of_thread, sharding.agreeing_on(queue))
                 self._calls += 1
                 call = _call(queue, drafts, self._is_promised)
-                self._keys_behind[call.keys[0]] = DeliveryKeys.of(queue)
+                self._keys_behind[call.keys[0]] = conf.keys_of(queue)
                 yield call
                 if self._is_stopped:
                     return
@@ -802,7 +802,7 @@ class _Sending:
     def _waiting_at(self, queue: str) -> Wait | None:
         """Return what a call to a queue waits for: the fence has to lie on the same node."""
         if self.waiting is not None:
-            self.waiting.keys = DeliveryKeys.of(queue)
+            self.waiting.keys = conf.keys_of(queue)
         return self.waiting
 
     def _forget_last(self) -> None:

@@ -14,7 +14,6 @@ from django_delayq.calls.together import together
 from django_delayq.clients.clients import own_clients
 from django_delayq.delivery.workers import (
     MOST_WORKERS,
-    REGISTRY,
     WORKERS_BATCH,
     SeenWorker,
     WorkerInfo,
@@ -165,7 +164,7 @@ def reading(
 ) -> Steps[tuple[list[Worker], int]]:
     """Read the processes that live and serve a queue, among the first so many, and how many more there are."""
     wanted = {each.name for each in conf.get_settings().queues_of(queue)}
-    page: WorkersPage = yield read_workers(REGISTRY)
+    page: WorkersPage = yield read_workers(conf.get_settings().registry)
     pages, total = [page], page.total
     rest = range(WORKERS_BATCH, min(total, most), WORKERS_BATCH)
     # A process that says so meanwhile moves to the end: it may be read twice, or the one behind it not at all.
@@ -187,7 +186,7 @@ def reading(
 
 
 def _page(first: int) -> Steps[WorkersPage]:
-    page: WorkersPage = yield read_workers(REGISTRY, first=first)
+    page: WorkersPage = yield read_workers(conf.get_settings().registry, first=first)
     return page
 
 
@@ -232,15 +231,16 @@ def _ordering(worker_id: str, do: str) -> Steps[bool]:
         raise InvalidSearch(
             f"{show(worker_id)} is not the id of a worker's process; take one from workers()"
         )
-    page: WorkersPage = yield read_workers(REGISTRY, count=1)
+    registry = conf.get_settings().registry
+    page: WorkersPage = yield read_workers(registry, count=1)
     order = Order(do, page.now_ms + ORDER_MS, actor())
     sealed = conf.get_keyring().seal(_place(worker_id), _encode(order))
-    is_there: bool = yield give_order(REGISTRY, worker_id, sealed)
-    info: WorkerInfo | None = yield read_worker(REGISTRY, worker_id)
+    is_there: bool = yield give_order(registry, worker_id, sealed)
+    info: WorkerInfo | None = yield read_worker(registry, worker_id)
     if is_there and info is not None and info.queues:
         # An ACL may forbid it, or the connection break. The order is there, and the process finds it with its next write.
         with suppress(RedisError, OSError):
-            yield announce_order(info.queues[0])
+            yield announce_order(conf.keys_of(info.queues[0]))
     return is_there
 
 

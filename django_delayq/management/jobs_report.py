@@ -16,7 +16,7 @@ from django_delayq.delivery.looking import Inspected
 from django_delayq.delivery.pausing import Pause
 from django_delayq.delivery.progress import read_progress
 from django_delayq.delivery.states import State
-from django_delayq.delivery.workers import REGISTRY, read_worker
+from django_delayq.delivery.workers import read_worker
 from django_delayq.exceptions import JobNotFound
 from django_delayq.health.problems import find_paused
 from django_delayq.jobs.arguments import shown_arguments
@@ -185,7 +185,8 @@ def look_at(job_id: str) -> Shown:
 
 
 def _looking(job: Job[Any]) -> Steps[Shown]:
-    keys = conf.get_settings().queue(job.queue).keys
+    settings = conf.get_settings()
+    keys = settings.queue(job.queue).keys
     seen: Inspected = yield looking.inspect(keys, job.token)
     job._take(seen)
     pauses: list[Pause] = yield pausing.pauses(keys)
@@ -194,7 +195,7 @@ def _looking(job: Job[Any]) -> Steps[Shown]:
     if seen.worker:
         stored = yield read_progress(keys, job.token)
         progress = ShownProgress.of(stored, seen.now_ms)
-        info = yield read_worker(REGISTRY, seen.worker)
+        info = yield read_worker(settings.registry, seen.worker)
         worker = seen.worker if info is None else f"{info.host}:{info.pid}"
     paused = find_paused(each for each in pauses if each.task in (None, job.task))
     told = [f"{each.message} {each.hint}" for each in say_problems(paused)]

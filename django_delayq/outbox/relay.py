@@ -32,10 +32,10 @@ from django_delayq.conf import (
     durable_of,
     get_keyring,
     get_settings,
+    keys_of,
 )
 from django_delayq.delivery import storing
 from django_delayq.delivery.durability import Wait, durably, fence
-from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import MAX_BATCH
 from django_delayq.delivery.periods import SKEW_MS
 from django_delayq.delivery.storing import ROW_REPEAT_MS, NewJob
@@ -286,7 +286,7 @@ def _wait_for_queue(
     client: Redis, queue: str, rows: int, problems: Counter[str]
 ) -> bool:
     """Wait until the jobs that a queue has are as durable as it asks for; return whether they are."""
-    waiting = Wait.of(durable_of(queue), DeliveryKeys.of(queue))
+    waiting = Wait.of(durable_of(queue), keys_of(queue))
     if waiting is None:
         return True
     perform(client, durably(fence(waiting.keys), waiting))

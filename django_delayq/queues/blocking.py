@@ -22,7 +22,7 @@ from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.exceptions import InvalidSettings
 from django_delayq.logs import get_log
 from django_delayq.queues import calls
-from django_delayq.queues.options import check_limit, options_of
+from django_delayq.queues.options import check_limit, keys_of, options_of
 from django_delayq.queues.reading import read
 from django_delayq.queues.taking import Batch, Taker
 from django_delayq.redaction import hide_url, show
@@ -74,7 +74,7 @@ class BlockingQueue:
         # After any error from here on, a debug page shows the variables of this frame.
         connection = hide_url(connection)
         self.name = name
-        self._keys = DeliveryKeys.of(name)
+        self._keys = keys_of(name)
         self._codec = options_of(name, codec=codec).codec
         self._clients = Clients.of(connection)
         if (
@@ -263,7 +263,7 @@ class BlockingQueue:
     def _poll_from_any(
         self, timeout: float | timedelta, names: Sequence[str]
     ) -> Steps[Any]:
-        queues = [self._keys, *(DeliveryKeys.of(name) for name in names)]
+        queues = [self._keys, *(keys_of(name) for name in names)]
         return self._take(list(dict.fromkeys(queues)), parse_timeout_ms(timeout))
 
     def _take(self, queues: Sequence[DeliveryKeys], timeout_ms: float) -> Steps[Any]:

@@ -23,12 +23,16 @@ from django_delayq.calls.steps import Steps, aperform, perform
 from django_delayq.clients.clients import Clients, Given
 from django_delayq.clock import boottime_ms
 from django_delayq.codecs import Codec
-from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import REPEAT_MS
 from django_delayq.exceptions import DecodeError, DelayqError
 from django_delayq.logs import get_log
 from django_delayq.queues import calls
-from django_delayq.queues.options import check_limit, options_of, signed_for
+from django_delayq.queues.options import (
+    check_limit,
+    keys_of,
+    options_of,
+    signed_for,
+)
 from django_delayq.queues.reading import read
 from django_delayq.queues.transfer.push import QueuePush, service
 from django_delayq.queues.transfer.task import QueueTransferTask
@@ -97,7 +101,7 @@ class DelayedQueue:
         # After any error from here on, a debug page shows the variables of this frame.
         connection = hide_url(connection)
         self.name = name
-        self._keys = DeliveryKeys.of(name)
+        self._keys = keys_of(name)
         self._options = options_of(
             name,
             codec=codec,
@@ -586,7 +590,7 @@ class DelayedQueue:
         return frames, values, None
 
     def _poll_last_and_offer_first_to(self, name: str) -> Steps[Any]:
-        target = DeliveryKeys.of(name)
+        target = keys_of(name)
         depth = 1
         while True:
             frame = yield from self._nth_last(depth)

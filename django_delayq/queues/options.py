@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from django_delayq.codecs import Codec, get_codec
+from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.exceptions import EncodeError, InvalidSettings
 from django_delayq.redaction import show
 from django_delayq.wire.frame import FrameFormat, redisson_version
@@ -15,6 +16,8 @@ class QueueOptions:
 
     #: What turns values into payloads.
     codec: Codec
+    #: What goes before the queue's name on the server.
+    prefix: str = ""
     #: The format of written frames. Both formats are read.
     frame_format: FrameFormat = FrameFormat.BC0LC0
     #: Keep Redisson's list of all offered elements, and read it as Redisson does.
@@ -33,6 +36,12 @@ def set_default_options(provider: DefaultOptions | None) -> None:
     """Set the source of the options that a caller does not name."""
     global _default
     _default = provider
+
+
+def keys_of(name: str) -> DeliveryKeys:
+    """Return the keys of a queue by its name: with the prefix of a configured one, else the name is that on the server."""
+    configured = _default and _default(name)
+    return DeliveryKeys.of(name, configured.prefix if configured else "")
 
 
 #: Signs a job for another queue, given the payload and both names. It returns any other payload as it is.
@@ -90,6 +99,7 @@ def options_of(
         )
     default = configured or QueueOptions(codec=get_codec("json"))
     return QueueOptions(
+        prefix=default.prefix,
         codec=default.codec if codec is None else get_codec(codec, version=version),
         frame_format=default.frame_format if frame_format is None else frame_format,
         insertion_list=(

@@ -13,6 +13,7 @@ from typing import Any
 
 from redis.exceptions import NoScriptError, ResponseError
 
+from django_delayq import conf
 from django_delayq.calls.script import NAMES
 from django_delayq.delivery.states import Change, State
 from django_delayq.delivery.storing import NewJob
@@ -509,7 +510,7 @@ def _queue_of(keys: Iterable[str]) -> str:
         start, _, tag = key.partition(":")
         if start == "redisson_delay_queue_timeout" or start.startswith("delayq_"):
             is_wrapped = tag.startswith("{") and tag.endswith("}")
-            return tag[1:-1] if is_wrapped else tag
+            return conf.get_settings().name_of(tag[1:-1] if is_wrapped else tag)
     return ""
 
 

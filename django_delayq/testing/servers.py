@@ -18,7 +18,6 @@ from django_delayq.calls.running import run
 from django_delayq.clients.clients import own_clients
 from django_delayq.clients.server import Server
 from django_delayq.clock import monotonic_ms
-from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.looking import counts
 from django_delayq.embedded.server import ensure_server
 from django_delayq.management.backends import listening
@@ -133,7 +132,7 @@ class TestWorker:
             pause.wait(LOOK_S)
 
     def _busy(self, queue: conf.QueueSettings) -> str:
-        found = run(own_clients.of_thread(), counts(DeliveryKeys.of(queue.name)))
+        found = run(own_clients.of_thread(), counts(queue.keys))
         next_ms = found.next_ms
         is_soon = next_ms is not None and next_ms - found.now_ms <= SOON_MS
         if not (is_soon or found.due or found.destination or found.running):

@@ -13,13 +13,13 @@ from django_delayq.redaction import show
 
 @dataclass(frozen=True, slots=True)
 class QueueKeys:
-    """The keys of one queue; build it with ``QueueKeys.of(name)``."""
+    """The keys of one queue; build it with ``QueueKeys.of(name, prefix)``."""
 
-    #: Name of the queue, as any NameMapper of Redisson's has left it.
+    #: Name of the queue without the prefix, as any NameMapper of Redisson's has left it.
     name: str
-    #: The hash-tagged name: ``{name}``, or the name itself if it already has a ``{``.
+    #: The hash-tagged name on the server: ``{destination}``, or the name there itself if it already has a ``{``.
     tag: str
-    #: LIST of payloads that are due. The key is the bare name.
+    #: LIST of payloads that are due. The key is the name on the server: prefix and name.
     destination: str
     #: ZSET of frames; score: start time, epoch ms.
     timeout_set: str
@@ -29,8 +29,8 @@ class QueueKeys:
     channel: str
 
     @classmethod
-    def of(cls, name: str) -> "QueueKeys":
-        """Name the keys of a queue.
+    def of(cls, name: str, prefix: str = "") -> "QueueKeys":
+        """Name the keys of a queue; on the server, ``prefix`` goes before its name.
 
         Raises:
             EncodeError: the name is empty, is no text that UTF-8 can hold, or has braces that would put its keys
@@ -38,11 +38,11 @@ class QueueKeys:
 
         Source: RedissonObject.prefixName, RedissonDelayedQueue's constructor.
         """
-        return _keys_of(name)
+        return _keys_of(name, prefix)
 
     def __hash__(self) -> int:
         # Every call of a script needs it.
-        return hash(self.name)
+        return hash(self.destination)
 
     def key(self, name: str) -> str:
         """Return a key by its name in the headers of scripts."""
@@ -72,7 +72,7 @@ def hash_tag(key: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _keys_of(name: str) -> QueueKeys:
+def _keys_of(name: str, prefix: str) -> QueueKeys:
     if not isinstance(name, str) or not name:
         raise EncodeError(f"a queue needs a name, a non-empty string; got {show(name)}")
     try:
@@ -81,11 +81,12 @@ def _keys_of(name: str) -> QueueKeys:
         raise EncodeError(
             f"queue name {show(name)} is no text that UTF-8 can hold"
         ) from error
-    tag = name if "{" in name else f"{{{name}}}"
+    destination = prefix + name
+    tag = destination if "{" in destination else f"{{{destination}}}"
     keys = QueueKeys(
         name=name,
         tag=tag,
-        destination=name,
+        destination=destination,
         timeout_set=f"redisson_delay_queue_timeout:{tag}",
         delay_queue=f"redisson_delay_queue:{tag}",
         channel=f"redisson_delay_queue_channel:{tag}",

@@ -4,6 +4,7 @@ BLAKE2b with a key takes a third of the time of HMAC-SHA256. A signature is text
 ``<format><id of the key, 4><MAC of 128 bits in hex, 32>``. docs/wire-format.md, "Envelope".
 """
 
+import re
 from base64 import urlsafe_b64encode
 from binascii import b2a_base64
 from collections.abc import Sequence
@@ -28,6 +29,9 @@ TOKEN_BEFORE = 80
 JOB_START = b"{" + TOKEN_MARK
 #: Characters of a signature before the MAC: the format, and the id of the key.
 MAC_AT = 5
+#: The id of the key that a payload of ours is signed with, where no codec hides it, and the bytes within which it begins.
+_KEY_ID = re.compile(rb'"mac":".(....)')
+_KEY_ID_WITHIN = 160
 #: Bytes before the body of what `Keyring.seal` returns: the id of the key, and the MAC in hex.
 SEAL_LENGTH = 36
 
@@ -35,6 +39,12 @@ SEAL_LENGTH = 36
 def looks_like_job(payload: bytes) -> bool:
     """Return whether a payload may be a job, whichever codec has wrapped it; scripts look for the token likewise."""
     return TOKEN_MARK in payload[:TOKEN_BEFORE]
+
+
+def key_id_of(payload: bytes) -> str | None:
+    """Return the id of the key that a payload says it is signed with; None: no signature is seen."""
+    found = _KEY_ID.search(payload, 0, _KEY_ID_WITHIN)
+    return None if found is None else found[1].decode(errors="replace")
 
 
 class Key:

@@ -14,9 +14,8 @@ from redis.exceptions import RedisError, ResponseError
 
 from django_delayq.calls.line import Line, UnderWay
 from django_delayq.clock import monotonic_ms
-from django_delayq.conf import QueueSettings
+from django_delayq.conf import QueueSettings, keys_of
 from django_delayq.delivery import statistics
-from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.statistics import (
     FIGURES_BATCH,
     LAST_BUCKET,
@@ -191,14 +190,14 @@ class Counting:
         self.due_ms = float("inf")
         over, self._over = self._over, []
         for queue, packed in over:
-            call = statistics.pack_hour(DeliveryKeys.of(queue), packed)
+            call = statistics.pack_hour(keys_of(queue), packed)
             self._packing.append(self._line.ask(call))
         for queue, figures in self._take().items():
             names = list(figures)
             for start in range(0, len(names), FIGURES_BATCH):
                 part = names[start : start + FIGURES_BATCH]
                 add = statistics.add_figures(
-                    DeliveryKeys.of(queue),
+                    keys_of(queue),
                     {name: figures[name] for name in part},
                     most_tasks=self._most_tasks,
                 )

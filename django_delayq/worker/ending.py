@@ -11,9 +11,10 @@ from django_delayq.calls.call import Call
 from django_delayq.calls.line import Line
 from django_delayq.calls.several import run_all
 from django_delayq.clock import monotonic_ms
+from django_delayq.conf import get_settings
 from django_delayq.delivery import claiming
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.workers import REGISTRY, unregister
+from django_delayq.delivery.workers import unregister
 from django_delayq.jobs.following import MOST_FOLLOWERS
 from django_delayq.jobs.stopping import Stop
 from django_delayq.logs import get_log
@@ -135,7 +136,7 @@ def leave(
     """Have the server forget this process's last requests, which it would otherwise keep as long as their queues."""
     line.rest()
     calls: list[Call[Any]] = [claiming.leave(keys, owner=owner) for keys in queues]
-    calls.append(unregister(REGISTRY, owner.hex()))
+    calls.append(unregister(get_settings().registry, owner.hex()))
     try:
         replies = run_all(client, calls)
     except (RedisError, OSError) as error:

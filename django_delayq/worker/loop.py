@@ -266,7 +266,7 @@ class ClaimLoop:
             return
         by_line: dict[Line, list[QueueState]] = {}
         for queue in asking:
-            line = self._line.of(queue.settings.name)
+            line = self._line.of(queue.settings.keys.queue.destination)
             by_line.setdefault(line, []).append(queue)
         for line, queues in by_line.items():
             sent_ms = monotonic_ms()

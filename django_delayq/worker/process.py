@@ -205,7 +205,10 @@ class WorkerProcess:
         self.loop.crew.found_async(attempt)
 
     def _watch(self, queue: str) -> None:
-        self._destinations.arm(queue, lambda: self.loop.destination_changed(queue))
+        destination = self.loop.queues[queue].settings.keys.queue.destination
+        self._destinations.arm(
+            destination, lambda: self.loop.destination_changed(queue)
+        )
 
     def _subscribe(self, queue: QueueSettings) -> None:
         for channel in (queue.keys.queue.channel, queue.keys.channel):

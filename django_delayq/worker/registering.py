@@ -10,10 +10,10 @@ from redis.exceptions import RedisError, ResponseError
 
 from django_delayq.calls.line import Line, UnderWay
 from django_delayq.clock import boottime_ms, monotonic_ms
+from django_delayq.conf import get_settings
 from django_delayq.delivery.workers import (
     KEPT_MS,
     MOST_JOBS,
-    REGISTRY,
     Registered,
     RunningJob,
     WorkerInfo,
@@ -79,7 +79,9 @@ class Registering:
     def tell(self) -> None:
         """Write that this process lives."""
         self.due_ms = monotonic_ms() + REGISTER_EVERY_MS
-        self._told = self._line.ask(register(REGISTRY, self.id, self._info()))
+        self._told = self._line.ask(
+            register(get_settings().registry, self.id, self._info())
+        )
 
     def _info(self) -> WorkerInfo:
         crew = self._crew

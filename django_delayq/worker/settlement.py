@@ -18,10 +18,9 @@ from django_delayq.calls.line import Line, UnderWay
 from django_delayq.calls.several import run_all
 from django_delayq.clients.primary import pause_ms
 from django_delayq.clock import boottime_ms, monotonic_ms
-from django_delayq.conf import QueueSettings, get_settings
+from django_delayq.conf import QueueSettings, get_settings, keys_of
 from django_delayq.delivery import holding, settling, storing
 from django_delayq.delivery.following import Following
-from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import MAX_BATCH
 from django_delayq.delivery.states import State
 from django_delayq.jobs import following
@@ -257,7 +256,7 @@ class Settlement:
         for queue, tokens in unneeded.items():
             for start in range(0, len(tokens), MAX_BATCH):
                 part = tokens[start : start + MAX_BATCH]
-                self._line.ask(storing.forget_sent(DeliveryKeys.of(queue), part))
+                self._line.ask(storing.forget_sent(keys_of(queue), part))
 
     def _take_refused(self, *, force: bool) -> list[Attempt]:
         now_ms = monotonic_ms()

@@ -6,17 +6,18 @@ warns of what grows. Every step is one bounded call; the claim loop decides when
 
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import timedelta
 from shlex import quote
 
 from redis.client import Redis
-from redis.exceptions import NoPermissionError
+from redis.exceptions import NoPermissionError, RedisError
 
 from django_delayq.calls.connections import has_nodes
 from django_delayq.calls.running import run
 from django_delayq.clock import epoch_ms, monotonic_ms
-from django_delayq.conf import QueueSettings
-from django_delayq.delivery import limiting, looking, tending
+from django_delayq.conf import QueueSettings, get_keyring
+from django_delayq.delivery import limiting, looking, prefixes, tending
 from django_delayq.delivery.rates import numbers_of
 from django_delayq.delivery.states import State
 from django_delayq.delivery.tending import Which
@@ -136,6 +137,11 @@ class Upkeep:
 
     def begin(self) -> None:
         """Do what has to be done before the first claim."""
+        if self._settings.prefix:
+            call = prefixes.note_prefix(self._settings.prefix, get_keyring().ids[0])
+            # Its node may be away while that of the queue is not.
+            with suppress(RedisError):
+                call.do(self._client)
         if all_limits() or self._has_schedules():
             self._check_in()
             self._tell_of_code()

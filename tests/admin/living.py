@@ -15,7 +15,7 @@ from django_delayq.delivery.statistics import (
     total,
 )
 from django_delayq.delivery.workers import (
-    REGISTRY,
+    RegistryKeys,
     RunningJob,
     WorkerInfo,
     register,
@@ -51,12 +51,12 @@ def serve(
         state=state,
     )
     worker_id = f"{queue.name}-{host}-{pid}"
-    run(queue.client, register(REGISTRY, worker_id, info))
+    run(queue.client, register(RegistryKeys.of(), worker_id, info))
     return worker_id
 
 
 def leave(queue: Queue, worker_id: str) -> None:
-    run(queue.client, unregister(REGISTRY, worker_id))
+    run(queue.client, unregister(RegistryKeys.of(), worker_id))
 
 
 def figures_of(

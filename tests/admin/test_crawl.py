@@ -10,6 +10,7 @@ from urllib.parse import urldefrag, urljoin
 import pytest
 from django.test import Client
 
+from django_delayq.conf import keys_of
 from tests.admin.conftest import url
 from tests.admin.filling import Queue
 from tests.admin.test_layout import fill
@@ -17,6 +18,7 @@ from tests.admin.test_layout import fill
 ROOT = "/admin/django_delayq/"
 #: Characters that a URL or a page may trip over.
 ODD = "a/b: 100% {ü}_5F"
+PREFIX = "zqx-"
 
 
 class Links(HTMLParser):
@@ -59,14 +61,18 @@ def links_of(page: Any, address: str) -> Iterator[tuple[str, str]]:
             yield target, text
 
 
-@pytest.mark.parametrize("suffix", ["", ODD])
+@pytest.mark.parametrize(
+    ("suffix", "prefix"), [("", ""), (ODD, ""), ("", PREFIX)], ids=["", "odd", "prefix"]
+)
 def test_every_link_answers_and_shows_what_it_promises(
-    browser: Client, queue: Queue, settings: Any, suffix: str
+    browser: Client, queue: Queue, settings: Any, suffix: str, prefix: str
 ) -> None:
     odd = Queue(queue.client, f"{queue.name}{suffix}")
     other = Queue(queue.client, f"{queue.name}:transactional_mail")
     queues = {odd.name: {"MAX_JOBS": 20}, other.name: {}, "sharded": {"SHARDS": 2}}
-    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": queues}
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": queues, "PREFIX": prefix}
+    for each in (odd, other):
+        each.keys = keys_of(each.name)
     fill(odd, other)
 
     todo = deque([(url("changelist"), "", "")])
@@ -79,6 +85,8 @@ def test_every_link_answers_and_shows_what_it_promises(
         page = browser.get(address, follow=True)
         if page.status_code != 200:
             wrong.append(f"{page.status_code} of {address}, {text!r} on {origin}")
+        # What the server calls a queue is on no page.
+        assert PREFIX.encode() not in page.content
         if "html" not in page.headers["Content-Type"]:
             continue
         links = Links()

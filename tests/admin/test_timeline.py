@@ -21,7 +21,12 @@ from django_delayq.delivery.progress import (
 )
 from django_delayq.delivery.settling import Done, Failed
 from django_delayq.delivery.states import State
-from django_delayq.delivery.workers import REGISTRY, WorkerInfo, register, unregister
+from django_delayq.delivery.workers import (
+    RegistryKeys,
+    WorkerInfo,
+    register,
+    unregister,
+)
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.envelope import Envelope, Follow, Follower
 from django_delayq.showing import timeline
@@ -308,9 +313,9 @@ def test_running_job_says_since_when_and_by_whom(browser: Client, queue: Queue) 
     assert event.facts[0] == "worker 4f574e45522d3031"
     assert event.facts[1].startswith("lease ends in ")
     info = WorkerInfo("web-1", 4711)
-    run(queue.client, register(REGISTRY, OWNER.hex(), info))
+    run(queue.client, register(RegistryKeys.of(), OWNER.hex(), info))
     (*_, event) = browser.get(url("job", queue.name, token)).context["events"]
-    run(queue.client, unregister(REGISTRY, OWNER.hex()))
+    run(queue.client, unregister(RegistryKeys.of(), OWNER.hex()))
     assert event.facts[0] == "worker web-1:4711"
 
 

@@ -9,7 +9,7 @@ from django.test import Client
 
 from django_delayq import DecodeError, cron, delayed_task, get_job
 from django_delayq.delivery.states import State
-from django_delayq.delivery.workers import REGISTRY
+from django_delayq.delivery.workers import RegistryKeys
 from django_delayq.jobs.schedules import store_schedule
 from django_delayq.jobs.workers import workers
 from tests.admin import living
@@ -125,8 +125,8 @@ def test_worker_that_says_what_no_worker_says_is_left_out(
     text = json.dumps(info).replace("QUEUE", queue.name)
     living.serve(queue)
     now_s, _ = queue.client.time()
-    queue.client.zadd(REGISTRY.workers_seen, {"forged": now_s * 1000})
-    queue.client.hset(REGISTRY.workers, "forged", text)
+    queue.client.zadd(RegistryKeys.of().workers_seen, {"forged": now_s * 1000})
+    queue.client.hset(RegistryKeys.of().workers, "forged", text)
 
     for page in ("changelist", "overview_data", "workers"):
         response = browser.get(url(page))

@@ -14,7 +14,7 @@ from django_delayq.calls.running import run
 from django_delayq.calls.together import Exchange
 from django_delayq.delivery.statistics import OTHER, UNKNOWN
 from django_delayq.delivery.workers import (
-    REGISTRY,
+    RegistryKeys,
     WorkerInfo,
     register,
 )
@@ -32,7 +32,7 @@ def given_order(queue: Queue, worker_id: str) -> Order | None:
     seconds, micros = queue.client.time()
     now_ms = seconds * 1000 + micros // 1000
     info = WorkerInfo("web1", 4711, "1", 2, [queue.name])
-    sealed = run(queue.client, register(REGISTRY, worker_id, info)).order
+    sealed = run(queue.client, register(RegistryKeys.of(), worker_id, info)).order
     return read_order(worker_id, sealed, now_ms) if sealed else None
 
 
@@ -44,9 +44,9 @@ def order_for(queue: Queue, worker_id: str) -> str | None:
 @pytest.fixture
 def alone(queue: Queue) -> Iterator[None]:
     """No process of another test is on the server, and what a test registers is there for no other."""
-    queue.client.delete(*REGISTRY)
+    queue.client.delete(*RegistryKeys.of())
     yield
-    queue.client.delete(*REGISTRY)
+    queue.client.delete(*RegistryKeys.of())
 
 
 def test_process_is_shown_with_what_it_runs(browser: Client, queue: Queue) -> None:

@@ -6,7 +6,6 @@ import pytest
 from django_delayq.delivery import workers
 from django_delayq.delivery.workers import (
     KEPT_MS,
-    REGISTRY,
     RegistryKeys,
     RunningJob,
     SeenWorker,
@@ -33,13 +32,17 @@ def order(rig: Rig, name: str, sealed: bytes = b"order") -> bool:
 
 
 def test_keys_of_the_registry_have_these_names_for_ever_and_one_slot() -> None:
-    assert RegistryKeys.of("delayq") == REGISTRY
-    assert REGISTRY == (
+    assert RegistryKeys.of() == (
         "delayq_workers:{delayq}",
         "delayq_workers_seen:{delayq}",
         "delayq_orders:{delayq}",
     )
-    assert len({key_slot(key) for key in REGISTRY}) == 1
+    assert RegistryKeys.of("shop-") == (
+        "delayq_workers:{shop-delayq}",
+        "delayq_workers_seen:{shop-delayq}",
+        "delayq_orders:{shop-delayq}",
+    )
+    assert len({key_slot(key) for key in RegistryKeys.of("shop-")}) == 1
 
 
 def test_process_is_read_as_it_has_registered(rig: Rig) -> None:

@@ -1090,7 +1090,7 @@ def _(rig: Rig) -> Callable[[], object]:
 
 
 def registry(rig: Rig) -> RegistryKeys:
-    return RegistryKeys.of(rig.keys.queue.name)
+    return RegistryKeys(*map(rig.keys.queue.own, RegistryKeys._fields))
 
 
 def register(rig: Rig, name: str) -> workers.Registered:

@@ -9,13 +9,17 @@ import redis
 from redis.connection import AbstractConnection
 
 from django_delayq.calls.running import run
-from django_delayq.delivery import pausing
+from django_delayq.delivery import pausing, prefixes
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.sharding import pin_shards
+from django_delayq.delivery.storing import NewJob, new_token, schedule
 from django_delayq.health import facts as asked
 from django_delayq.health import problems
 from django_delayq.health.problems import Level, find_server_problems
+from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs.envelope import Envelope
+from django_delayq.wire.signing import Keyring
 from tests.conftest import keys_of
 from tests.health.conftest import User
 from tests.health.told import problems_of, texts
@@ -457,3 +461,64 @@ def test_queue_in_a_later_format_is_an_error(
         f"error: Queue {queue_name!r} is in format 3, and this version reads format 2"
     )
     assert (told in found) == is_newer
+
+
+def test_jobs_of_another_project_are_told_of(
+    client: redis.Redis, queue_name: str
+) -> None:
+    keys = DeliveryKeys.of(queue_name)
+    first, second = Keyring(["first secret"]), Keyring(["second secret"])
+    for keyring in (first, second, second):
+        token = new_token()
+        payload = envelopes.encode(Envelope("task"), token, queue_name, keyring)
+        run(client, schedule(keys, [NewJob(token, "+9000", "", payload)]))
+    (ours,), (theirs,) = first.ids, second.ids
+
+    found = find_server_problems(client, [queue_name], key_ids=[ours])
+
+    (told,) = [problem for problem in found if "signed with" in problem.message]
+    assert told.message == (
+        f"Of the first 3 jobs that wait in queue {queue_name!r}, 2 are signed with the key {theirs!r}, which this project"
+        " does not have."
+    )
+    assert told.level is Level.WARNING
+    assert "give one of the two a DELAYQ['PREFIX']" in told.hint
+    both = find_server_problems(client, [queue_name], key_ids=[ours, theirs])
+    assert not [problem for problem in both if "signed with" in problem.message]
+
+
+def test_a_prefix_that_nobody_could_have_noted_does_no_harm(
+    client: redis.Redis, queue_name: str
+) -> None:
+    odd = f"{{{queue_name}}}x{{"
+    prefixes.note_prefix(odd, "abcd").do(client)
+    before = find_server_problems(client, [queue_name], key_ids=["efgh"])
+
+    found = find_server_problems(
+        client, [queue_name], key_ids=["abcd"], prefix=f"{queue_name}-"
+    )
+
+    client.hdel(prefixes.PREFIXES, odd)
+    assert found == before
+
+
+def test_right_that_a_prefix_needs_is_named(
+    user: Any, client: redis.Redis, queue_name: str
+) -> None:
+    account = user(
+        f"~*{queue_name}*", "~delayq_workers*", "~delayq_orders*", "&*", "+@all"
+    )
+
+    found = find_server_problems(
+        account, [queue_name], key_ids=["abcd"], prefix=f"{queue_name}-"
+    )
+
+    (told,) = [problem for problem in found if "PREFIX" in problem.message]
+    assert "may not use the key delayq_prefixes:{delayq}" in told.message
+    assert told.hint.endswith(" ~delayq_prefixes:{delayq}")
+    # Who has no prefix needs no right for it.
+    assert not [
+        problem
+        for problem in find_server_problems(account, [queue_name], key_ids=["abcd"])
+        if "PREFIX" in problem.message
+    ]

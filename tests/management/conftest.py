@@ -9,7 +9,7 @@ from django.core.management import CommandError, call_command
 from redis.connection import AbstractConnection
 
 from django_delayq import __version__
-from django_delayq.delivery.workers import REGISTRY, WorkerInfo, register
+from django_delayq.delivery.workers import RegistryKeys, WorkerInfo, register
 from tests.jobs import conftest as of_jobs
 from tests.jobs.hand import Hand
 
@@ -78,4 +78,4 @@ def writes(monkeypatch: pytest.MonkeyPatch) -> Writes:
 def serve(hand: Hand, *queues: str, version: str = __version__, **more: Any) -> None:
     """Say that a process of a worker lives, as it does every five seconds."""
     info = WorkerInfo("web1", 4711, version, 2, list(queues), 8, **more)
-    hand.run(register(REGISTRY, f"w-{hand.keys.queue.name}", info))
+    hand.run(register(RegistryKeys.of(), f"w-{hand.keys.queue.name}", info))

@@ -17,7 +17,7 @@ from django_delayq import State, pause, schedule
 from django_delayq.delivery import ended, looking
 from django_delayq.delivery.ended import EndRecord
 from django_delayq.delivery.progress import JobProgress, note_progress
-from django_delayq.delivery.workers import REGISTRY, WorkerInfo, register
+from django_delayq.delivery.workers import RegistryKeys, WorkerInfo, register
 from django_delayq.jobs import finding
 from django_delayq.jobs.progress import stored_progress
 from django_delayq.management import progress
@@ -318,7 +318,7 @@ def test_show_tells_who_runs_a_job_and_how_far_it_is(
 ) -> None:
     job = add(queue, 1, delay=0)
     leased = hand.take()
-    hand.run(register(REGISTRY, hand.owner.hex(), WorkerInfo("web1", 4711)))
+    hand.run(register(RegistryKeys.of(), hand.owner.hex(), WorkerInfo("web1", 4711)))
     stored = stored_progress(40, 200, "pictures")
     hand.run(
         note_progress(hand.keys, [JobProgress(leased.token, leased.fence, stored)])

@@ -28,6 +28,19 @@ BOTH = pytest.mark.parametrize("page", ["metrics", "overview.json"])
 NOBODY_ANSWERS = "unix:///dev/null/nobody"
 
 
+@BOTH
+def test_prefix_of_the_queues_is_left_out(
+    settings: Any, queue: str, get: Callable[..., Any], page: str
+) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "PREFIX": "zqx-"}
+    schedule(samples.add.using(queue=queue), LATER, 1)
+
+    content = get(page).content.decode()
+
+    assert queue in content
+    assert "zqx-" not in content
+
+
 # Who may
 
 

@@ -26,6 +26,7 @@ from django_delayq.delivery import (
     looking,
     pausing,
     periods,
+    prefixes,
     progress,
     rates,
     replacing,
@@ -705,7 +706,7 @@ def _(world: World) -> Any:
 
 
 def registry(world: World) -> RegistryKeys:
-    return RegistryKeys.of(world.keys.queue.name)
+    return RegistryKeys(*map(world.keys.queue.own, RegistryKeys._fields))
 
 
 @op(workers.register, 2)
@@ -738,6 +739,20 @@ def _(world: World) -> Any:
     )
 
 
+@op(prefixes.note_prefix)
+def _(world: World) -> Any:
+    return prefixes.note_prefix(world.name(), "abcd", where=_prefixes(world))
+
+
+@op(prefixes.noted_prefixes)
+def _(world: World) -> Any:
+    return prefixes.noted_prefixes(_prefixes(world))
+
+
+def _prefixes(world: World) -> str:
+    return world.keys.queue.own("prefixes")
+
+
 @op(workers.give_order)
 def _(world: World) -> Any:
     return workers.give_order(
@@ -752,7 +767,7 @@ def _(world: World) -> Any:
 
 @op(workers.announce_order)
 def _(world: World) -> Any:
-    return workers.announce_order(world.keys.queue.name)
+    return workers.announce_order(world.keys)
 
 
 @op(progress.note_progress, 2)

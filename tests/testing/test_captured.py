@@ -548,3 +548,13 @@ def test_job_of_a_queue_with_shards_is_captured_under_the_name_of_the_queue(
         assert len({job.queue for job in made}) > 1
         assert len(jobs.of(double, queue="default")) == 8
         jobs.assert_scheduled(double, args=[1], queue=made[1].queue)
+
+
+def test_prefix_is_left_out_of_what_is_captured(settings: Any) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "PREFIX": "shop-"}
+
+    with captured() as jobs:
+        job = schedule(double, 60, 2)
+        assert get_job(job.id).state is State.SCHEDULED
+
+    assert [(each.queue, each.id) for each in jobs] == [("default", job.id)]

@@ -579,3 +579,20 @@ def test_job_that_has_lost_its_worker_too_often_is_dead_and_followed(
         ([1], "dead"),
         ([2], "succeeded"),
     ]
+
+
+def test_prefix_is_left_out_here_as_well(settings: Any) -> None:
+    settings.DELAYQ = {
+        **settings.DELAYQ,
+        "PREFIX": "shop-",
+        "QUEUES": {"default": {}, "parts": {"SHARDS": 2}},
+    }
+    with frozen_queue() as q:
+        job = schedule(double, 60, 2)
+        other = schedule(double.using(queue="parts"), 60, 3)
+        assert b"redisson_delay_queue_timeout:{shop-default}" in q.server.keyspace.keys
+
+        ran = q.advance(60)
+
+    assert job.id.startswith("default:")
+    assert {each.id for each in ran} == {job.id, other.id}

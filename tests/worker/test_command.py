@@ -16,7 +16,7 @@ from django_delayq import Backoff, Job, __version__, conf, delayed_task, schedul
 from django_delayq.calls.running import run
 from django_delayq.delivery.states import State
 from django_delayq.delivery.workers import (
-    REGISTRY,
+    RegistryKeys,
     WorkerInfo,
     register,
     unregister,
@@ -263,12 +263,12 @@ def test_queue_that_nobody_serves_and_other_versions_are_logged_at_the_start(
         client.zadd(timeout_set, dict.fromkeys(client.zrange(timeout_set, 0, -1), 1e12))
     for version, served in (("0.0.1", queue_name), ("0.0.2", "elsewhere")):
         info = WorkerInfo("web1", 4711, version, queues=[served])
-        run(client, register(REGISTRY, f"{queue_name}-{version}", info))
+        run(client, register(RegistryKeys.of(), f"{queue_name}-{version}", info))
 
     told("--queue", queue_name)
 
     for version in ("0.0.1", "0.0.2"):
-        run(client, unregister(REGISTRY, f"{queue_name}-{version}"))
+        run(client, unregister(RegistryKeys.of(), f"{queue_name}-{version}"))
     lines = [(record.levelname, record.getMessage()) for record in caplog.records]
     unserved = [line for line in lines if "no worker serves it" in line[1]]
     assert [level for level, _ in unserved] == ["WARNING"]

@@ -11,12 +11,12 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 import django_delayq
-from django_delayq import InvalidSearch, QueueNotFound, schedule
+from django_delayq import InvalidSearch, QueueNotFound, conf, schedule
 from django_delayq.calls.command import Command
 from django_delayq.calls.running import run
 from django_delayq.clients.clients import own_clients
 from django_delayq.conf import get_keyring
-from django_delayq.delivery.workers import REGISTRY, RegistryKeys, give_order
+from django_delayq.delivery.workers import RegistryKeys, give_order
 from django_delayq.faults import describe_fault
 from django_delayq.jobs import workers as asking
 from django_delayq.jobs.workers import (
@@ -277,7 +277,9 @@ def test_order_that_nobody_of_us_has_given_is_not_obeyed(
     worker = work()
     found = wait_for(queue_name, lambda each: True, "it is listed")
 
-    run(own_clients.of_thread(), give_order(REGISTRY, found.id, make(found.id)))
+    run(
+        own_clients.of_thread(), give_order(RegistryKeys.of(), found.id, make(found.id))
+    )
 
     wait_until(lambda: said in caplog.text, description="it is logged")
     schedule(tasks.note.using(queue=queue_name), 0)
@@ -289,11 +291,11 @@ def test_order_that_nobody_of_us_has_given_is_not_obeyed(
 def test_server_that_refuses_the_registry_keeps_no_job_from_running(
     work, queue_name, records, caplog, client
 ) -> None:
-    registry = REGISTRY._replace(workers=f"delayq_workers:{queue_name}")
+    registry = RegistryKeys.of()._replace(workers=f"delayq_workers:{queue_name}")
     client.set(registry.workers, "another application's")
     work()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(registering, "REGISTRY", registry)
+        patch.setitem(vars(conf.get_settings()), "registry", registry)
         wait_until(
             lambda: "nobody can stop it remotely" in caplog.text,
             description="it is logged",
@@ -310,7 +312,7 @@ def test_server_that_has_forgotten_is_noticed_once(
 ) -> None:
     # No other worker of this server is to be disturbed.
     registry = RegistryKeys.of(queue_name)
-    monkeypatch.setattr(registering, "REGISTRY", registry)
+    monkeypatch.setitem(vars(conf.get_settings()), "registry", registry)
     work()
 
     def last_seen():

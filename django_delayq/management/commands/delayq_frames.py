@@ -43,6 +43,7 @@ from django_delayq.repair.survey import (
 )
 from django_delayq.translating import number_text, say
 from django_delayq.wire.frame import FrameFormat
+from django_delayq.wire.keys import QueueKeys
 
 EXAMPLES = gettext_lazy(
     """
@@ -146,7 +147,7 @@ class Command(CommandWithExamples):
         if options["dry_run"] and options["follow"]:
             raise CommandError("--follow and --dry-run exclude each other: give one")
         try:
-            keys = DeliveryKeys.of(options["queue"])
+            keys = conf.keys_of(options["queue"])
             if options["list"]:
                 _check_setting(options["queue"], options["list"] == "on")
             client = own_clients.make()
@@ -188,7 +189,7 @@ class Command(CommandWithExamples):
         survey = take_survey(client, keys, progress=self._progress)
         self._progress.end()
         if survey.is_empty and not options["follow"]:
-            self._say(*self._describe_absence(client, name))
+            self._say(*self._describe_absence(client, keys.queue))
             return 0
         if options["list"]:
             return self._list(client, keys, survey, options)
@@ -272,12 +273,12 @@ class Command(CommandWithExamples):
                 told = gettext("rewritten since the start: {count}")
                 self._progress(told.format(count=number_text(tally.rewritten)), 0, 0)
 
-    def _describe_absence(self, client: Redis, name: str) -> Iterator[str]:
+    def _describe_absence(self, client: Redis, queue: QueueKeys) -> Iterator[str]:
         yield gettext("The queue {name!r} is empty: none of its keys exists.").format(
-            name=name
+            name=queue.name
         )
         try:
-            similar = similar_queues(client, name, progress=self._progress)
+            similar = similar_queues(client, queue.destination, progress=self._progress)
         except NoPermissionError as error:
             yield gettext(
                 "The command may not look for queues of similar names: {error}"

@@ -24,7 +24,7 @@ from redis.exceptions import RedisError, ResponseError
 from django_delayq import __version__, conf
 from django_delayq.calls.connections import has_nodes
 from django_delayq.clients.clients import own_clients
-from django_delayq.exceptions import DelayqError
+from django_delayq.exceptions import DelayqError, InvalidSettings
 from django_delayq.health.problems import Level, find_server_problems
 from django_delayq.jobs import registry
 from django_delayq.logs import get_log
@@ -314,7 +314,11 @@ class Command(CommandWithExamples):
                 max_jobs=conf.limits_of(queues),
                 durable=conf.durables_of(queues),
                 key_homes=conf.key_homes_of(queues),
+                prefix=conf.get_settings().prefix,
+                keys_of=conf.keys_of,
             ):
+                if problem.is_fatal:
+                    raise InvalidSettings(f"{problem.message} {problem.hint}")
                 logger.log(
                     _LOG_LEVELS[problem.level], "%s %s", problem.message, problem.hint
                 )

@@ -1,0 +1,58 @@
+"""Which prefixes are used on a server, and who signed the jobs that wait under one: several projects may share it."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from django_delayq.calls.command import Command
+from django_delayq.delivery.looking import Page
+from django_delayq.wire.signing import key_id_of
+
+#: HASH prefix → id of the first key of the project whose worker last began with it. The server has one for all prefixes.
+PREFIXES = "delayq_prefixes:{delayq}"
+
+
+def note_prefix(prefix: str, key_id: str, *, where: str = PREFIXES) -> Command[int]:
+    """Note that a project, known by one of its keys, has a prefix."""
+    return Command(("HSET", where, prefix, key_id))
+
+
+def noted_prefixes(where: str = PREFIXES) -> Command[dict[str, str]]:
+    """Read the prefixes that were noted, each with the id of a key."""
+
+    def read(reply: list[bytes] | dict[bytes, bytes]) -> dict[str, str]:
+        # In RESP3 it is a map.
+        pairs = (
+            reply.items()
+            if isinstance(reply, dict)
+            else zip(reply[::2], reply[1::2], strict=True)
+        )
+        return {
+            prefix.decode(errors="replace"): key_id.decode(errors="replace")
+            for prefix, key_id in pairs
+        }
+
+    return Command(("HGETALL", where), read)
+
+
+class Signed(NamedTuple):
+    """Who signed the jobs of a sample."""
+
+    #: How many there are in all, and how many were looked at.
+    total: int
+    looked: int
+    #: Of those, how many have a signature, by the id of its key.
+    by_key: dict[str, int]
+
+
+def signed(pages: Iterable[Page]) -> Signed:
+    """Say who signed the jobs on these pages."""
+    total = looked = 0
+    by_key: dict[str, int] = {}
+    for each in pages:
+        total += each.total
+        looked += len(each.rows)
+        for row in each.rows:
+            key_id = key_id_of(row.payload)
+            if key_id is not None:
+                by_key[key_id] = by_key.get(key_id, 0) + 1
+    return Signed(total, looked, by_key)
