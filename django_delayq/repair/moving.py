@@ -10,10 +10,10 @@ A run that was interrupted goes on with the page that the source still holds. If
 says so. So no job is lost, and none is stored twice.
 """
 
-import re
 import secrets
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -27,7 +27,7 @@ from django_delayq.calls.running import run
 from django_delayq.calls.steps import perform
 from django_delayq.clock import monotonic_ms
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import limiting, looking, pausing, periods
+from django_delayq.delivery import limiting, looking, pausing, periods, prefixes
 from django_delayq.delivery.durability import Wait, durably
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.looking import Counts
@@ -37,7 +37,7 @@ from django_delayq.jobs import envelope as envelopes
 from django_delayq.repair import pages
 from django_delayq.repair.pacing import TARGET_MS, finished_first
 from django_delayq.repair.pages import Kind, Moved, MovedSchedule, Source
-from django_delayq.wire.signing import FORMAT, Keyring
+from django_delayq.wire.signing import FORMAT, Keyring, key_id_of
 
 #: Jobs of a page: at first, at least, at most. A page takes some 2 ms of a server; large payloads bound it by their bytes.
 FIRST, LEAST, MOST = 64, 32, 150
@@ -45,16 +45,16 @@ FIRST, LEAST, MOST = 64, 32, 150
 WALKS = 4
 #: Keys that one step looks at, to find a server's queues.
 SCANNED = 1_000
-#: The key that a payload of ours is signed with, where no codec hides it.
-_KEY = re.compile(rb'"mac":".(....)')
-#: Payloads begin with it at the latest there.
-_KEY_WITHIN = 160
 
 T = TypeVar("T")
 
 
 class CannotMove(DelayqError):
     """Raised when a queue cannot move to this server; nothing has moved then."""
+
+
+class SameQueue(CannotMove):
+    """Raised when the queue to move is the one to move to."""
 
 
 @dataclass(slots=True)
@@ -114,12 +114,20 @@ class Taking:
     """
 
     def __init__(
-        self, client: Redis, queue: QueueSettings, tally: Tally, *, is_copy: bool
+        self,
+        client: Redis,
+        queue: QueueSettings,
+        tally: Tally,
+        *,
+        is_copy: bool,
+        key_ids: Sequence[str] = (),
     ) -> None:
+        """``key_ids``: leave jobs that are signed with another key."""
         self._client = client
         self._queue = queue
         self.tally = tally
         self._is_copy = is_copy
+        self._key_ids = key_ids
         self._sizer = BatchSizer(
             first=FIRST, least=LEAST, most=MOST, target_ms=TARGET_MS, call_share=0.0
         )
@@ -184,6 +192,7 @@ class Taking:
             skip=skip,
             limit=self._sizer.size,
             frame_format=self._queue.frame_format,
+            key_ids=self._key_ids,
         )
         return run(self._client, call)
 
@@ -212,7 +221,8 @@ class Storing:
         """Note on the target that a run comes.
 
         Raises:
-            CannotMove: this is the server that the run takes jobs from, the run has begun towards another one, the source
+            SameQueue: this is the queue that the run takes jobs from.
+            CannotMove: the run has begun towards another one, the source
             has forgotten pages of it, or the queue moves away from here itself.
         """
         name, control = self._queue.name, self._queue.keys.control
@@ -220,9 +230,10 @@ class Storing:
         known = pages.run_of(text)
         if known is not None:
             if known.id == source_run.id:
-                raise CannotMove(
+                raise SameQueue(
                     f"queue {name!r} would move from a server to itself: the source is the server that"
-                    " DELAYQ['CONNECTION'] names. Name the other one."
+                    " DELAYQ['CONNECTION'] names. Name the other one; or, to move jobs from another PREFIX to that of these"
+                    " settings, give --from-prefix."
                 )
             how = (
                 "with delayq_import --from this server: run that to its end first, on the same target"
@@ -327,8 +338,8 @@ class Storing:
 
     def _looked_at(self, job: Moved) -> Moved:
         """Count a job that needs a key which is not here, and sign it anew if that is wanted."""
-        signed_with = _KEY.search(job.payload, 0, _KEY_WITHIN)
-        if signed_with is None:
+        key = key_id_of(job.payload)
+        if key is None:
             return job
         if self._is_signing:
             try:
@@ -339,7 +350,6 @@ class Storing:
             if new is not None:
                 self._tally.signed += 1
                 return job._replace(payload=new)
-        key = signed_with[1].decode(errors="replace")
         if key not in self._keyring.ids:
             self._tally.unknown[key] = self._tally.unknown.get(key, 0) + 1
         return job
@@ -356,12 +366,26 @@ class Moving:
         keyring: Keyring,
         *,
         is_signing: bool = False,
+        prefix: str | None = None,
     ) -> None:
+        """``prefix``: what goes before the queue's name on the source; None: what goes before it here.
+
+        With one, another project may have the queue as well: what is not signed with ``keyring`` stays.
+        """
         self._source = source
         self._target = target
         self._queue = queue
+        #: The queue as the source has it.
+        self.there = queue if prefix is None else replace(queue, prefix=prefix)
         self.tally = Tally()
-        self._taking = Taking(source, queue, self.tally, is_copy=False)
+        self._only = None if prefix is None else keyring
+        self._taking = Taking(
+            source,
+            self.there,
+            self.tally,
+            is_copy=False,
+            key_ids=keyring.ids if self._only else (),
+        )
         self._storing = Storing(
             target, queue, self.tally, keyring, is_signing=is_signing
         )
@@ -369,7 +393,7 @@ class Moving:
     @property
     def counts(self) -> Counts:
         """What the source holds now."""
-        return run(self._source, looking.counts(self._queue.keys))
+        return run(self._source, looking.counts(self.there.keys))
 
     def begin_on_source(self) -> None:
         """Begin the run, which is the first thing that `begin` does.
@@ -383,9 +407,9 @@ class Moving:
         """Begin the run, and have the target keep the pauses and limits of the source.
 
         Raises:
-            CannotMove: both are one server, or the target does not read the format.
+            CannotMove: both are one queue, or the target does not read the format.
         """
-        keys = self._queue.keys
+        keys = self.there.keys
         begun = self._taking.run or self._taking.begin(Kind.DIRECT)
         try:
             self._storing.begin(begun)
@@ -394,13 +418,13 @@ class Moving:
             if not begun.pages:
                 self.end()
             raise
-        settings = settings_of(self._source, self._queue)
+        settings = settings_of(self._source, self.there)
         keep_settings(self._target, self._queue, settings)
         self._move_schedules()
 
     def _move_schedules(self) -> None:
-        keys = self._queue.keys
-        there = schedules_of(self._source, self._queue)
+        keys = self.there.keys
+        there = schedules_of(self._source, self.there, self._only)
         for name in there.stored:
             taken = run(self._source, pages.take_schedule(keys, name))
             if taken is None:
@@ -430,7 +454,7 @@ class Moving:
         """End the run, so that jobs of the queue may be moved in another way."""
         assert self._taking.run is not None
         call = pages.end_page(
-            self._queue.keys, run=self._taking.run.id, page=0, is_moved=True
+            self.there.keys, run=self._taking.run.id, page=0, is_moved=True
         )
         run(self._source, call)
 
@@ -442,7 +466,7 @@ class Moving:
         begun_ms = monotonic_ms()
         self._storing.store(id, page, jobs)
         self._taking.learn(len(jobs), monotonic_ms() - begun_ms)
-        call = pages.end_page(self._queue.keys, run=id, page=page, is_moved=True)
+        call = pages.end_page(self.there.keys, run=id, page=page, is_moved=True)
         with finished_first():
             run(self._source, call)
 
@@ -456,8 +480,10 @@ class SchedulesThere(NamedTuple):
     changed: dict[str, MovedSchedule]
 
 
-def schedules_of(client: Redis, queue: QueueSettings) -> SchedulesThere:
-    """Read which schedules of a queue can move."""
+def schedules_of(
+    client: Redis, queue: QueueSettings, only: Keyring | None = None
+) -> SchedulesThere:
+    """Read which schedules of a queue can move; with ``only``, of those that are signed with one of its keys."""
     stored: dict[str, None] = {}
     changed: dict[str, MovedSchedule] = {}
     cursor, is_first = 0, True
@@ -465,6 +491,8 @@ def schedules_of(client: Redis, queue: QueueSettings) -> SchedulesThere:
         page = run(client, periods.page(queue.keys, cursor))
         cursor, is_first = page.cursor, False
         for field_name, value, _ in page.fields:
+            if only is not None and only.lacks_key_of(value):
+                continue
             kind, _, name = field_name.decode(errors="replace").partition(" ")
             if kind == "moving":
                 kind, _, name = name.partition(" ")
@@ -478,24 +506,34 @@ def schedules_of(client: Redis, queue: QueueSettings) -> SchedulesThere:
     return SchedulesThere(list(stored), changed)
 
 
-def queues_on(client: Redis) -> list[str]:
-    """Return the names of the queues that a server has, as far as their keys tell."""
+def queues_on(client: Redis, prefix: str = "", ours: str = "") -> list[str]:
+    """Return the names of the queues that a server has under a prefix, as far as their keys tell.
+
+    ``ours`` is the prefix of the settings. Queues under it, and under other prefixes that are noted there, are left out.
+    """
+    noted = {ours}
+    # The key may be another's, or not ours to read.
+    with suppress(ResponseError):
+        noted |= prefixes.noted_prefixes().do(client).keys()
+    # All names begin with an empty prefix, and prefixes may begin with one another.
+    longer = [other for other in noted if other != prefix and other.startswith(prefix)]
     names = set()
-    for prefix in ("delayq_counters:", "redisson_delay_queue_timeout:"):
-        for key in _scan(client, f"{prefix}*"):
-            name = key.decode(errors="replace").removeprefix(prefix)
+    for start in ("delayq_counters:", "redisson_delay_queue_timeout:"):
+        for key in _scan(client, f"{start}*"):
+            name = key.decode(errors="replace").removeprefix(start)
             if name.startswith("{") and name.endswith("}") and name.count("{") == 1:
                 name = name[1:-1]
-            names.add(name)
+            if name.startswith(prefix) and not any(map(name.startswith, longer)):
+                names.add(name.removeprefix(prefix))
     return sorted(names)
 
 
-def left_on(client: Redis, names: Iterable[str]) -> list[str]:
+def left_on(client: Redis, names: Iterable[str], prefix: str = "") -> list[str]:
     """Return those queues that hold something that can move, or that runs."""
     left = []
     for name in names:
         try:
-            keys = DeliveryKeys.of(name)
+            keys = DeliveryKeys.of(name, prefix)
             counts = run(client, looking.counts(keys))
             is_left = total_of(counts) + counts.running or _schedules_in(client, keys)
         except (ResponseError, DelayqError):

@@ -4,7 +4,7 @@ A page is taken out of the source and held there, stored on the target, and then
 calls may be repeated at any time. ``moving`` decides in which order they are made.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -126,11 +126,12 @@ def export_page(
     limit: int = MAX_BATCH,
     byte_budget: int = BYTE_BUDGET,
     frame_format: FrameFormat = FrameFormat.BC0LC0,
+    key_ids: Iterable[str] = (),
     now_us: int | None = None,
 ) -> Call[Exported]:
     """Take the next page of jobs, up to ``limit``, and hold them; read a page again that is there already.
 
-    Without a ``run`` it only reads. Reading the reply raises OtherRun if the queue has another run, or none.
+    With ``key_ids``, jobs that are signed with another key stay. Without a ``run`` it only reads. Reading the reply raises OtherRun if the queue has another run, or none.
     """
     name = keys.queue.name
 
@@ -163,6 +164,7 @@ def export_page(
             limit,
             byte_budget,
             frame_format.number,
+            "".join(key_ids),
         ),
         read,
     )

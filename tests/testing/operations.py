@@ -1055,6 +1055,7 @@ def _(world: World) -> Any:
         skip=world.random.choice((0, 0, 1)),
         limit=world.random.choice((2, 20)),
         frame_format=world.frame_format,
+        key_ids=world.random.choice(((), (), ("abcd", "efgh"))),
         now_us=world.now_us,
     )
 

@@ -5,7 +5,8 @@ import sys
 import time
 from argparse import ArgumentParser
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any, BinaryIO
 
 from django.core.management.base import CommandError
@@ -26,6 +27,7 @@ from django_delayq.repair import exports
 from django_delayq.repair.importing import Importing
 from django_delayq.repair.moving import (
     Moving,
+    SameQueue,
     Tally,
     check_home,
     home_of_keys,
@@ -45,6 +47,7 @@ examples:
   manage.py delayq_import --from embedded                   from the server that this project's DEBUG has used
   manage.py delayq_import --from redis://blue --queue mail  one queue
   manage.py delayq_import --from redis://blue --wait        until nothing is left there, what runs included
+  manage.py delayq_import --from-prefix=old-                on this server, what waits under an earlier PREFIX
   manage.py delayq_import jobs.jsonl                        what delayq_export has written; - is the standard input
 
 The target is the server of DELAYQ["CONNECTION"]. Ids, due times, attempts, errors, unique keys and priorities stay.
@@ -77,6 +80,13 @@ class Command(CommandWithExamples):
             dest="source",
             metavar="URL",
             help=gettext("the server to move from; 'embedded' is the embedded one."),
+        )
+        parser.add_argument(
+            "--from-prefix",
+            metavar="PREFIX",
+            help=gettext(
+                "the PREFIX of the queues to move, if it is not that of the settings; without --from they are on this server."
+            ),
         )
         parser.add_argument(
             "--queue",
@@ -117,7 +127,7 @@ class Command(CommandWithExamples):
             target = own_clients.make()
         try:
             with explained():
-                if options["source"] is None:
+                if options["file"] is not None:
                     is_done = self._import(target, options)
                 else:
                     is_done = self._move(target, options)
@@ -161,33 +171,58 @@ class Command(CommandWithExamples):
         settings, keyring = conf.get_settings(), conf.get_keyring()
         names = options["queue"] or sorted(settings.names)
         queues = settings.queues_of(*names)
-        source = _client_of(options["source"])
+        prefix = options["from_prefix"]
+        there_prefix = settings.prefix if prefix is None else prefix
+        is_here = options["source"] is None
+        source = own_clients.make() if is_here else _client_of(options["source"])
+        of_source = nullcontext if is_here else _told_of_source
         tallies: dict[str, Tally] = {}
         left: dict[str, Counts] = {}
         try:
-            with _told_of_source():
+            with of_source():
                 source.ping()
                 for whole in settings.sharded.values():
                     if any(queue.whole == whole.name for queue in queues):
-                        check_home(whole, home_of_keys(source, whole))
-                others = _not_among(queues, queues_on(source), settings, options)
+                        there = replace(whole, prefix=there_prefix)
+                        check_home(whole, home_of_keys(source, there))
+                found = queues_on(source, there_prefix, settings.prefix)
+                others = _not_among(queues, found, settings, options)
             for queue in queues:
                 moving = Moving(
-                    source, target, queue, keyring, is_signing=options["resign"]
+                    source,
+                    target,
+                    queue,
+                    keyring,
+                    is_signing=options["resign"],
+                    # Elsewhere, a queue that is shared with Java has its bare name; here it has it already.
+                    prefix=None if queue.is_shared and not is_here else prefix,
                 )
+                if is_here and moving.there.keys == queue.keys:
+                    continue
                 tallies[queue.name] = moving.tally
                 if options["dry_run"]:
                     moving.tally.moved = total_of(moving.counts)
                 else:
-                    with _told_of_source():
+                    with of_source():
                         moving.begin_on_source()
-                    self._move_queue(queue, moving, is_waiting=options["wait"])
+                    try:
+                        self._move_queue(queue, moving, is_waiting=options["wait"])
+                    except SameQueue:
+                        if prefix is None or not queue.is_shared:
+                            raise
+                        # No prefix goes before its name, and --from is this server.
+                        del tallies[queue.name]
+                        continue
                 left[queue.name] = moving.counts
-            with _told_of_source():
-                unknown = left_on(source, others)
+            with of_source():
+                unknown = left_on(source, others, there_prefix)
         finally:
             source.close()
         self._progress.end()
+        if is_here and not tallies:
+            raise CommandError(
+                f"--from-prefix {prefix!r} is the PREFIX of these settings, so nothing has to move. Give the one before."
+            )
         self._tell(tallies, left, options, "", unknown)
         if options["dry_run"]:
             return True
@@ -241,7 +276,7 @@ class Command(CommandWithExamples):
                 continue
             template = gettext(
                 "queue {queue}: {count} are left on the source, and {running} of them run. The others came meanwhile, or belong"
-                " to a batch or a job that has not ended there. Run this again, or with --wait."
+                " to a batch or a job that has not ended there, or to another project. Run this again, or with --wait."
             )
             self.stdout.write(
                 template.format(
@@ -284,14 +319,23 @@ def _not_among(
 
 
 def _check_options(options: dict[str, Any]) -> None:
-    if (options["source"] is None) is (options["file"] is None):
+    is_file = options["file"] is not None
+    if (options["source"] is not None) is is_file and options["from_prefix"] is None:
         raise CommandError(
             "Name what to import: a FILE of delayq_export (- is the standard input), or a server with --from; one of them."
         )
+    if is_file and options["from_prefix"] is not None:
+        raise CommandError(
+            "--from-prefix is for a server: the queues of a file have no prefix, and get that of these settings."
+        )
+    if not is_file and not conf.is_prefix(options["from_prefix"] or ""):
+        raise CommandError(
+            f"--from-prefix is {options['from_prefix']!r}: give {conf.PREFIX_WANTED}."
+        )
     for name in ("queue", "wait"):
-        if options[name] and options["source"] is None:
+        if options[name] and is_file:
             raise CommandError(f"--{name} needs --from; a file is imported whole.")
-    if options["copy"] and options["source"] is not None:
+    if options["copy"] and not is_file:
         raise CommandError("--copy needs a FILE; with --from, jobs are moved.")
 
 

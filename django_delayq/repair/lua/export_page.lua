@@ -14,12 +14,16 @@
 -- ARGV[6]  most elements to look at
 -- ARGV[7]  bytes of payloads, about
 -- ARGV[8]  frame format of the queue, 1 (dLc0) or 2 (Bc0Lc0)
--- Returns  how many elements it looked at; how many of them stay, as they belong to something that goes on here; then
+-- ARGV[9]  ids of keys, one after the other: jobs that are signed with another stay; empty: all jobs go
+-- Returns  how many elements it looked at; how many of them stay, as they belong to something that goes on here, or to
+--          another project; then
 --          seven for each job: letter of its place, token, score, header, payload, error, history; or 'none' and the id
 --          of the run that the queue has, if that is another
 
 local now_ms, run, page, source = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local skip, most, budget, format = tonumber(ARGV[5]), math.min(tonumber(ARGV[6]), 500), tonumber(ARGV[7]), ARGV[8]
+local ours = {}
+for id in ARGV[9]:gmatch('....') do ours[id] = true end
 
 local function reply_of(looked, stay, jobs)
   local reply = { looked, stay }
@@ -47,6 +51,12 @@ local function stays(tail)
   return fence ~= nil and fence ~= NOBODY
 end
 
+-- Another project has the same queue.
+local function is_theirs(payload)
+  local key = ARGV[9] ~= '' and key_of(payload)
+  return key and not ours[key]
+end
+
 local function add(place, token, score, header, payload, failure)
   byte_count = byte_count + #payload
   jobs[#jobs + 1] = { place = place, token = token, score = score, header = header, payload = payload, error = failure or '',
@@ -70,6 +80,7 @@ local function look_at_frame(member, score)
     add('m', foreign_token(), score, fresh_header(start, ''), member)
     return true
   end
+  if is_theirs(payload) then return false end
   local token, _, tail = located_token(payload, id)
   if token and (redis.call('HEXISTS', keys.headers, token) == 1 or stays(tail)) then return false end
   if token then
@@ -81,6 +92,7 @@ local function look_at_frame(member, score)
 end
 
 local function look_at_lying(payload)
+  if is_theirs(payload) then return false end
   local token, mac = token_of(payload)
   local start, where, id, tail, known = read_locator(token and redis.call('HGET', keys.locators, token))
   if not start or mac ~= known or id == UNSURE then
@@ -104,7 +116,7 @@ local LETTERS = { retries = 'r', returned = 'e', held = 'h', leases = 'h', dead 
 local names, slots = {}, {}
 local function look_at_token(token, score)
   local payload, failure = redis.call('HGET', keys.payloads, token), redis.call('HGET', keys.errors, token)
-  if not payload then return false end
+  if not payload or is_theirs(payload) then return false end
   local header = redis.call('HGET', keys.headers, token) or ''
   local attempts, kills, start, _, owner, tail, was_spared = read_header(header)
   local name = source == 'held' and read_held(failure)
