@@ -37,22 +37,20 @@ def noted_prefixes(where: str = PREFIXES) -> Command[dict[str, str]]:
 class Signed(NamedTuple):
     """Who signed the jobs of a sample."""
 
-    #: How many there are in all, and how many were looked at.
+    #: How many there are in all.
     total: int
-    looked: int
-    #: Of those, how many have a signature, by the id of its key.
+    #: How many of the sample have a signature, by the id of its key.
     by_key: dict[str, int]
 
 
 def signed(pages: Iterable[Page]) -> Signed:
     """Say who signed the jobs on these pages."""
-    total = looked = 0
+    total = 0
     by_key: dict[str, int] = {}
     for each in pages:
         total += each.total
-        looked += len(each.rows)
         for row in each.rows:
             key_id = key_id_of(row.payload)
             if key_id is not None:
                 by_key[key_id] = by_key.get(key_id, 0) + 1
-    return Signed(total, looked, by_key)
+    return Signed(total, by_key)

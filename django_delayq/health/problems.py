@@ -419,12 +419,11 @@ def _strangers(
                 yield ServerProblem(
                     Level.WARNING,
                     ngettext(
-                        "Of the first {looked:,} jobs that wait in queue {queue!r}, {number:,} is signed with the key {key!r},"
-                        " which this project does not have.",
-                        "Of the first {looked:,} jobs that wait in queue {queue!r}, {number:,} are signed with the key {key!r},"
-                        " which this project does not have.",
+                        "In queue {queue!r}, at least {number:,} job waits that is signed with the key {key!r}, which this"
+                        " project does not have.",
+                        "In queue {queue!r}, at least {number:,} jobs wait that are signed with the key {key!r}, which this"
+                        " project does not have.",
                         count,
-                        looked=found.looked,
                         queue=keys.queue.name,
                         key=key_id,
                     ),

@@ -478,8 +478,8 @@ def test_jobs_of_another_project_are_told_of(
 
     (told,) = [problem for problem in found if "signed with" in problem.message]
     assert told.message == (
-        f"Of the first 3 jobs that wait in queue {queue_name!r}, 2 are signed with the key {theirs!r}, which this project"
-        " does not have."
+        f"In queue {queue_name!r}, at least 2 jobs wait that are signed with the key {theirs!r}, which this project does not"
+        " have."
     )
     assert told.level is Level.WARNING
     assert "give one of the two a DELAYQ['PREFIX']" in told.hint

@@ -28,6 +28,7 @@ from django_delayq.clients.clients import own_clients
 from django_delayq.delivery import looking, prefixes
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.jobs.workers import quiet_worker, workers
+from django_delayq.management.commands import delayq_worker
 from django_delayq.waiting.watch import DestinationWatch
 from django_delayq.wire.keys import hash_tag
 from django_delayq.worker import registering
@@ -298,3 +299,29 @@ def test_without_a_prefix_a_worker_notes_nothing(
 
     assert client.hgetall(prefixes.PREFIXES) == before
     assert conf.keys_of(queue_name) == DeliveryKeys.of(queue_name)
+
+
+def test_first_lines_of_the_log_say_that_another_project_shares_a_queue(
+    configure: Any,
+    settings: Any,
+    queue_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: Any,
+) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "KEYS": [SECRETS["one"]]}
+    theirs = conf.get_keyring().ids[0]
+    schedule(tasks.note.using(queue=queue_name), 3_600, "theirs")
+    settings.DELAYQ = {**settings.DELAYQ, "KEYS": [SECRETS["two"]]}
+
+    def begin(*args: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(delayq_worker, "Supervisor", begin)
+    with pytest.raises(KeyboardInterrupt):
+        call_command("delayq_worker", "--queue", queue_name)
+
+    (line,) = [line for line in caplog.messages if "signed with" in line]
+    assert line.startswith(
+        f"In queue {queue_name!r}, at least 1 job waits that is signed with the key {theirs!r},"
+    )
+    assert "give one of the two a DELAYQ['PREFIX']" in line
