@@ -276,17 +276,22 @@ def test_prefix_lies_in_the_tag_of_a_cluster(
         assert keys.queue.destination == destination
     worker.stop()
     # It is noted under the key of the server, on whichever node that lies.
-    schedule(tasks.note.using(queue=f"{name}-shards"), 3_600, "left")
+    left_job = schedule(tasks.note.using(queue=f"{name}-shards"), 3_600, "left")
     settings.DELAYQ = {**settings.DELAYQ, "PREFIX": f"{queue_name}-two-"}
     (left,) = [problem for problem in server_problems() if problem.is_fatal]
     assert f"(PREFIX {prefix!r})" in left.message
+    call_command("delayq_import", f"--from-prefix={prefix}", verbosity=0)
+    assert left_job.refresh() is State.SCHEDULED
+    cluster.clear([f"{queue_name}-two-{each}" for each in queues])
+    for number in range(4):
+        cluster.clear([f"{queue_name}-two-{name}-shards:{number}"])
 
     settings.DELAYQ = {**settings.DELAYQ, "PREFIX": prefix}
     client = own_clients.of_thread()
     for key in conf.get_settings().registry:
         client.delete(key)
     client.hdel(prefixes.PREFIXES, prefix)
-    cluster.clear([f"{prefix}{each}" for each in queues])
+    cluster.clear([*shown, *(f"{prefix}{each}" for each in queues)])
 
 
 def test_without_a_prefix_a_worker_notes_nothing(
