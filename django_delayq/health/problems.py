@@ -428,9 +428,9 @@ def _strangers(
                         key=key_id,
                     ),
                     gettext(
-                        "If another project uses this server with the same queue names, give one of the two a DELAYQ['PREFIX']."
-                        " If a secret was changed, add the old one to DELAYQ['KEYS'] where that is set, else to"
-                        " SECRET_KEY_FALLBACKS."
+                        "If another project uses this server with the same queue names, give one of the two a DELAYQ['PREFIX'];"
+                        " a queue with REDISSON needs another name, because no prefix goes before it. If a secret was changed, add"
+                        " the old one to DELAYQ['KEYS'] where that is set, else to SECRET_KEY_FALLBACKS."
                     ),
                 )
 

@@ -483,6 +483,8 @@ def test_jobs_of_another_project_are_told_of(
     )
     assert told.level is Level.WARNING
     assert "give one of the two a DELAYQ['PREFIX']" in told.hint
+    # No prefix goes before the name of such a queue.
+    assert "a queue with REDISSON needs another name" in told.hint
     both = find_server_problems(client, [queue_name], key_ids=[ours, theirs])
     assert not [problem for problem in both if "signed with" in problem.message]
 

@@ -195,6 +195,9 @@ def test_members_of_a_batch_stay_and_are_told_of(
 
     assert said.status == 1
     assert "are left on the source" in said.out
+    assert (
+        "wait for a batch or a job that workers of the source have to end" in said.out
+    )
     assert len(fatal()) == 1
     use("")
     assert batch.left() == 1
@@ -324,7 +327,7 @@ def test_jobs_and_schedules_of_another_project_stay(
 
     said = call("delayq_import", "--from-prefix=", "--queue", queue)
 
-    assert "or to another project" in said.out
+    assert "Jobs of another project stay there" in said.out
     assert states(ids["one"]) == known
     assert get_schedule("one", queue=queue).args == [1]
     assert fatal() == []

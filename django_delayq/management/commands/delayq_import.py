@@ -275,8 +275,9 @@ class Command(CommandWithExamples):
             if counts is None or is_dry or not total_of(counts) + counts.running:
                 continue
             template = gettext(
-                "queue {queue}: {count} are left on the source, and {running} of them run. The others came meanwhile, or belong"
-                " to a batch or a job that has not ended there, or to another project. Run this again, or with --wait."
+                "queue {queue}: {count} are left on the source, and {running} of them run. Jobs of another project stay there. The"
+                " others came meanwhile, or wait for a batch or a job that workers of the source have to end. Run this again"
+                " once they have, or with --wait."
             )
             self.stdout.write(
                 template.format(
