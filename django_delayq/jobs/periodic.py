@@ -277,6 +277,11 @@ def periodic(
             raise InvalidTask(
                 f"@periodic stands above @delayed_task; got {show(task)}, a {type(task).__name__}"
             )
+        if task.options is not task.base:
+            raise InvalidTask(
+                f"@periodic got {task.name}.using(…), and workers know the schedules of the task itself only; put it above the"
+                " function, and give the options to @periodic"
+            )
         full_name = task.name if name is None else name
         schedule = schedule_of(
             task, when, full_name, args, kwargs, catch_up, overlap, options
@@ -314,6 +319,14 @@ def check_names(options: Mapping[str, Any]) -> None:
             f"unknown option {min(unknown)!r} of a schedule; known are {', '.join(known)}."
             + conf.suggestion(min(unknown), known)
         )
+
+
+def options_by_using(task: TaskDefinition) -> dict[str, Any]:
+    """Return the options of ``task.using(…)`` that are not those of the task itself."""
+    changed = (
+        (item.name, getattr(task.options, item.name)) for item in fields(TaskOptions)
+    )
+    return {name: value for name, value in changed if value != getattr(task.base, name)}
 
 
 def check_parts(

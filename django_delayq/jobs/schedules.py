@@ -1055,8 +1055,10 @@ def _storing(
     replace: bool,
     options: CallOptions,
 ) -> Steps[Schedule]:
-    definitions.check_names(options)
     found_task = get_task(name_of(task))
+    if isinstance(task, DelayedTask):
+        options = {**definitions.options_by_using(task), **options}  # type: ignore[typeddict-item]
+    definitions.check_names(options)
     if not isinstance(found_task, DelayedTask):
         raise InvalidTask(
             f"{found_task.name!r} is a task of Django's, which has no schedules: give a @delayed_task that enqueues it"

@@ -104,6 +104,15 @@ def test_decorators_in_the_wrong_order_are_told():
             """Do nothing."""
 
 
+def test_decorator_above_other_options_is_told(queue):
+    task = define(queue)
+
+    with pytest.raises(InvalidTask, match="give the options to @periodic"):
+        periodic(HOURLY, name="other")(task.using(priority=5))
+
+    assert [schedule.name for schedule in task.schedules] == [task.name]
+
+
 def test_schedules_of_one_task_need_names(queue):
     with pytest.raises(InvalidSchedule, match="give each @periodic a name="):
 
@@ -413,6 +422,18 @@ def test_stored_schedule_takes_the_name_of_a_task(queue):
     define(queue)
 
     assert store_schedule("x", "tests.periodic", HOURLY, queue=queue).is_stored
+
+
+def test_stored_schedule_has_the_options_of_using(queue):
+    task = define(queue).using(queue=queue, priority=5, expires=60)
+
+    stored = store_schedule("x", task, HOURLY, priority=6)
+
+    assert (stored.queue, stored.priority) == (queue, 6)
+    assert stored.options == {"expires": 60.0}
+    for option in ({"unique": True}, {"outbox": True}):
+        with pytest.raises(InvalidTask):
+            store_schedule("y", task.using(**option), HOURLY)
 
 
 def test_name_that_is_taken_is_refused_or_replaced(queue):
