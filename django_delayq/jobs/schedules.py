@@ -360,34 +360,31 @@ def moving(
     First that queue notes where the schedule goes, and cancels the job that waits; then this queue goes on from the last
     moment that has come there. So each moment has one job, whoever is killed in between.
     """
-    own = known.read(name)
-    here: tuple[Known, Found] | None = None
-    for other, found in _elsewhere(others, name, definition.task):
+    own, queue = known.read(name), known.queue.name
+    elsewhere = _elsewhere(others, name, definition.task)
+    for other, found in elsewhere:
         if found.definition.moved_to:
-            if (
-                found.definition.moved_to == known.queue.name
-                and found.definition.moved_ms
-            ):
-                here = other, found
             continue
         if not is_later(definition, found, other.now_ms):
             latest_ms: int = yield limiting.latest_code(other.queue.keys, other.now_ms)
             if latest_ms > definition.loaded_ms:
                 return Move.ELSEWHERE
-        yield from _sending(other, found, known.queue.name, definition.loaded_ms)
+        yield from _sending(other, found, queue, definition.loaded_ms)
         return Move.AGAIN
-    if own is not None and not is_later(definition, own, known.now_ms):
-        # The queue that it goes to does not have it yet.
-        since_ms = known.now_ms - own.definition.moved_ms
-        if own.definition.moved_to and since_ms < TAKE_OVER_MS:
-            return Move.ELSEWHERE
-    if here is None and own is not None and own.definition.moved_ms:
-        # It comes back, and has never arrived.
-        here = known, own
-    if here is None:
+    # It is on its way, or no queue has it. Of several notes, an earlier one is of a move that has ended.
+    notes = [*elsewhere, (known, own)] if own is not None else elsewhere
+    notes = [each for each in notes if each[1].definition.moved_ms]
+    if not notes:
         return Move.NEW
-    other, found = here
+    other, found = max(notes, key=lambda note: note[1].definition.moved_ms)
     before = found.definition
+    if before.moved_to != queue:
+        # The queue that it goes to does not have it yet.
+        since_ms = other.now_ms - before.moved_ms
+        if not is_later(definition, found, other.now_ms) and since_ms < TAKE_OVER_MS:
+            return Move.ELSEWHERE
+        yield from _redirecting(other, found, others, queue, definition.loaded_ms)
+        return Move.AGAIN
     may_not_overlap = other is not known and (before.drops or definition.drops)
     if may_not_overlap and (yield from _is_busy(found)):
         if before.moved_ms + TAKE_OVER_MS / 2 < other.now_ms:
@@ -400,7 +397,7 @@ def moving(
     )
     if definition.is_like(first):
         first = definition
-    queue, state = known.queue.name, found.entry.state
+    state = found.entry.state
     fired_ms = state.fired_by(known.now_ms)
     since_ms = max(known.now_ms, fired_ms)
     if before.catch_up == "all":
@@ -414,7 +411,7 @@ def moving(
         known, new, code=code, change=change, since_ms=since_ms
     )
     if is_done and other is not known:
-        yield from _sending(other, found, queue, before.loaded_ms, has_come=True)
+        yield from _arrived(other, found)
         logger.info(
             "schedule %s has moved from queue %s to %s", name, other.queue.name, queue
         )
@@ -454,7 +451,10 @@ def _elsewhere(
 def _sending(
     known: Known, found: Found, to: str, loaded_ms: int, *, has_come: bool = False
 ) -> Steps[int]:
-    """Note on a queue that a schedule has moved from it; if its next moment has not come, the job of that is cancelled."""
+    """Note on a queue that a schedule has moved from it; if its next moment has not come, the job of that is cancelled.
+
+    ``has_come``: the other queue has it, with what somebody has changed.
+    """
     moved = msgspec.structs.replace(
         found.definition,
         moved_to=to,
@@ -466,10 +466,50 @@ def _sending(
         found.name,
         version=known.version,
         code=definitions.sealed(known.queue.name, "code", found.name, moved),
+        change="" if has_come else KEPT,
         print=found.entry.state.print or found.print,
         next_ms=None,
     )
     return version
+
+
+def _arrived(known: Known, found: Found) -> Steps[None]:
+    """Note on a queue that the schedule which it has sent has arrived. A later note stays."""
+    note = found.definition
+    while found.definition == note:
+        version = yield from _sending(
+            known, found, note.moved_to, note.loaded_ms, has_come=True
+        )
+        if version:
+            return
+        # Another schedule of the queue has changed.
+        known = yield from loading(known.queue)
+        again = known.read(found.name)
+        if again is None:
+            return
+        found = again
+
+
+def _redirecting(
+    known: Known, found: Found, others: Sequence[Known], to: str, loaded_ms: int
+) -> Steps[None]:
+    """Have a schedule that has left a queue, and has not arrived, go to another queue instead.
+
+    A worker that was stopped on the way may still want to have it arrive: the version of the queue before is raised, so it
+    has to look again, and finds the new note.
+    """
+    name, before = found.name, found.definition.moved_to
+    if not (yield from _sending(known, found, to, loaded_ms)):
+        return
+    target = next((each for each in others if each.queue.name == before), None)
+    while target is not None and target.find(name) is None:
+        state = target.entries.get(name, Entry()).state
+        version: int = yield periods.arrange(
+            target.queue.keys, name, version=target.version, print=state.print
+        )
+        if version:
+            return
+        target = yield from loading(target.queue)
 
 
 #: A job in one of these states may run.

@@ -547,6 +547,23 @@ def jobs_of_moments(*queues):
     return found
 
 
+class Before:
+    """`periods.arrange`; before one of its calls, something happens."""
+
+    def __init__(self, step, happen):
+        self._step, self._happen = step, happen
+        self._arrange, self._calls = periods.arrange, itertools.count()
+
+    def __call__(self, *args, **options):
+        if next(self._calls) == self._step:
+            self._happen()
+        return self._arrange(*args, **options)
+
+
+def die():
+    raise RedisConnectionError("killed")
+
+
 @pytest.mark.parametrize("catch_up", ["one", "none", "all"])
 def test_schedule_that_moves_to_another_queue_has_one_job_a_moment(
     client, monkeypatch, queue_name, other, catch_up
@@ -599,15 +616,8 @@ def test_moments_that_were_missed_before_a_schedule_moved_have_their_jobs(
     Clock(client, queue_name).turn()
     moment = miss(client, queue_name, 6)
     deploy(monkeypatch, other, HOURLY, args=["new"], catch_up="all")
-    arrange, calls = periods.arrange, itertools.count()
-
-    def die(*args, **options):
-        if next(calls) == step:
-            raise RedisConnectionError("killed")
-        return arrange(*args, **options)
-
     with monkeypatch.context() as patch:
-        patch.setattr(periods, "arrange", die)
+        patch.setattr(periods, "arrange", Before(step, die))
         with pytest.raises(RedisConnectionError):
             Clock(client, other).turn()
     Clock(client, other).turn()
@@ -617,6 +627,99 @@ def test_moments_that_were_missed_before_a_schedule_moved_have_their_jobs(
     assert come == list(range(moment + HOUR, come[-1] + 1, HOUR))
     assert set(moments.values()) == {other}
     assert all(job.args == ["new"] for job in find_jobs(queue=other))
+
+
+def test_schedule_that_has_not_arrived_moves_to_the_queue_of_later_code(
+    client, configure, monkeypatch, queue_name
+):
+    """The worker that moves it is killed between its two steps; then a deploy names a third queue."""
+    configure(second={}, third={})
+    second, third = f"{queue_name}-second", f"{queue_name}-third"
+    make(queue_name, HOURLY, args=["old"], catch_up="all")
+    Clock(client, queue_name).turn()
+    moment = miss(client, queue_name, 6)
+    deploy(monkeypatch, second, HOURLY, catch_up="all")
+    with monkeypatch.context() as patch:
+        patch.setattr(periods, "arrange", Before(1, die))
+        with pytest.raises(RedisConnectionError):
+            Clock(client, second).turn()
+    deploy(monkeypatch, third, HOURLY, catch_up="all")
+    Clock(client, third).turn()
+
+    moments = jobs_of_moments(queue_name, second, third)
+    come = [each for each in sorted(moments) if each <= epoch_ms()]
+    assert come == list(range(moment + HOUR, come[-1] + 1, HOUR))
+    assert set(moments.values()) == {third}
+
+
+def test_stopped_worker_brings_no_schedule_that_has_come_back_meanwhile(
+    client, monkeypatch, queue_name, other
+):
+    """A worker is stopped between its two steps, and goes on when the code before holds again."""
+    make(queue_name, HOURLY)
+    Clock(client, queue_name).turn()
+    deploy(monkeypatch, other, HOURLY)
+    code, arrange = dict(registry._tasks), periods.arrange
+
+    def stop():
+        with monkeypatch.context() as patch:
+            patch.setattr(periods, "arrange", arrange)
+            deploy(patch, queue_name, HOURLY)
+            Clock(client, queue_name).turn()
+        registry._tasks.clear()
+        registry._tasks.update(code)
+
+    monkeypatch.setattr(periods, "arrange", Before(1, stop))
+    Clock(client, other).turn()
+
+    assert len(jobs_of_moments(queue_name, other)) == 1
+    assert sum(each.is_enrolled for each in get_schedules()) == 1
+
+
+def test_schedule_that_comes_back_goes_by_the_queue_that_had_it_last(
+    client, configure, monkeypatch, queue_name
+):
+    """A worker was killed before it could note on the first queue that the schedule had arrived on the second."""
+    # Notes are read in the order of the settings.
+    configure(third={}, second={}, first={})
+    first, second, third = (f"{queue_name}-{n}" for n in ("first", "second", "third"))
+    make(first, HOURLY)
+    Clock(client, first).turn()
+    deploy(monkeypatch, second, HOURLY)
+    with monkeypatch.context() as patch:
+        patch.setattr(periods, "arrange", Before(2, die))
+        with pytest.raises(RedisConnectionError):
+            Clock(client, second).turn()
+    deploy(monkeypatch, third, HOURLY)
+    Clock(client, third).turn()
+    get_schedule("beat", third).pause()
+
+    deploy(monkeypatch, second, HOURLY)
+    Clock(client, second).turn()
+
+    assert get_schedule("beat", second).is_paused
+
+
+def test_arrival_is_noted_though_another_schedule_changes_meanwhile(
+    client, monkeypatch, queue_name, other
+):
+    make(queue_name, HOURLY)
+    Clock(client, queue_name).turn()
+    get_schedule("beat", queue_name).pause()
+    deploy(monkeypatch, other, HOURLY)
+
+    def change():
+        client.hincrby(keys_of(queue_name).schedules, "version", 1)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(periods, "arrange", Before(2, change))
+        Clock(client, other).turn()
+    registry._tasks.clear()
+    assert get_schedule("beat", other).delete()
+    deploy(monkeypatch, queue_name, HOURLY)
+    Clock(client, queue_name).turn()
+
+    assert not get_schedule("beat", queue_name).is_paused
 
 
 def test_what_somebody_has_changed_and_run_early_moves_with_a_schedule(
