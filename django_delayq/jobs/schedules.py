@@ -410,12 +410,25 @@ def moving(
     is_done = yield from arranging(
         known, new, code=code, change=change, since_ms=since_ms
     )
+    if is_done and before.catch_up == "all":
+        yield from _moving_on(known.queue, name)
     if is_done and other is not known:
         yield from _arrived(other, found)
         logger.info(
             "schedule %s has moved from queue %s to %s", name, other.queue.name, queue
         )
     return Move.AGAIN
+
+
+def _moving_on(queue: QueueSettings, name: str) -> Steps[None]:
+    """Give the moments that a schedule has missed on its way their jobs.
+
+    Else its next moment has come long ago, and each worker with other code takes it over from the one before.
+    """
+    known = yield from loading(queue)
+    found = known.find(name)
+    if found is not None:
+        yield from arranging(known, found)
 
 
 def loading_others(queue: QueueSettings) -> Steps[list[Known]]:

@@ -629,6 +629,32 @@ def test_moments_that_were_missed_before_a_schedule_moved_have_their_jobs(
     assert all(job.args == ["new"] for job in find_jobs(queue=other))
 
 
+def test_schedule_with_missed_moments_is_not_taken_back_at_once(
+    client, monkeypatch, queue_name, other
+):
+    """After an outage, old and new workers start side by side."""
+    make(queue_name, HOURLY, catch_up="all")
+    old = Process(client, queue_name)
+    miss(client, queue_name, 6)
+    code, arrange, calls = dict(registry._tasks), periods.arrange, itertools.count()
+
+    def take_back(keys, *args, **options):
+        if keys == keys_of(queue_name) and next(calls) == 1:
+            with monkeypatch.context() as patch:
+                patch.setattr(periods, "arrange", arrange)
+                patch.setattr(registry, "_tasks", code)
+                old.turn()
+        return arrange(keys, *args, **options)
+
+    deploy(monkeypatch, other, HOURLY, catch_up="all")
+    monkeypatch.setattr(periods, "arrange", take_back)
+    Process(client, other)
+
+    assert next(calls) > 1
+    assert [each.queue for each in get_schedules()] == [other]
+    assert set(jobs_of_moments(queue_name, other).values()) == {other}
+
+
 def test_schedule_that_has_not_arrived_moves_to_the_queue_of_later_code(
     client, configure, monkeypatch, queue_name
 ):
