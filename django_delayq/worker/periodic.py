@@ -191,6 +191,18 @@ class Periods:
                 error,
             )
 
+    def _tell_of_limit(self, name: str, limit: str) -> None:
+        """Log once that a schedule was stored before its task got a limit: a job has one, and gets that of its task."""
+        text = f"{name}: limit {limit}"
+        if text not in self._told:
+            self._told.add(text)
+            logger.warning(
+                "queue %s: schedule %s was stored with overlap=False, and its task has the limit %s now, which counts instead",
+                self._settings.name,
+                name,
+                limit,
+            )
+
     def _enroll(self, known: Known) -> bool:
         """Write what our code defines and the server does not know; return whether something may have changed."""
         assert self._code is not None
@@ -313,9 +325,11 @@ class Periods:
             code = self._code.get(found.name)
             return code is not None and code.is_like(found.definition)
         try:
-            get_task(found.definition.task)
+            task = get_task(found.definition.task)
         except TaskNotFound:
             return False
+        if found.definition.drops and task.options.limit is not None:
+            self._tell_of_limit(found.name, task.options.limit.name)
         return True
 
     def _take_in(self, known: Known) -> None:

@@ -13,6 +13,15 @@ Most features have nothing to do with each other: use them together.
 This page has the pairs that cannot be together, and those that may surprise you.
 Look for your feature; each pair stands under both of its features.
 What you do not find here does what you expect, and the tests run it.
+
+A call that is **refused** raises.
+Nothing is refused once it is stored, if code or settings change later or `delayq_import` brings it:
+
+* On a queue that gets `REDISSON`, jobs keep their batch and what follows them.
+  If Java takes such a job, nothing follows, and its batch does not end.
+  Their priority may count for nothing.
+* If the task of a stored schedule gets a limit, that counts instead of `overlap=False`, and the worker's log says so.
+* If it becomes `unique`, the jobs of the schedule hold no key.
 """
 #: By heading and the page that tells more: the features there, and how they are shown.
 GROUPS: dict[tuple[str, str], dict[str, str]] = {

@@ -14,6 +14,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from django_delayq import (
     InvalidSchedule,
+    Limit,
     ScheduleNotFound,
     cron,
     current_job,
@@ -1511,6 +1512,27 @@ def test_next_job_is_dropped_while_one_runs_if_they_may_not_overlap(
     assert records.count("run") == 1
     records.let_go()
     wait_until(lambda: records.count("run") >= 2, description="it goes on")
+
+
+def test_limit_that_a_task_gets_after_its_schedule_was_stored_is_told_of_once(
+    client, configure, seen, queue_name
+):
+    task = make(queue_name, every(timedelta(hours=1)))
+    when = every(timedelta(hours=1))
+    store_schedule("alone", task, when, queue=queue_name, overlap=False)
+    store_schedule("others", task, when, queue=queue_name)
+    task.options = task.options.changed(limit=Limit("late", concurrency=2))
+
+    clock = Clock(client, queue_name)
+    clock.turn()
+    clock.turn()
+
+    said = [line for line in seen.messages if "which counts instead" in line]
+    assert said == [
+        f"queue {queue_name}: schedule alone was stored with overlap=False, and its task has the limit late now, which counts"
+        " instead"
+    ]
+    assert get_schedule("alone", queue_name).next_moment is not None
 
 
 def test_every_missed_moment_runs_and_none_beside_another_if_all_are_caught_up_with(
