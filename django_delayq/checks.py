@@ -187,7 +187,7 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckM
                 )
             )
         elif registry.get_handler(task.options.queue) is not task:
-            found += _check_codec(task, settings.queues[task.options.queue])
+            found += _check_shared(task, settings.queues[task.options.queue])
         else:
             found += _check_payloads(task, settings.queues[task.options.queue])
     return [*found, *_check_schedules(), *check_databases(settings)]
@@ -295,7 +295,7 @@ def _check_payloads(
     ]
 
 
-def _check_codec(
+def _check_shared(
     task: TaskDefinition, queue: conf.QueueSettings
 ) -> Sequence[checks.CheckMessage]:
     if not queue.is_shared:
@@ -313,6 +313,15 @@ def _check_codec(
             checks.Error(
                 f"Task {task.name!r} goes to queue {queue.name!r}, whose codec cannot carry a job: {error}.",
                 hint=f"Set DELAYQ['QUEUES'][{queue.name!r}]['CODEC'] to 'StringCodec', or use another queue.",
+                id="django_delayq.E008",
+            )
+        ]
+    if task.options.priority:
+        return [
+            checks.Error(
+                f"Task {task.name!r} goes to queue {queue.name!r} with priority={task.options.priority}, and Redisson's transfer"
+                " knows no priorities.",
+                hint="Use a queue without REDISSON, or priority=0.",
                 id="django_delayq.E008",
             )
         ]

@@ -226,6 +226,24 @@ def test_task_on_a_queue_that_is_not_there_is_told() -> None:
     ]
 
 
+def test_task_with_a_priority_on_a_queue_shared_with_java_is_told() -> None:
+    @delayed_task(name="tests.checks.urgent", queue="java", priority=5)
+    def urgent() -> None: ...
+
+    @delayed_task(name="tests.checks.plain", queue="java")
+    def plain() -> None: ...
+
+    java = {"REDISSON": "3.27.2", "CODEC": "StringCodec"}
+
+    assert found(DELAYQ={"CONNECTION": URL, "QUEUES": {"java": java}}) == [
+        (
+            "django_delayq.E008",
+            "Task 'tests.checks.urgent' goes to queue 'java' with priority=5, and Redisson's transfer knows no priorities.",
+            "Use a queue without REDISSON, or priority=0.",
+        )
+    ]
+
+
 def test_schedule_of_a_queue_that_is_not_there_is_told_once() -> None:
     @periodic(cron("0 9 * * *"))
     @delayed_task(name="tests.checks.daily", queue="emials")
