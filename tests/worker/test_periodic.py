@@ -333,6 +333,12 @@ def come(queue_name):
     return [round(at.timestamp() * 1000) for at, _ in jobs], [args for _, args in jobs]
 
 
+def assert_one_after_the_other(jobs):
+    """Make sure that jobs start in the order of their moments, and no two at once."""
+    starts = [job.start_time for job in sorted(jobs, key=lambda job: job.moment)]
+    assert starts == sorted(set(starts))
+
+
 def deploy(monkeypatch, queue_name, when, **options):
     registry._tasks.clear()
     later(monkeypatch)
@@ -628,6 +634,7 @@ def test_moments_that_were_missed_before_a_schedule_moved_have_their_jobs(
     assert come == list(range(moment + HOUR, come[-1] + 1, HOUR))
     assert set(moments.values()) == {other}
     assert all(job.args == ["new"] for job in find_jobs(queue=other))
+    assert_one_after_the_other(find_jobs(queue=other))
 
 
 def test_schedule_with_missed_moments_is_not_taken_back_at_once(
@@ -1562,6 +1569,20 @@ def test_every_missed_moment_runs_and_none_beside_another_if_all_are_caught_up_w
         assert (begin["step"], end["step"]) == ("begin", "end")
         assert begin["moment"] == end["moment"]
     assert moments[::2] == list(range(moments[0], moments[-1] + 1, 1000))
+
+
+@pytest.mark.parametrize("hours", [6, 250])
+def test_missed_moments_start_one_after_the_other(client, configure, queue_name, hours):
+    """Those of one start time would be held in the order of their tokens."""
+    make(queue_name, HOURLY, catch_up="all", overlap=False)
+    Clock(client, queue_name).turn()
+    miss(client, queue_name, hours)
+
+    Clock(client, queue_name).turn()
+
+    jobs = list(find_jobs(queue=queue_name))
+    assert len(jobs) >= hours
+    assert_one_after_the_other(jobs)
 
 
 def test_slot_whose_lease_was_deleted_stops_no_schedule_without_overlap(

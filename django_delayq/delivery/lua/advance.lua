@@ -17,6 +17,9 @@
 --          and did not store the last job, as that moment has had one; how many missed moments were caught up with in a
 --          row; then, if an ACL closes the channel to us, the server's error
 
+-- So many are caught up with in a row. The same as in jobs/schedules.py.
+local MOST_BEHIND = 1000
+
 local now_us, format, listed, name = read_clock(ARGV[1]), ARGV[2], ARGV[3] == '1', ARGV[4]
 local now_ms = math.floor(now_us / 1000)
 
@@ -28,9 +31,17 @@ end
 local early = read_early(state)
 local is_early = ARGV[7] ~= '' and early[tonumber(ARGV[7])] or false
 local places, starts, tokens = {}, {}, {}
+-- Missed moments would all start now, and a limit would hold their jobs in the order of their tokens. So each starts 1 ms
+-- after the one before, in the second before now.
+local behind, start_ms = math.min(number_in(state.behind) or 0, MOST_BEHIND), math.ceil(now_us / 1000)
+local late_ms = (behind > 0 or #ARGV > 13) and start_ms - MOST_BEHIND + behind or start_ms - 1
 for i = 10, #ARGV - (is_early and 7 or 3), 4 do
-  local n = #places + 1
-  places[n], starts[n], tokens[n] = i, start_time(ARGV[i + 1], now_us), ARGV[i]
+  local n, start = #places + 1, start_time(ARGV[i + 1], now_us)
+  if start <= start_ms then
+    late_ms = math.min(late_ms + 1, start)
+    start = late_ms
+  end
+  places[n], starts[n], tokens[n] = i, start, ARGV[i]
 end
 local head = redis.call('ZRANGE', keys.timeout_set, 0, 0, 'WITHSCORES')[2]
 head = head and tonumber(head) or math.huge

@@ -42,6 +42,8 @@ local fired = math.max(fired_by(state, now_ms), fired_by(before, now_ms))
 if has_come then fired = math.max(fired, moment) end
 if next_ms and next_ms <= fired then return 0 end
 local start = next_ms and start_time(ARGV[place + 1], now_us)
+-- A moment that a schedule from another queue has missed: those after it start in the second before now.
+if start and ARGV[12] ~= '' and start <= math.ceil(now_us / 1000) then start = next_ms end
 local head = redis.call('ZRANGE', keys.timeout_set, 0, 0, 'WITHSCORES')[2]
 redis.call('LLEN', keys.delay_queue)
 check_hashes(keys.locators, keys.unique, keys.counters, keys.payloads, keys.errors)
