@@ -1,6 +1,6 @@
 """Which prefixes are used on a server, and who signed the jobs that wait under one: several projects may share it."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from django_delayq.calls.command import Command
@@ -41,6 +41,10 @@ class Signed(NamedTuple):
     total: int
     #: How many of the sample have a signature, by the id of its key.
     by_key: dict[str, int]
+
+    def of_others(self, key_ids: Collection[str]) -> int:
+        """Return how many of the sample are signed with none of these keys."""
+        return sum(n for key_id, n in self.by_key.items() if key_id not in key_ids)
 
 
 def signed(pages: Iterable[Page]) -> Signed:

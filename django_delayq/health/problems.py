@@ -467,7 +467,7 @@ def _left_behind(
             if keys.queue.destination not in here
         ]
         left = [
-            (keys.queue, found.total)
+            (keys.queue, found.total - found.of_others(key_ids))
             for keys, found in _signed(client, places, ALIVE, LARGE_SAMPLE)
             if not found.by_key.keys().isdisjoint(key_ids)
         ]
