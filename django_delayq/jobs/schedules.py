@@ -380,7 +380,8 @@ def moving(
     before = found.definition
     if before.moved_to != queue:
         # The queue that it goes to does not have it yet.
-        since_ms = other.now_ms - before.moved_ms
+        # A note from a time to come was written while the server's clock was ahead.
+        since_ms = abs(other.now_ms - before.moved_ms)
         if not is_later(definition, found, other.now_ms) and since_ms < TAKE_OVER_MS:
             return Move.ELSEWHERE
         yield from _redirecting(other, found, others, queue, definition.loaded_ms)

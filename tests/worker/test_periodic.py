@@ -686,6 +686,35 @@ def test_schedule_that_has_not_arrived_moves_to_the_queue_of_later_code(
     assert set(moments.values()) == {third}
 
 
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_schedule_that_never_arrives_comes_back_after_a_minute_by_any_clock(
+    client, monkeypatch, queue_name, other, hours
+):
+    """The worker that moves it is killed between its two steps, perhaps while the server's clock is ahead."""
+    make(queue_name, HOURLY)
+    old = Clock(client, queue_name)
+    old.turn()
+    with monkeypatch.context() as patch:
+        code = dict(registry._tasks)
+        deploy(patch, other, HOURLY)
+        patch.setattr(periods, "arrange", Before(1, die))
+        with pytest.raises(RedisConnectionError):
+            Clock(client, other).turn()
+        registry._tasks.clear()
+        registry._tasks.update(code)
+    old.turn()
+    assert jobs_of_moments(queue_name, other) == {}
+    note = perform(client, loading(old.periods._settings)).read("beat").definition
+    moved = msgspec.structs.replace(note, moved_ms=epoch_ms() + hours * HOUR)
+    text = definitions.sealed(queue_name, "code", "beat", moved)
+    client.hset(keys_of(queue_name).schedules, "code beat", text)
+    client.hincrby(keys_of(queue_name).schedules, "version", 1)
+
+    old.turn()
+
+    assert set(jobs_of_moments(queue_name, other).values()) == {queue_name}
+
+
 def test_stopped_worker_brings_no_schedule_that_has_come_back_meanwhile(
     client, monkeypatch, queue_name, other
 ):
