@@ -33,7 +33,7 @@ from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.looking import Inspected
 from django_delayq.delivery.progress import read_progress
 from django_delayq.delivery.searching import Found
-from django_delayq.delivery.states import Change, State
+from django_delayq.delivery.states import GRAVES, Change, State
 from django_delayq.delivery.storing import NewJob
 from django_delayq.exceptions import (
     DecodeError,
@@ -874,7 +874,10 @@ class Job(Generic[R_co]):
             return False
         body = envelopes.read_result(kept[0])
         self._kept = body
-        self.state = body["state"]
+        if self.state is State.MISSING:
+            # A dead letter that the server does not know any more was discarded.
+            is_discarded = body["state"] in GRAVES
+            self.state = State.FAILED if is_discarded else State(body["state"])
         if len(kept) == 3:
             self._read(kept[1])
             self.history = envelopes.read_history(kept[2])

@@ -92,6 +92,25 @@ def test_record_of_a_job_that_its_task_cancels_has_its_call(
     assert kept.history[0]["kind"] == "cancelled"
 
 
+def test_job_that_was_discarded_has_failed_and_is_not_dead(
+    work, queue_name, client
+) -> None:
+    """Its failure is kept for those who wait, and says that the job is a dead letter."""
+    seen.clear()
+    task = fail_once.using(queue=queue_name, keep_result=60, max_attempts=1)
+    job = schedule(task, 0, "x")
+    work()
+    wait_until(lambda: job.refresh() is State.DEAD, description="it is dead")
+    assert job.discard()
+
+    assert get_job(job.id).state is State.FAILED
+    forget_end(client, job)
+
+    kept = get_job(job.id)
+    assert kept.state is State.FAILED
+    assert kept.history[0]["error"] == "ValueError: x"
+
+
 def test_result_of_the_version_before_is_read(work, queue_name, client) -> None:
     job = schedule(tasks.add.using(queue=queue_name, keep_result=60), 600, 1, 2)
     keys = get_settings().queue(queue_name).keys
