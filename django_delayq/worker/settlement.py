@@ -5,6 +5,7 @@ The threads that run jobs add them. The claim loop tells the server, in batches,
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,8 +81,6 @@ class Settlement:
         self.limited: set[str] = set()
         # Attempts whose end is still to be told, after all that follows them was sent.
         self._forwarded: dict[Attempt, following.Bound] = {}
-        # What queues remember of jobs that were sent to them, and may forget now that the jobs before them have ended.
-        self._unneeded: dict[str, list[str]] = defaultdict(list)
         # When the last of the sent attempts ended.
         self._last_ended_ms = 0.0
 
@@ -142,9 +141,6 @@ class Settlement:
         if repeated:
             batches += self._batches(repeated, is_repeat=True)
         self._unsure = repeated + fresh
-        if self._unneeded and batches:
-            # Before the others, whose replies are read: one that stays unread keeps the line from its rest.
-            self._forget_sent()
         self._told = [(batch, self._line.ask(batch.call)) for batch in batches]
 
     def learn(self) -> tuple[list[Attempt], Exception | None]:
@@ -184,7 +180,7 @@ class Settlement:
         if job_scheduled.receivers:
             self._tell_followers(settled)
         if self._forwarded:
-            self._note_unneeded(settled)
+            self._forget_sent(settled)
         return settled, failure
 
     def _batches(self, attempts: Sequence[Attempt], *, is_repeat: bool) -> list[_Batch]:
@@ -242,21 +238,26 @@ class Settlement:
                 for queue, jobs in bound.sent:
                     telling.tell_stored(queue, jobs)
 
-    def _note_unneeded(self, settled: Sequence[Attempt]) -> None:
+    def _forget_sent(self, settled: Sequence[Attempt]) -> None:
+        """Have other queues forget what they were sent, now that the jobs before have ended: a replay may send it again."""
+        unneeded: dict[str, list[str]] = defaultdict(list)
         for attempt in settled:
             bound = self._forwarded.pop(attempt, None)
             # If its lease was lost, it may run again and send them again.
             if bound is not None and not attempt.is_lost:
                 for queue, jobs in bound.sent:
-                    self._unneeded[queue] += [job.token for job in jobs]
-
-    def _forget_sent(self) -> None:
-        # Nobody waits for the replies: what a queue does not forget now, it forgets after a week.
-        unneeded, self._unneeded = self._unneeded, defaultdict(list)
-        for queue, tokens in unneeded.items():
-            for start in range(0, len(tokens), MAX_BATCH):
-                part = tokens[start : start + MAX_BATCH]
-                self._line.ask(storing.forget_sent(keys_of(queue), part))
+                    unneeded[queue] += [job.token for job in jobs]
+        asked = [
+            self._line.ask(
+                storing.forget_sent(keys_of(queue), tokens[start : start + MAX_BATCH])
+            )
+            for queue, tokens in unneeded.items()
+            for start in range(0, len(tokens), MAX_BATCH)
+        ]
+        for under_way in asked:
+            # What a queue does not forget now, it forgets after a week.
+            with suppress(ResponseError, *LOST):
+                under_way.finish()
 
     def _take_refused(self, *, force: bool) -> list[Attempt]:
         now_ms = monotonic_ms()

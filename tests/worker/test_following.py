@@ -359,6 +359,24 @@ def test_what_follows_a_dead_letter_in_another_queue_runs(
     ran(records, None, "dead")
 
 
+def test_what_follows_a_replayed_job_in_another_queue_runs_again(
+    work, configure, records, queue_name
+) -> None:
+    """Whichever worker runs the replay: the one before has had the other queue forget what it was sent."""
+    configure(other={})
+    other = f"{queue_name}-other"
+    task = tasks.fail.using(queue=queue_name, max_attempts=1)
+    (job,) = schedule_many([task.prepare(0).on_dead(note(other, "dead"))])
+    for queue in (queue_name, other):
+        finish(work([queue], is_burst=True))
+
+    assert job.run_now()
+    for queue in (queue_name, other):
+        finish(work([queue], is_burst=True))
+
+    assert texts(records) == [None, "dead", None, "dead"]
+
+
 @pytest.mark.parametrize(
     "codec", ["Kryo5Codec", "TypedJsonJacksonCodec", "StringCodec"]
 )

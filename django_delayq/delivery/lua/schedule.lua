@@ -24,12 +24,17 @@
 local now_us, format, listed, is_repeat = read_clock(ARGV[1]), ARGV[2], ARGV[3] == '1', ARGV[4] ~= '0'
 local now_ms = math.floor(now_us / 1000)
 
+-- What follows a job of another queue is sent again by a replay of that, even a moment after its own end: until the job
+-- before it has ended, it is known by `sent`.
+local is_following = keys.sent and ARGV[4] == '1'
+
 local head = redis.call('ZRANGE', keys.timeout_set, 0, 0, 'WITHSCORES')[2]
 head = head and tonumber(head) or math.huge
 redis.call('LLEN', keys.delay_queue)
 check_hashes(keys.locators)
 local is_ranked = has_ranks()
 if keys.batches then check_hashes(keys.batches) end
+if is_following then check_sets(keys.ended) end
 
 -- One look through the destination queue serves all keys that are held: each look may read a megabyte.
 local lying, is_all
@@ -71,7 +76,8 @@ for i = 5, #ARGV - 3, 4 do
     if locator then
       known, start = true, read_locator(locator) or start
     else
-      beyond = redis.call('HEXISTS', keys.headers, token) == 1 and 'unknown' or how_ended(keys.ended, now_ms, token)
+      beyond = redis.call('HEXISTS', keys.headers, token) == 1 and 'unknown'
+      if not is_following then beyond = beyond or how_ended(keys.ended, now_ms, token) end
       beyond = beyond or sent
       if beyond then known, start, holder = true, 0, '=' .. beyond end
     end
@@ -118,6 +124,9 @@ if keys.held then
   end
 end
 
+if is_following then
+  for _, i in ipairs(fresh) do redis.call('ZREM', keys.ended, ARGV[i]) end
+end
 local is_stored, first = pcall(store_new, fresh, starts, format, listed, now_ms, is_ranked)
 if not is_stored then
   if #unnoted > 0 then forget_sent(unnoted) end
