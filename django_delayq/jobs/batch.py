@@ -294,7 +294,8 @@ class Batch(Generic[R]):
 
     def _withdrawing(self, error: QueueFull) -> Steps[None]:
         """Take the callback away again if a full queue has taken no job: a batch that is given up leaves nothing there."""
-        self._has_jobs = self._has_jobs or bool(error.scheduled or error.unknown)
+        # One that another job of its unique key has kept out is scheduled, and none of the batch.
+        self._has_jobs |= any(job.created for job in error.scheduled + error.unknown)
         if self._has_jobs:
             return
         try:

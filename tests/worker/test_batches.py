@@ -180,6 +180,29 @@ def test_batch_that_a_full_queue_refuses_leaves_nothing_there(
     assert texts(records) == [0, "last 0"]
 
 
+def test_job_that_another_keeps_out_of_a_full_queue_leaves_nothing_of_its_batch(
+    work, configure, records, queue_name, client
+) -> None:
+    """The reply to it is the other job, so it is scheduled; but no job of the batch is stored."""
+    configure({"MAX_JOBS": 2})
+    keys = get_settings().queue(queue_name).keys
+    task = once.using(queue=queue_name)
+    waiting = [schedule(task, 600, 1), schedule(task, 600, 2)]
+    batch = Batch(note(queue_name, "last"))
+    with pytest.raises(QueueFull) as full:
+        batch.schedule([task.prepare(0, 1), note(queue_name, 0)])
+    (merged,) = full.value.scheduled
+    assert merged.id == waiting[0].id
+
+    assert not client.exists(keys.held, keys.batches)
+
+    for job in waiting:
+        assert job.cancel()
+    batch.schedule(full.value.unsent)
+    finish(work(is_burst=True))
+    assert texts(records) == [0, "last"]
+
+
 def test_callback_of_a_refused_begin_is_the_callers_again(
     monkeypatch, work, configure, records, queue_name
 ) -> None:
