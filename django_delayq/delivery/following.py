@@ -26,6 +26,9 @@ class Following(NamedTuple):
             "redisson_channel": keys.redisson_channel,
             "ranked": keys.ranked,
             "control": keys.control,
+            # Whether who holds a unique key of theirs is too late for it.
+            "retries": keys.retries,
+            "returned": keys.returned,
         }
 
     def args(self) -> list[Argument]:

@@ -147,7 +147,8 @@ def schedule(
     if max_jobs is not None:
         args.append(max_jobs)
         named = _counted(keys)
-    elif any(_may_expire(job.tail) for job in jobs):
+    elif any(job.tail for job in jobs):
+        # One with a unique key, perhaps.
         named = _waiting(keys)
     if is_forwarded:
         named["sent"] = keys.sent
@@ -280,10 +281,6 @@ def _counted(keys: DeliveryKeys) -> dict[str, str]:
 def _waiting(keys: DeliveryKeys) -> dict[str, str]:
     """Return the keys by which a script learns when a job is due that holds a unique key."""
     return {"returned": keys.returned, "retries": keys.retries, "leases": keys.leases}
-
-
-def _may_expire(tail: str | bytes) -> bool:
-    return isinstance(tail, bytes) and tail[:1] == b"x" and bool(tail[1] & _HAS_TIMES)
 
 
 def _read_when_sent(reply: list[Any]) -> list[int | None]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from django_delayq import get_job, schedule
+from django_delayq import Snooze, delayed_task, get_job, schedule
 from django_delayq.conf import get_settings
 from django_delayq.delivery.states import State
 from tests.polling import wait_until
@@ -112,3 +112,44 @@ def test_job_that_is_too_late_and_the_one_that_took_its_key(
     )
     assert [line["text"] for line in records.all("run")] == ["new"]
     assert not client.exists(get_settings().queue(queue_name).keys.unique)
+
+
+@delayed_task
+def sleep_first(key: str) -> None:
+    raise Snooze(600)
+
+
+@every_server
+@pytest.mark.parametrize("mode", ["keep", "replace"])
+def test_call_without_expires_makes_a_job_beside_a_holder_that_will_be_too_late(
+    work, client, queue_name, mode
+):
+    """It snoozes for longer than it may wait, so it will not run again."""
+    task = of_one_key(sleep_first, queue_name)
+    first = schedule(task.using(expires=60), 0, "k")
+    work()
+    keys = get_settings().queue(queue_name).keys
+    wait_until(lambda: client.zcard(keys.returned) == 1, description="it snoozes")
+
+    second = schedule(task.using(on_duplicate=mode), 600, "k")
+
+    assert second.created
+    assert second.id != first.id
+
+
+@every_server
+def test_follower_is_stored_beside_a_holder_that_will_be_too_late(
+    work, client, queue_name
+):
+    task = of_one_key(sleep_first, queue_name)
+    schedule(task.using(expires=60), 0, "k")
+    work()
+    keys = get_settings().queue(queue_name).keys
+    wait_until(lambda: client.zcard(keys.returned) == 1, description="it snoozes")
+
+    follower = task.prepare(600, "k")
+    schedule(tasks.note.using(queue=queue_name).prepare(0, "a").then(follower))
+
+    wait_until(
+        lambda: follower.refresh() is State.SCHEDULED, description="it is stored"
+    )

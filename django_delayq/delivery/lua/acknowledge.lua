@@ -5,7 +5,7 @@
 --          paces?limits, retries?limits, returned?limits, ranked?limits, control?limits, channel?limits,
 --          batches?limits, timeout_set?follow, delay_queue?follow, locators?follow, redisson_channel?follow, results...
 -- Where    slots to batches: only if the queue, or one of its jobs, has a limit, or one is in a batch; timeout_set to redisson_channel: only if
---          jobs follow these, and then also ranked and control; results: one for each
+--          jobs follow these, and then also ranked, control, retries and returned; results: one for each
 --          job that keeps its result, in their order
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  what became of them: succeeded, expired or taken; missing, if they have run before

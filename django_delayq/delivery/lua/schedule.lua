@@ -4,7 +4,7 @@
 -- Keys     timeout_set, delay_queue, redisson_channel, destination, locators, headers, unique, ended, counters,
 --          ranked, control, returned?, retries?, held?, leases?, sent?, batches?
 -- Where    held: only if the number of jobs in the queue is limited; returned, retries, leases: then, and if one of these jobs
---          may be too late to begin; sent: only if these follow a job of another queue, or are rows of a database;
+--          has a tail; sent: only if these follow a job of another queue, or are rows of a database;
 --          batches: only if one of these is in a batch
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  frame format, 1 (dLc0) or 2 (Bc0Lc0)
