@@ -16,7 +16,7 @@ VERSION := import sys; print(sys.version_info[:2])
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: help demo test test-all test-servers test-java versions interop pictures fuzz chaos lint bench
+.PHONY: help demo test test-all test-servers test-java versions interop pictures fuzz chaos pairs lint bench
 # Two of them would install into one venv at once.
 .NOTPARALLEL:
 
@@ -63,6 +63,10 @@ fuzz: $(FOR_TEST) ## 1,000,000 spoilt payloads for each binary codec
 
 chaos: $(FOR_TEST) ## Faults on servers and workers under load; ARGS='kill-server --times 10'
 	$(BIN)/python -m tests.chaos $(ARGS)
+
+# An hour of seeds on two processors; a run of all tests plays 50 of each kind.
+pairs: $(FOR_TEST) ## All features of jobs in one model, in memory and on a server, for an hour; ARGS='-k 4711' for one seed
+	DELAYQ_TEST_PAIRS=$${DELAYQ_TEST_PAIRS:-900} $(BIN)/python -m pytest --all $(PARALLEL) tests/pairs/test_model.py $(ARGS)
 
 lint: $(FOR_LINT) ## ruff, mypy, codespell
 	$(BIN)/ruff check .

@@ -138,12 +138,21 @@ FEATURES = {each.name: each for each in _ALL}
 Pair = frozenset[str]
 
 
+#: No call has both: a worker makes each job of a schedule, alone, for its moment.
+_APART = (
+    {"catch_up one", "catch_up none", "catch_up all", "overlap=False"},
+    {"delay", "then", "on_dead", "batch"},
+)
+
+
 def pairs() -> list[Pair]:
     """Return each two features that one job, call or schedule can have."""
+    left, right = _APART
     return [
         frozenset({a.name, b.name})
         for a, b in combinations(_ALL, 2)
         if not (a.choice and a.choice == b.choice)
+        and not ({a.name, b.name} & left and {a.name, b.name} & right)
     ]
 
 
