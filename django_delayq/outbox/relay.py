@@ -236,7 +236,13 @@ class Relay:
             if ahead:
                 # The server's clock was ahead. Else these rows would stay until that time.
                 keys = get_settings().queue(name).keys
-                storing.count_rows_from(keys, ahead, now_ms=now_ms).do(client)
+                count = storing.count_rows_from(keys, ahead, now_ms=now_ms)
+                try:
+                    count.do(client)
+                except RedisError as error:
+                    # A full server refuses it, and rows of other queues are not to wait for that.
+                    _check_is_its_own(error)
+                    problems[_problem(name, error)] += len(ahead)
         sent = self._send(client, unsent, problems) if unsent else set[int]()
         if sent and keep_ms:
             rest_ms = min(rest_ms, keep_ms)

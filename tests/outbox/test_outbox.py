@@ -31,9 +31,11 @@ from django_delayq import (
     schedule,
     schedule_many,
 )
+from django_delayq.calls.command import Command
 from django_delayq.calls.errors import mark_of_node
 from django_delayq.clients.clients import own_clients
 from django_delayq.clock import boottime_ms
+from django_delayq.delivery import storing
 from django_delayq.delivery.storing import ROW_REPEAT_MS
 from django_delayq.jobs import commit as commit_module
 from django_delayq.jobs import outbox, sharding
@@ -593,6 +595,30 @@ def test_row_that_the_server_got_while_its_clock_was_ahead_goes_in_time(
     assert score <= counted < ahead
     hand.client.zadd(hand.keys.sent, {job.token: counted - 301_000})
     assert sweep(alias) == Swept(seen=1, deleted=1)
+
+
+def test_row_whose_time_cannot_be_corrected_holds_up_no_other(
+    settings: Any,
+    queue: str,
+    hand: Hand,
+    alias: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Commands that need memory are refused while the server is full."""
+    settings.DELAYQ = {**settings.DELAYQ, "OUTBOX_KEEP": 300}
+    job = schedule(on(queue, alias), LATER)
+    (score,) = hand.client.zmscore(hand.keys.sent, [job.token])
+    hand.client.zadd(hand.keys.sent, {job.token: score + 10 * 86_400_000})
+    other = commit_unsent(queue, alias)
+
+    def refused(keys: Any, tokens: Any, *, now_ms: int) -> Command[int]:
+        return Command(("ZADD", keys.sent, "XX", "no number", "x"))
+
+    monkeypatch.setattr(storing, "count_rows_from", refused)
+    swept = sweep(alias)
+
+    assert (swept.seen, swept.sent, swept.problems.total()) == (2, 1, 1)
+    assert set(hand.tokens()) == {job.token, other.token}
 
 
 def test_row_whose_job_the_server_has_is_not_sent_again(
