@@ -6,7 +6,6 @@ warns of what grows. Every step is one bounded call; the claim loop decides when
 
 import math
 from collections.abc import Iterator
-from contextlib import suppress
 from datetime import timedelta
 from shlex import quote
 
@@ -139,9 +138,12 @@ class Upkeep:
         """Do what has to be done before the first claim."""
         if self._settings.prefix:
             call = prefixes.note_prefix(self._settings.prefix, get_keyring().ids[0])
-            # Its node may be away while that of the queue is not.
-            with suppress(RedisError):
+            try:
                 call.do(self._client)
+            except RedisError as error:
+                # Its node may be away while that of the queue is not, and an ACL may forbid it.
+                if not is_queues_own(error):
+                    raise
         if all_limits() or self._has_schedules():
             self._check_in()
             self._tell_of_code()

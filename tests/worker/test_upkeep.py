@@ -4,6 +4,7 @@ import os
 import ssl
 
 import pytest
+import redis
 
 from django_delayq import DelayedQueue, schedule
 from django_delayq.calls.running import run
@@ -14,6 +15,7 @@ from django_delayq.delivery.settling import Rejected
 from django_delayq.delivery.states import State
 from django_delayq.delivery.storing import NewJob, new_token
 from django_delayq.wire.frame import FrameFormat, pack
+from django_delayq.worker import upkeep
 from django_delayq.worker.upkeep import ROUND_MS, Upkeep
 from tests.polling import wait_until
 from tests.signed import signed
@@ -104,6 +106,20 @@ def test_an_error_of_whatever_kind_ends_a_round_and_not_all_rounds(
 
     assert looks_after.next_ms == ROUND_MS
     assert one_round(looks_after) == 1
+
+
+def test_prefix_is_noted_before_the_first_claim_though_the_server_is_away_at_first(
+    queue, settings, tmp_path, monkeypatch
+):
+    queue()
+    settings.DELAYQ = {**settings.DELAYQ, "PREFIX": "zqx-"}
+    # Without limits and schedules, nothing else is to be done before the first claim.
+    monkeypatch.setattr(upkeep, "all_limits", dict)
+    away = redis.Redis(unix_socket_path=str(tmp_path / "nobody"))
+
+    # The worker tries again: else nobody would notice a later change of PREFIX.
+    with pytest.raises(redis.ConnectionError):
+        Upkeep(away, get_settings().queue("default"), b"owner--1").begin()
 
 
 def test_a_queue_whose_held_jobs_cannot_be_looked_at_is_claimed_from_in_time(
