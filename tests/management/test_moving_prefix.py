@@ -203,6 +203,26 @@ def test_members_of_a_batch_stay_and_are_told_of(
     assert batch.left() == 1
 
 
+def test_what_waits_under_the_new_prefix_moves_back_while_a_batch_is_open(
+    queue: str, use: Use, call: Call
+) -> None:
+    """Workers that are to end the batch do not start before."""
+    old = use("old", note=True)
+    batch = Batch(samples.add.using(queue=queue).prepare(0, 1))
+    batch.schedule([samples.add.using(queue=queue).prepare(3_600, 1)])
+    use("")
+    newer = add(queue, 5)
+    assert call("delayq_import", f"--from-prefix={old}").status == 1
+    use("old")
+    assert len(fatal()) == 1
+
+    assert call("delayq_import", "--from-prefix=").status == 0
+
+    assert fatal() == []
+    assert newer.refresh() is State.SCHEDULED
+    assert batch.left() == 1
+
+
 def test_shards_move_with_the_prefix(queue: str, use: Use, call: Call) -> None:
     use("old", note=True, QUEUES={"default": {}, queue: {"SHARDS": 3}})
     jobs = [add(queue, n) for n in range(20)]
