@@ -158,8 +158,6 @@ class Book:
         self.lost: set[str] = set()
         self.has_lost_key = False
         self.stepped = 0
-        self.is_draining = False
-        self._now: Attempt | None = None
         stage.chance = random.Random(seed + 1)
         stage.on_end = self.on_end
         stage.on_claim = self.on_claim
@@ -171,7 +169,7 @@ class Book:
         self.story.append(f"{self.stage.server_ms() / 1000 % 100_000:.3f} {text}")
 
     def fail(self, text: str) -> None:
-        self.say(f"BROKEN {text}")
+        self.say(f"broken: {text}")
         raise Broken(f"seed {self.seed}: {text}")
 
     @property

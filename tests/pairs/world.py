@@ -223,7 +223,7 @@ class World(Book):
             feature
             for option, feature in (
                 ("CONCURRENCY", "limit of a queue"),
-                ("RATE", "rate of a queue"),
+                ("RATE", "limit of a queue"),
                 ("MAX_JOBS", "MAX_JOBS"),
                 ("REDISSON", "REDISSON"),
             )
@@ -617,7 +617,8 @@ class World(Book):
             self.limits_set[key] = most
         self.say(f"limit {limit.name} {self.limits_set.get(key)}")
 
-    def kill(self, *, deploys: bool = False) -> None:
+    def kill(self) -> None:
+        """Kill the worker with all that it runs, and start another."""
         killed = self.stage.kill()
         for attempt in killed:
             life = self.lives[attempt.id]
@@ -625,8 +626,6 @@ class World(Book):
             life.was_killed = True
             life.earliest_ms = 0
         self.say(f"kill {[each.id for each in killed]}")
-        if deploys:
-            self.stage.deploy()
 
     def deploy(self) -> None:
         """Change the definitions of some tasks, and go on as new processes."""
@@ -721,7 +720,6 @@ class World(Book):
 
     def drain(self) -> None:
         """Let everything run, and see that nothing is left."""
-        self.is_draining = True
         self.say("drain")
         if self.has_lost_key:
             self.lose_key()
