@@ -428,7 +428,7 @@ class Book:
         if most is not None and len(beside) >= most and "slots" not in self.lost:
             self.fail(f"{life} runs beside {beside}, CONCURRENCY {most}")
 
-    def on_end(self, attempt: Attempt, verdict: Verdict) -> None:
+    def on_end(self, attempt: Attempt, verdict: Verdict, begin_ms: float) -> None:
         life = self.lives.get(attempt.id)
         if life is None:
             if verdict is not Verdict.HOLD and verdict is not Verdict.GIVE_BACK:
@@ -460,14 +460,14 @@ class Book:
             life.state = "waiting"
             wait_ms = {"fail": 7, "snooze": 11, "retry": 13}
             last = life.call.acts[min(life.call.runs - 1, len(life.call.acts) - 1)]
-            life.earliest_ms = self.now_ms + wait_ms.get(last, 0) * 1000 - SLACK_MS
+            life.earliest_ms = begin_ms + wait_ms.get(last, 0) * 1000 - SLACK_MS
             life.call.features.add("retry" if verdict is Verdict.RETRY else "snooze")
             return
         if verdict is Verdict.QUARANTINE:
             self.fail(f"{life} went to quarantine: {attempt.error!r}")
         if verdict is Verdict.EXPIRE and life.state == "running":
             self.fail(f"{life} has expired while it ran")
-        self.end(life, verdict.value)
+        self.end(life, verdict.value, begin_ms)
         keeps = attempt.options is not None and attempt.options.keep_result
         if verdict is Verdict.SUCCEED and keeps and not life.schedule:
             found = get_job(life.id).wait(timeout=1)
@@ -477,7 +477,7 @@ class Book:
             if found != life.call.n and not is_second:
                 self.fail(f"{life} returned {life.call.n}, and its result is {found}")
 
-    def end(self, life: Life, how: str) -> None:
+    def end(self, life: Life, how: str, begin_ms: float = 0) -> None:
         if life.is_over:
             self.fail(f"{life} ends as {how}, and had ended")
         life.state = how
@@ -491,7 +491,7 @@ class Book:
             # After a replay they come once more, unless they are still there.
             if each.state == "unsent" or (each.is_over and each.state not in GIVEN_UP):
                 each.state, each.call.runs = "waiting", 0
-                each.earliest_ms = self.now_ms + each.call.delay_ms - SLACK_MS
+                each.earliest_ms = begin_ms + each.call.delay_ms - SLACK_MS
                 self.lives[each.id] = each
                 self.say(f"{each.id} follows {life.id} {each.call}")
         if life.is_once and life.started and how == "succeeded":

@@ -76,8 +76,8 @@ class Stage(FrozenQueue):
         self.running: list[Running] = []
         #: For how long the function that was called last goes on, us.
         self.lasts_us = 0
-        #: What is called before an attempt ends, and with each that has ended as the server knows it.
-        self.on_end: Callable[[Attempt, Verdict], None] = lambda attempt, verdict: None
+        #: What is called with each attempt that has ended as the server knows it, and when that began, epoch ms.
+        self.on_end: Callable[[Attempt, Verdict, float], None] = lambda *told: None
         #: What is called with what a claim has ended.
         self.on_claim: Callable[[str, Any], None] = lambda queue, reply: None
         #: What is called around a claim; what the first returns is given to the second.
@@ -113,6 +113,7 @@ class Stage(FrozenQueue):
 
     def _end(self, attempt: Attempt, has_slots: bool) -> None:
         """Tell the server of an end, as a worker does whose replies are lost now and then."""
+        begin_ms = self.server_ms()
         settlement = Settlement(_Lossy(self))
         if has_slots:
             settlement.limited.add(attempt.queue.name)
@@ -128,7 +129,7 @@ class Stage(FrozenQueue):
         if not attempt.is_lost:
             final = attempt.final or attempt.verdict
             assert final is not None
-            self.on_end(attempt, final)
+            self.on_end(attempt, final, begin_ms)
 
     def _run_due(self) -> list[Any]:
         if self._now_us >= self._renew_us:

@@ -499,15 +499,12 @@ class World(Book):
                     self.say(f"cancel {life.id}")
                     self.end(life, "cancelled")
             case 1:
-                delay = rng.choice((0, 15, 90))
+                delay, begin_ms = rng.choice((0, 15, 90)), self.now_ms
                 if job.reschedule(delay):
                     self.say(f"reschedule {life.id} {delay}")
                     life.is_moved = life.has_lost_key = True
                     life.earliest_ms = (
-                        self.now_ms + delay * 1000 - 1000 if life.call.acts else 0
-                    )
-                    life.earliest_ms = min(
-                        life.earliest_ms, self.now_ms + delay * 1000 - SLACK_MS
+                        begin_ms + delay * 1000 - SLACK_MS if life.call.acts else 0
                     )
             case 2:
                 if job.run_now():
