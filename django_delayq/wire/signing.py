@@ -29,7 +29,7 @@ TOKEN_BEFORE = 80
 JOB_START = b"{" + TOKEN_MARK
 #: Characters of a signature before the MAC: the format, and the id of the key.
 MAC_AT = 5
-#: The id of the key that a payload of ours is signed with, where no codec hides it, and the bytes within which it begins.
+#: The id of the key that a payload of ours is signed with, where no codec hides it, and the bytes within which it ends.
 _KEY_ID = re.compile(rb'"mac":".(....)')
 _KEY_ID_WITHIN = 160
 #: Bytes before the body of what `Keyring.seal` returns: the id of the key, and the MAC in hex.
@@ -43,6 +43,9 @@ def looks_like_job(payload: bytes) -> bool:
 
 def key_id_of(payload: bytes) -> str | None:
     """Return the id of the key that a payload says it is signed with; None: no signature is seen."""
+    if not looks_like_job(payload):
+        # A foreign payload may have a MAC address.
+        return None
     found = _KEY_ID.search(payload, 0, _KEY_ID_WITHIN)
     return None if found is None else found[1].decode(errors="replace")
 

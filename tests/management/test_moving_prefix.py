@@ -358,6 +358,20 @@ def test_jobs_and_schedules_of_another_project_stay(
     assert [each.name for each in get_schedules(queue)] == ["two"]
 
 
+def test_foreign_element_with_a_mac_address_is_of_no_other_project(
+    queue: str, use: Use, client: "redis.Redis[bytes]", call: Call
+) -> None:
+    element = b'{"device":"a","mac":"aa:bb:cc:dd:ee:ff"}'
+    client.rpush(conf.keys_of(queue).queue.destination, element)
+    assert not [each for each in server_problems() if "signed with" in each.message]
+    use("new")
+
+    said = call("delayq_import", "--from-prefix=", "--queue", queue)
+
+    assert f"queue {queue}: 1 moved" in said.lines
+    assert (said.status, said.err) == (0, "")
+
+
 def test_jobs_of_another_project_are_none_that_were_left(
     queue: str, use: Use, settings: Any
 ) -> None:

@@ -51,9 +51,9 @@ local function stays(tail)
   return fence ~= nil and fence ~= NOBODY
 end
 
--- Another project has the same queue.
+-- Another project has the same queue. A foreign payload may have a MAC address, which is no key.
 local function is_theirs(payload)
-  local key = ARGV[9] ~= '' and key_of(payload)
+  local key = ARGV[9] ~= '' and token_of(payload) and key_of(payload)
   return key and not ours[key]
 end
 
