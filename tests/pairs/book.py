@@ -33,7 +33,7 @@ from tests.pairs.features import FEATURES
 from tests.pairs.stage import Stage
 
 #: Clocks are read one after the other, on a busy machine; all waits are longer by far.
-SLACK_MS = 500
+SLACK_MS = 2_000
 #: What no log may say.
 SECRET = "cannot-be-shown"
 #: The states of jobs that are given up, and may be replayed or discarded.

@@ -311,7 +311,7 @@ SURPRISING: dict[Pair, str] = {
         "priority; retry": "A retry keeps its priority.",
         "unique, keep; retry": "A job holds its key through all its attempts: a call between two of them makes no other job.",
         "unique until start; retry": "The key is free from the first attempt on, so a retry may run beside a newer job.",
-        "unique, replace; retry": "A replaced job begins anew: it has all its attempts before it again.",
+        "unique, replace; retry": "A replaced job has all its attempts before it again.",
         "unique, replace; once": "New arguments are a run of their own: they run once, even if those before them have run.",
         "unique, keep; expires": "A job that is too late loses its key: the next call makes a new job.",
         "unique, replace; limit of a task": "A replaced job gets the limit of the new call. One that a limit holds is looked at again, and held again if that is full.",

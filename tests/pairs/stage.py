@@ -33,6 +33,7 @@ from django_delayq.worker.attempt import Attempt, Verdict
 from django_delayq.worker.queue_state import QueueState
 from django_delayq.worker.settlement import Settlement, renew
 from tests.faults.clock import ServerClock
+from tests.polling import wait_until
 from tests.servers import Server
 
 #: How often leases are renewed, schedules and limits declared, and one step of the upkeep done.
@@ -200,12 +201,13 @@ class LiveStage(Stage):
         new = self._clock.path.with_suffix(".new")
         new.write_text(f"{self._offset_us / 1_000_000:+f}")
         new.replace(self._clock.path)
-        # The server reads the file when it asks for the time, and may go by the one before once more.
-        while (
-            self.live.is_running
-            and abs(self.server_ms() * 1000 - self._due_us()) > 50_000
-        ):
-            continue
+        if self.live.is_running:
+            # The server reads the file when it asks for the time, and may go by the one before once more.
+            self.server_ms()
+            wait_until(
+                lambda: abs(self.server_ms() * 1000 - self._due_us()) < 50_000,
+                description="the server goes by the new clock",
+            )
 
     def _due_us(self) -> int:
         """What the server's clock is to say now."""
