@@ -740,6 +740,10 @@ class World(Book):
             if life.is_over:
                 continue
             state = get_job_state(life.id)
+            if life.schedule and life.is_moved and state in ("cancelled", "missing"):
+                # It had begun before its moment, and waited again when its schedule was changed, or deleted.
+                life.state = "cancelled"
+                continue
             if life.was_killed and state == "dead":
                 # A claim has buried it, which had lost its worker too often.
                 life.state = state
