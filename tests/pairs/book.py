@@ -351,7 +351,9 @@ class Book:
             life.call.features.add("pause")
         if now_ms < moment_ms - SLACK_MS and not life.is_moved and not self.stepped:
             self.fail(f"{name} ran {moment_ms - now_ms} ms before {job.moment}")
-        if not self.schedules[name]["overlap"]:
+        # A limit that the task has got since takes the place of the schedule's own.
+        has_limit = bool(self.tasks[call.task].get("limit"))
+        if not (self.schedules[name]["overlap"] or has_limit or "slots" in self.lost):
             for other in self.lives.values():
                 if (
                     other.schedule == name
