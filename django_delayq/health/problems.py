@@ -456,7 +456,7 @@ def _left_behind(
                 f"ACL SETUSER {user} ~{prefixes.PREFIXES}",
             )
     except ResponseError:
-        # It holds somebody else's data.
+        # Another program uses this key for something that is not a hash, so there are no notes to read.
         pass
     here = {keys.queue.destination for keys in queues}
     ours = (other for other, key_id in noted.items() if key_id in key_ids)

@@ -370,7 +370,7 @@ class Moving:
     ) -> None:
         """``prefix``: what goes before the queue's name on the source; None: what goes before it here.
 
-        With one, another project may have the queue as well: what is not signed with ``keyring`` stays.
+        With a prefix given, another project may use the queue too, so only jobs that are signed with ``keyring`` move.
         """
         self._source = source
         self._target = target

@@ -1,4 +1,4 @@
-"""A changed PREFIX: what waits under the old one is told of, and delayq_import moves it to the new one."""
+"""Tests of a changed PREFIX: the worker says which jobs wait under the old one, and delayq_import moves them."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -343,7 +343,7 @@ def test_jobs_and_schedules_of_another_project_stay(
     use("", KEYS=["the secret of project one"])
     use("one")
     (found,) = fatal()
-    # The retry, what is scheduled, the job of the schedule, and what is due; none of the other project.
+    # One retry, the scheduled and due jobs, and the job of the schedule. Jobs of the other project do not count.
     assert found.message.startswith(f"6 jobs wait in {queue} on the server")
 
     said = call("delayq_import", "--from-prefix=", "--queue", queue)

@@ -1,6 +1,7 @@
 """What is known of each job of the model, and what must hold of it: kept, and checked, while jobs run.
 
-A `Book` is told of each call, each start and each end. It knows nothing of scripts: it asks as a user would.
+The model tells its `Book` about each call, each start and each end. The book uses only what users can: `get_job`,
+`find_jobs`, `ended_jobs`.
 """
 
 import random

@@ -278,7 +278,7 @@ DOCUMENTED: dict[Pair, str] = {
         "expires; snooze": "`expires` counts from the first start time: a job that snoozes for longer than that does not run any"
         " more.",
         "expires; retry": "`expires` counts from the first start time: a retry that comes later than that does not run.",
-        "expires; pause": "A pause does not stop `expires`: what is too late once the queue is resumed does not run.",
+        "expires; pause": "Time goes on for `expires` during a pause: a job that is too late when the queue is resumed does not run.",
         "expires; limit of a queue": "A limit does not stop `expires`: a job that waits for room for too long does not run.",
         "expires; spread": "`expires` counts from the start time with its random wait, so it may be shorter than `spread`.",
         "expires; on_dead": 'What follows by `on_dead` is scheduled only if the task has `on_expiry="dead"`, and'
@@ -317,7 +317,7 @@ SURPRISING: dict[Pair, str] = {
         "unique, replace; limit of a task": "A replaced job gets the limit of the new call. One that a limit holds is looked at again, and held again if that is full.",
         "MAX_JOBS; unique, keep": "A call whose key another job holds needs no room, and returns that job.",
         "MAX_JOBS; catch_up one": "Jobs of a schedule enter a full queue.",
-        "MAX_JOBS; outbox": "A full queue takes jobs of the outbox: what is committed is promised.",
+        "MAX_JOBS; outbox": "A full queue still takes jobs from the outbox, because their transactions have been committed.",
         "pause; catch_up one": "On a paused queue, a schedule misses moments, and `catch_up` decides about them. A paused task"
         " does not stop its schedules: their jobs are held, and all of them run when it is resumed.",
         "limit of a task; retry": "A job that waits for its retry takes no slot, and another may go before it.",

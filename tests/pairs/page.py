@@ -1,4 +1,4 @@
-"""docs/pairs.md, made from `features.py`: ``python -m tests.pairs.page`` writes it anew; a test compares them."""
+"""Writes docs/pairs.md from `features.py`: ``python -m tests.pairs.page``. A test fails if the page is out of date."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,5 +1,6 @@
-"""Other workers of a frozen queue, and time without any."""
+"""Other workers of a frozen queue, time without any, and a decorator that says which pair of features a test shows."""
 
+from collections.abc import Callable
 from datetime import timedelta
 
 from django_delayq.calls.running import run
@@ -8,6 +9,9 @@ from django_delayq.delivery import claiming, settling
 from django_delayq.delivery.claiming import Mode
 from django_delayq.testing.frozen import FrozenQueue
 from django_delayq.worker.queue_state import QueueState
+from tests.pairs.features import Pair
+
+Test = Callable[..., None]
 
 
 def hold_up(
@@ -49,3 +53,16 @@ def _state_of(q: FrozenQueue, queue: str) -> QueueState:
 def pass_by(q: FrozenQueue, **units: float) -> None:
     """Let time pass while no worker runs."""
     q._move_to(q._now_us + timedelta(**units) / timedelta(microseconds=1))
+
+
+def showing(tests: dict[Pair, Test]) -> Callable[[str, str], Callable[[Test], Test]]:
+    """Return a decorator that notes which pair of features a test shows."""
+
+    def shows(one: str, other: str) -> Callable[[Test], Test]:
+        def add(test: Test) -> Test:
+            tests[frozenset({one, other})] = test
+            return test
+
+        return add
+
+    return shows

@@ -81,7 +81,7 @@ class Stage(FrozenQueue):
         self.on_end: Callable[[Attempt, Verdict, float], None] = lambda *told: None
         #: What is called with what a claim has ended.
         self.on_claim: Callable[[str, Any], None] = lambda queue, reply: None
-        #: What is called around a claim; what the first returns is given to the second.
+        #: Called before and after each claim. `after_claim` gets what `before_claim` has returned.
         self.before_claim: Callable[[str], Any] = lambda queue: None
         self.after_claim: Callable[[str, Any, Any], None] = lambda *told: None
         #: How likely the reply to a claim, or to an end, is lost.

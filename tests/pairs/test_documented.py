@@ -32,7 +32,7 @@ from django_delayq.outbox.part import OutboxPart
 from django_delayq.testing import frozen_queue
 from django_delayq.testing.frozen import FrozenQueue
 from tests.pairs.features import DOCUMENTED, Pair
-from tests.pairs.scenes import hold_up
+from tests.pairs.scenes import hold_up, showing
 from tests.pairs.touching import NOON
 
 BACKOFF = Backoff(base=30, factor=1, jitter=0)
@@ -40,12 +40,7 @@ BACKOFF = Backoff(base=30, factor=1, jitter=0)
 SHOWN: dict[Pair, Callable[..., None]] = {}
 
 
-def shows(one: str, other: str) -> Callable[[Callable[..., None]], Any]:
-    def add(test: Callable[..., None]) -> Callable[..., None]:
-        SHOWN[frozenset({one, other})] = test
-        return test
-
-    return add
+shows = showing(SHOWN)
 
 
 def task(name: str = "shown", **options: Any) -> DelayedTask[..., Any]:

@@ -30,19 +30,14 @@ from django_delayq.outbox.part import OutboxPart
 from django_delayq.testing import frozen_queue
 from django_delayq.testing.frozen import FrozenQueue, Ran
 from tests.pairs.features import SURPRISING, Pair
-from tests.pairs.scenes import hold_up, let_go, pass_by
+from tests.pairs.scenes import hold_up, let_go, pass_by, showing
 from tests.pairs.touching import NOON
 
 BACKOFF = Backoff(base=30, factor=1, jitter=0)
 SHOWN: dict[Pair, Callable[..., None]] = {}
 
 
-def shows(one: str, other: str) -> Callable[[Callable[..., None]], Any]:
-    def add(test: Callable[..., None]) -> Callable[..., None]:
-        SHOWN[frozenset({one, other})] = test
-        return test
-
-    return add
+shows = showing(SHOWN)
 
 
 def test_every_sentence_is_shown() -> None:
