@@ -21,6 +21,7 @@ from redis.exceptions import (
 from django_delayq.calls import script as script_module
 from django_delayq.calls.script import Script, keys_of, load_script, preludes_of
 from django_delayq.delivery import binding
+from django_delayq.jobs import schedules
 from django_delayq.queues import calls as queues_calls
 from django_delayq.repair import calls as repair_calls
 from tests import conftest
@@ -717,3 +718,10 @@ def test_refused_publish_fails_no_call(
         rig.client = mute
         call()
         rig.client = admin
+
+
+def test_schedules_catch_up_with_as_many_moments_as_the_script_does():
+    """Python counts what a changed schedule has missed, and the script what one that goes on has."""
+    (path,) = ROOT.rglob("advance.lua")
+
+    assert f"local MOST_BEHIND = {schedules.MOST_BEHIND}\n" in path.read_text("utf-8")
