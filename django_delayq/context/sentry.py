@@ -34,7 +34,8 @@ from django_delayq.jobs.job import Job
 from django_delayq.jobs.preparing import prepare
 from django_delayq.jobs.registry import find_task
 from django_delayq.jobs.sending import _Sending
-from django_delayq.redaction import MASK, MOST_SECRETS, WHOLE, Masker
+from django_delayq.masking import MOST_SECRETS, WHOLE, Masker
+from django_delayq.redaction import MASK
 
 #: The most values of an event that are looked at. The others are masked.
 MOST_VALUES = 20_000

@@ -5,14 +5,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from inspect import Parameter
 from typing import Any, NamedTuple
-from urllib.parse import quote, quote_plus
 
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.registry import find_task
-from django_delayq.redaction import HIDDEN, LEAST_SECRET, MOST_SECRETS, WHOLE
+from django_delayq.masking import MOST_SECRETS, WHOLE, texts_of
+from django_delayq.redaction import HIDDEN
 
-#: A longer text is not looked for as JSON in a repr: each form of it would have as many characters again.
-MOST_TWICE = 10_000
 # The name of a task in an envelope's body, which is a JSON string: that of its call, or of a job that follows it.
 _TASK = re.compile(rb'\\"task\\":\\"((?:[^"\\]|\\\\(?:[^"\\]|\\.)){1,2000})\\"')
 
@@ -76,7 +74,7 @@ def sensitive_texts(
     found: set[str] = set()
     for parameter, _, value in _bound(task, args, kwargs):
         if parameter in task.base.sensitive:
-            for text in _texts_of(value):
+            for text in texts_of(value):
                 found.add(text)
                 if len(found) > MOST_SECRETS:
                     return [*WHOLE]
@@ -101,44 +99,3 @@ def _bound(
         yield takes_more, "", value
     for name, value in kwargs.items():
         yield (name if name in parameters else takes_names), name, value
-
-
-def _texts_of(value: Any) -> Iterator[str]:
-    rest = [value]
-    while rest:
-        match rest.pop():
-            case dict() as items:
-                rest += items.values()
-            case list() | tuple() | set() | frozenset() as items:
-                rest += items
-            # Neither is JSON: it is an argument that was refused.
-            case bytes() as data:
-                rest.append(data.decode(errors="replace"))
-            case str() as text if len(text) >= LEAST_SECRET:
-                yield text
-                if len(stripped := text.strip()) >= LEAST_SECRET:
-                    yield stripped
-                once = set(_written(text))
-                yield from once
-                if len(text) <= MOST_TWICE:
-                    # Also JSON in a repr, as a debugger shows a request's body.
-                    for written in once - {text}:
-                        yield from _written(written)
-            case None | bool() | str():
-                pass
-            case number if len(text := str(number)) >= LEAST_SECRET:
-                yield text
-
-
-def _written(text: str) -> Iterator[str]:
-    """Yield how an exception's text or a traceback writes a text."""
-    # Alone, and in a text that has both quotes.
-    yield repr(text)[1:-1]
-    yield repr("'\"" + text)[4:-1]
-    yield ascii(text)[1:-1]
-    yield repr(text.encode(errors="surrogatepass"))[2:-1]
-    yield json.dumps(text)[1:-1]
-    yield json.dumps(text, ensure_ascii=False)[1:-1]
-    # In the query of a URL.
-    yield quote(text, safe="", errors="surrogatepass")
-    yield quote_plus(text, errors="surrogatepass")

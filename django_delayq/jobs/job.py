@@ -133,7 +133,7 @@ class Here(NamedTuple):
     ends_with: Callable[[BaseException], bool] = lambda error: True
     #: Takes how far the job is, as it is stored.
     report: Callable[[bytes], None] = lambda stored: None
-    #: Returns how the values read that the task has marked as sensitive, for `redaction.mask`.
+    #: Returns how the values read that the task has marked as sensitive, for `masking.mask`.
     secrets: Callable[[], Sequence[str]] = tuple
     #: How long after it could run the attempt began, ms.
     late_ms: float = 0.0

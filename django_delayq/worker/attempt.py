@@ -54,8 +54,8 @@ from django_delayq.jobs.options import TaskOptions, seconds
 from django_delayq.jobs.progress import running_report
 from django_delayq.jobs.registry import get_handler, get_task
 from django_delayq.jobs.stopping import running_stop
+from django_delayq.masking import WHOLE, mask
 from django_delayq.queues.reading import read
-from django_delayq.redaction import WHOLE, mask
 from django_delayq.signals import heard
 from django_delayq.wire import signing
 from django_delayq.worker import time_limit
