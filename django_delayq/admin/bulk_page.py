@@ -1,11 +1,13 @@
 """Doing something to many jobs: to those that were ticked, or to all that a search finds.
 
 A page asks first, and says how many and which. A large search is worked through in steps, one a request: each page says
-how far they have come, and its button goes on. How far that is travels in the form, signed; nothing is kept.
+how far they have come, and its button goes on. How far that is travels in the form, signed; nothing is kept. A form is for the
+user to whom it was shown, and for a while: what a search finds changes.
 """
 
 from collections import Counter
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -45,6 +47,8 @@ from django_delayq.translating import list_text, number_text, state_label
 SHOWN = 20
 #: The most jobs that can be ticked: a page has no more rows.
 MOST_TICKED = 500
+#: How long a form holds after it was shown, in seconds. After that the page asks again, and shows what fits now.
+FRESH_S = 15 * 60
 _SALT = "django_delayq.admin.bulk"
 
 
@@ -63,13 +67,53 @@ class Progress(msgspec.Struct, array_like=True):
     #: Primary keys of what was written into the admin's log.
     entries: list[int] = []
 
-    def seal(self) -> str:
-        return signing.dumps(msgspec.json.encode(self).decode(), salt=_SALT)
+    def seal(self, user: str) -> str:
+        """Sign it for a user."""
+        return _sign([user, msgspec.json.encode(self).decode()])
 
 
-def open_progress(text: str) -> Progress:
+class _NotNow(Exception):
+    """Raised when a form is too old, or was shown to another user; ``args`` are what to say."""
+
+
+class _Stale(_NotNow):
+    """Raised when a form is too old."""
+
+
+def _sign(said: list[str]) -> str:
+    return signing.dumps(said, salt=_SALT)
+
+
+def _read_signed(text: str, user: str, *, is_fresh: bool = True) -> list[str]:
+    """Return what `_sign` has signed for a user.
+
+    Raises:
+        BadSignature: nothing of ours.
+        _NotNow: it is for another user, or, with ``is_fresh``, too old.
+    """
+    said = signing.loads(text, salt=_SALT)
+    if not isinstance(said, list) or len(said) != 2:
+        raise signing.BadSignature("it is no form of ours")
+    if said[0] != user:
+        raise _NotNow(
+            gettext("This form was shown to another user; nothing was changed.")
+        )
+    if is_fresh:
+        try:
+            signing.loads(text, salt=_SALT, max_age=FRESH_S)
+        except signing.SignatureExpired:
+            raise _Stale(
+                gettext(
+                    "You were asked too long ago, so nothing was changed. This is what fits now."
+                )
+            ) from None
+    return said
+
+
+def open_progress(text: str, user: str, *, is_fresh: bool = True) -> Progress:
     try:
-        return msgspec.json.decode(signing.loads(text, salt=_SALT), type=Progress)
+        _, progress = _read_signed(text, user, is_fresh=is_fresh)
+        return msgspec.json.decode(progress, type=Progress)
     except (signing.BadSignature, msgspec.MsgspecError, TypeError) as error:
         raise Http404("this form does not say how far the steps have come") from error
 
@@ -89,6 +133,10 @@ class _Over:
             return [("job", job.id) for job in self.jobs]
         return [("all", "1"), ("filter", self.search.query)]
 
+    def digest(self, action: Action) -> str:
+        """Return what stands for an action on these in the signature of a form."""
+        return sha256(repr((action.name, self.fields)).encode()).hexdigest()
+
 
 def change_jobs(visit: Visit) -> HttpResponse:
     """Ask whether to do something to jobs; then do it, or the next step of it."""
@@ -96,11 +144,17 @@ def change_jobs(visit: Visit) -> HttpResponse:
     visit.check_may_view()
     if request.method != "POST":
         return HttpResponseNotAllowed(["POST"])
+    try:
+        return _change_jobs(visit)
+    except _NotNow as error:
+        visit.message(str(error), messages.ERROR)
+        return _back(visit)
+
+
+def _change_jobs(visit: Visit) -> HttpResponse:
+    request = visit.request
     if "progress" in request.POST:
-        progress = open_progress(request.POST["progress"])
-        action = ACTIONS[progress.action]
-        _check_may(visit, action)
-        return _go_on(visit, action, progress)
+        return _open_steps(visit, request.POST["progress"])
     # One button says both: what to do, and whether to all.
     name, _, scope = request.POST.get("action", "").partition(":")
     action_or_none = ACTIONS.get(name)
@@ -111,8 +165,9 @@ def change_jobs(visit: Visit) -> HttpResponse:
     over = _read_over(visit, is_all=scope == "all" or "all" in request.POST)
     if over is None:
         return _back(visit)
-    is_sure = "sure" in request.POST
-    form = action.form(request.POST if is_sure else None) if action.form else None
+    is_sent = "sure" in request.POST
+    form = action.form(request.POST if is_sent else None) if action.form else None
+    is_sure = is_sent and _was_asked(visit, action, over)
     if not is_sure or (form is not None and not form.is_valid()):
         return _ask_first(visit, action, over, form)
     said: Said = form.cleaned_data if form is not None else {}
@@ -124,7 +179,44 @@ def change_jobs(visit: Visit) -> HttpResponse:
         action.moves_to(said) if action.moves_to else "",
         said.get("priority"),
     )
-    return _go_on(visit, action, progress)
+    return _go_on(visit, action, over.search, progress)
+
+
+def _open_steps(visit: Visit, text: str) -> HttpResponse:
+    """Go on with a change in steps; ask again if its form is too old."""
+    try:
+        progress, too_old = open_progress(text, visit.user_id), None
+    except _Stale as error:
+        progress, too_old = open_progress(text, visit.user_id, is_fresh=False), error
+    action = ACTIONS[progress.action]
+    _check_may(visit, action)
+    search = _read_filter(progress.query)
+    if search is None:
+        # It was valid, and is signed.
+        raise Http404(
+            "the queue that the steps work through is not configured any more"
+        )
+    if too_old is None:
+        return _go_on(visit, action, search, progress)
+    visit.message(str(too_old), messages.WARNING)
+    form = action.form() if action.form else None
+    return _ask_first(visit, action, _Over(None, search), form)
+
+
+def _was_asked(visit: Visit, action: Action, over: _Over) -> bool:
+    """Whether the user was asked about just this a moment ago; says so if that was too long ago.
+
+    Raises:
+        _NotNow: another user was asked.
+    """
+    try:
+        _, asked = _read_signed(visit.request.POST.get("asked", ""), visit.user_id)
+    except _Stale as error:
+        visit.message(str(error), messages.WARNING)
+        return False
+    except signing.BadSignature:
+        return False
+    return asked == over.digest(action)
 
 
 def _check_may(visit: Visit, action: Action) -> None:
@@ -202,7 +294,10 @@ def _ask_first(
         "is_exact": is_exact,
         "conditions": over.search.words,
         "is_all": over.jobs is None,
-        "fields": over.fields,
+        "fields": [
+            *over.fields,
+            ("asked", _sign([visit.user_id, over.digest(action)])),
+        ],
         "form": form,
         "next": visit.next(visit.search_url()),
         "change_url": visit.reverse("bulk"),
@@ -240,14 +335,10 @@ def _change_named(
     return _back(visit)
 
 
-def _go_on(visit: Visit, action: Action, progress: Progress) -> HttpResponse:
+def _go_on(
+    visit: Visit, action: Action, search: Filter, progress: Progress
+) -> HttpResponse:
     """Do one step of a change of all that a search finds."""
-    search = _read_filter(progress.query)
-    if search is None:
-        # It was valid, and is signed.
-        raise Http404(
-            "the queue that the steps work through is not configured any more"
-        )
     jobs = search.jobs()
     said: Said = {"priority": progress.priority, "when": progress.moves_to}
     if progress.mark is None:
@@ -271,7 +362,7 @@ def _go_on(visit: Visit, action: Action, progress: Progress) -> HttpResponse:
         "looked": progress.looked,
         "total": max(progress.total, progress.looked),
         "conditions": search.words,
-        "progress": progress.seal(),
+        "progress": progress.seal(visit.user_id),
         "next": visit.next(visit.search_url()),
         "change_url": visit.reverse("bulk"),
     }

@@ -185,7 +185,7 @@ class Visit:
     def log(self, job: Job, flag: int, text: str) -> LogEntry:
         """Write into the admin's log what is done to a job, or to a queue."""
         return LogEntry.objects.log_actions(
-            self._user_id,
+            self._user_pk,
             [_storable(job)],
             flag,
             _without_nul(text),
@@ -195,7 +195,7 @@ class Visit:
     def log_many(self, jobs: Sequence[Job], flag: int, text: str) -> None:
         """Write into the admin's log what is done to each of some jobs."""
         storable = list(map(_storable, jobs))
-        LogEntry.objects.log_actions(self._user_id, storable, flag, text)
+        LogEntry.objects.log_actions(self._user_pk, storable, flag, text)
 
     def add_outcome(self, entry: LogEntry, text: str) -> None:
         """Add to what was written into the admin's log before an action how that went."""
@@ -204,10 +204,15 @@ class Visit:
         entry.save(update_fields=["change_message"])
 
     @property
-    def _user_id(self) -> Any:
-        user_id = self.request.user.pk
-        assert user_id is not None  # admin_view let nobody else in
-        return user_id
+    def user_id(self) -> str:
+        """What tells this user from others, in a form that is signed for one."""
+        return str(self._user_pk)
+
+    @property
+    def _user_pk(self) -> Any:
+        user_pk = self.request.user.pk
+        assert user_pk is not None  # admin_view let nobody else in
+        return user_pk
 
     def queue_model(self, name: str) -> Job:
         """Return what stands for a queue in the admin's log."""

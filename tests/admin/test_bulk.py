@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 from django.contrib.admin.models import CHANGE, DELETION, LogEntry
+from django.contrib.auth.models import User
 from django.test import Client
 from django.utils import timezone
 
-from django_delayq.admin import actions
+from django_delayq.admin import actions, bulk_page
 from django_delayq.admin.bulk_page import Progress
 from django_delayq.admin.search import Filter
 from django_delayq.calls.running import run
@@ -31,7 +32,19 @@ def over(queue: Queue, *states: State, **more: Any) -> dict[str, str]:
 
 
 def post(browser: Client, action: str, **data: Any) -> Any:
-    return browser.post(url("bulk"), {"action": action, **data}, follow=True)
+    """Post a form; one that says that its user is sure is first asked for."""
+    sent = {"action": action, **data}
+    if "sure" in data:
+        asked = browser.post(url("bulk"), sent, follow=True).context
+        sent |= dict(asked["fields"]) if asked and "fields" in asked else {}
+        sent |= data
+    return browser.post(url("bulk"), sent, follow=True)
+
+
+def post_sent(browser: Client, action: str, fields: dict[str, Any], **data: Any) -> Any:
+    """Post the fields of a form that was shown before."""
+    sent = {"action": action, **fields, **data}
+    return browser.post(url("bulk"), sent, follow=True)
 
 
 @pytest.mark.parametrize(
@@ -329,13 +342,12 @@ def test_lists_have_the_buttons_that_their_reader_may_use(
 def test_steps_over_a_queue_that_has_gone_from_the_settings_end(
     browser: Client, queue: Queue
 ) -> None:
-    sealed = Progress("cancel", "queue=gone", "", None).seal()
+    sealed = Progress("cancel", "queue=gone", "", None).seal(str(User.objects.get().pk))
 
     assert browser.post(url("bulk"), {"progress": sealed}).status_code == 404
 
 
 def test_steps_go_on_only_for_somebody_who_may(
-    login: Callable[..., Client],
     browser: Client,
     queue: Queue,
     monkeypatch: pytest.MonkeyPatch,
@@ -346,8 +358,98 @@ def test_steps_go_on_only_for_somebody_who_may(
     page = post(browser, "cancel", sure="1", **over(queue, State.SCHEDULED))
     progress = {"progress": page.context["progress"]}
 
-    assert login("view", "change").post(url("bulk"), progress).status_code == 403
+    User.objects.update(is_superuser=False)
+
+    assert browser.post(url("bulk"), progress).status_code == 403
     assert run(queue.client, looking.counts(queue.keys)).waiting == 50
+
+
+#: What a form that is too old leads to.
+TOO_OLD = "You were asked too long ago, so nothing was changed. This is what fits now."
+
+
+@pytest.mark.parametrize("is_all", [True, False])
+def test_form_that_was_shown_long_ago_asks_again(
+    browser: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch, is_all: bool
+) -> None:
+    first = queue.schedule(60_000, 1)
+    what: dict[str, Any] = (
+        over(queue, State.SCHEDULED) if is_all else {"job": ids(queue, first)}
+    )
+    shown = dict(post(browser, "cancel", **what).context["fields"])
+    later = queue.schedule(60_000, 2)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bulk_page, "FRESH_S", -1)
+        again = post_sent(browser, "cancel", shown, sure="1")
+
+    assert messages_of(again) == [TOO_OLD]
+    assert ("2 jobs" if is_all else "1 job") in content_of(again)
+    assert not LogEntry.objects.exists()
+    assert {queue.state(first), queue.state(later)} == {State.SCHEDULED}
+    fields = dict(again.context["fields"])
+    done = post_sent(browser, "cancel", fields, sure="1")
+    assert "cancelled" in messages_of(done)[0]
+    assert queue.state(first) is State.CANCELLED
+
+
+def test_form_of_one_question_is_no_answer_to_another(
+    browser: Client, queue: Queue
+) -> None:
+    token, other = queue.schedule(60_000, 1), queue.schedule(60_000, 2)
+    shown = dict(post(browser, "cancel", job=ids(queue, token)).context["fields"])
+
+    page = post_sent(browser, "cancel", {**shown, "job": ids(queue, other)}, sure="1")
+
+    assert "1 job" in content_of(page)
+    assert queue.state(other) is State.SCHEDULED
+    assert not LogEntry.objects.exists()
+
+
+def test_form_that_another_user_was_shown_changes_nothing(
+    browser: Client,
+    login: Callable[..., Client],
+    queue: Queue,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(actions, "STEP_JOBS", 100)
+    for number in range(150):
+        queue.schedule(60_000 + number, number)
+    what = over(queue, State.SCHEDULED)
+    shown = dict(post(browser, "cancel", **what).context["fields"])
+    steps = post(browser, "cancel", sure="1", **what).context["progress"]
+    entries = LogEntry.objects.count()
+    other = login("view", "delete")
+
+    answered = [
+        post_sent(other, "cancel", shown, sure="1"),
+        other.post(url("bulk"), {"progress": steps}, follow=True),
+    ]
+
+    told = "This form was shown to another user; nothing was changed."
+    assert [messages_of(each) for each in answered] == [[told], [told]]
+    assert run(queue.client, looking.counts(queue.keys)).waiting == 50
+    assert LogEntry.objects.count() == entries
+
+
+def test_step_that_was_shown_long_ago_asks_again(
+    browser: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actions, "STEP_JOBS", 100)
+    for number in range(150):
+        queue.schedule(60_000 + number, number)
+    page = post(browser, "cancel", sure="1", **over(queue, State.SCHEDULED))
+    progress = {"progress": page.context["progress"]}
+    later = queue.schedule(120_000)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bulk_page, "FRESH_S", -1)
+        again = browser.post(url("bulk"), progress, follow=True)
+
+    assert messages_of(again) == [TOO_OLD]
+    assert "51 jobs" in content_of(again)
+    assert queue.state(later) is State.SCHEDULED
+    assert run(queue.client, looking.counts(queue.keys)).waiting == 51
 
 
 def test_server_that_goes_away_in_a_change_is_told(
