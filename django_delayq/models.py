@@ -36,3 +36,13 @@ class Job(models.Model):
 
     def __str__(self) -> str:
         return self.label or str(self.pk)
+
+    @classmethod
+    def of_queue(cls, name: str) -> "Job":
+        """Return what stands for a whole queue, in the admin's log and where somebody's rights on it are asked for."""
+        return cls(id=f"{name}:")
+
+    @property
+    def queue(self) -> str:
+        """The name of its queue."""
+        return str(self.pk).rpartition(":")[0]

@@ -10,6 +10,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy, ngettext_lazy
 
 from django_delayq.admin.forms import PriorityForm, RescheduleForm
+from django_delayq.admin.visit import Right
 from django_delayq.calls.steps import Steps
 from django_delayq.calls.together import together
 from django_delayq.delivery.states import GRAVES, State
@@ -49,6 +50,11 @@ class Action:
     form: type[forms.Form] | None = None
     #: Whether it gives jobs another start time; returns it as `parse_delay` does.
     moves_to: Callable[[Said], str] | None = None
+
+    @property
+    def right(self) -> Right:
+        """What somebody needs for it."""
+        return "delete" if self.deletes else "change"
 
 
 ACTIONS = {

@@ -141,7 +141,7 @@ class _Over:
 def change_jobs(visit: Visit) -> HttpResponse:
     """Ask whether to do something to jobs; then do it, or the next step of it."""
     request = visit.request
-    visit.check_may_view()
+    visit.check("view")
     if request.method != "POST":
         return HttpResponseNotAllowed(["POST"])
     try:
@@ -161,8 +161,8 @@ def _change_jobs(visit: Visit) -> HttpResponse:
     if action_or_none is None:
         raise Http404(f"jobs have no action {name!r}")
     action = action_or_none
-    _check_may(visit, action)
-    over = _read_over(visit, is_all=scope == "all" or "all" in request.POST)
+    visit.check(action.right)
+    over = _read_over(visit, action, is_all=scope == "all" or "all" in request.POST)
     if over is None:
         return _back(visit)
     is_sent = "sure" in request.POST
@@ -189,13 +189,15 @@ def _open_steps(visit: Visit, text: str) -> HttpResponse:
     except _Stale as error:
         progress, too_old = open_progress(text, visit.user_id, is_fresh=False), error
     action = ACTIONS[progress.action]
-    _check_may(visit, action)
-    search = _read_filter(progress.query)
+    visit.check(action.right)
+    search = _read_filter(visit, action, progress.query)
     if search is None:
         # It was valid, and is signed.
         raise Http404(
             "the queue that the steps work through is not configured any more"
         )
+    if progress.mark is not None:
+        visit.check(action.right, *progress.mark.queues)
     if too_old is None:
         return _go_on(visit, action, search, progress)
     visit.message(str(too_old), messages.WARNING)
@@ -219,22 +221,15 @@ def _was_asked(visit: Visit, action: Action, over: _Over) -> bool:
     return asked == over.digest(action)
 
 
-def _check_may(visit: Visit, action: Action) -> None:
-    if action.deletes:
-        visit.check_may_delete()
-    else:
-        visit.check_may_change()
-
-
 def _back(visit: Visit) -> HttpResponse:
     return HttpResponseRedirect(visit.next(visit.search_url()))
 
 
-def _read_over(visit: Visit, *, is_all: bool) -> _Over | None:
+def _read_over(visit: Visit, action: Action, *, is_all: bool) -> _Over | None:
     """Read what was ticked, or the search; None: nothing, and the user is told so."""
     posted = visit.request.POST
     if is_all:
-        search = _read_filter(posted.get("filter", ""))
+        search = _read_filter(visit, action, posted.get("filter", ""))
         if search is None:
             visit.message(
                 gettext("What is looked for could not be read; nothing was changed."),
@@ -255,6 +250,7 @@ def _read_over(visit: Visit, *, is_all: bool) -> _Over | None:
                 messages.ERROR,
             )
             return None
+    visit.check(action.right, *{job.queue for job in jobs})
     if not jobs:
         visit.message(
             gettext("No job was ticked, so nothing was changed."), messages.WARNING
@@ -263,9 +259,10 @@ def _read_over(visit: Visit, *, is_all: bool) -> _Over | None:
     return _Over(jobs, Filter())
 
 
-def _read_filter(query: str) -> Filter | None:
-    form = SearchForm(QueryDict(query))
-    return Filter.of(form.cleaned_data) if form.is_valid() else None
+def _read_filter(visit: Visit, action: Action, query: str) -> Filter | None:
+    """Read a search; it finds what the user may change so, in the queues that he may."""
+    form = SearchForm(visit.queues_to(action.right), QueryDict(query))
+    return form.filter if form.is_valid() else None
 
 
 def _ask_first(

@@ -9,7 +9,7 @@ from django.utils.translation import gettext, gettext_lazy
 
 from django_delayq import conf
 from django_delayq.admin.job_page import context_of
-from django_delayq.admin.visit import Visit, job_of
+from django_delayq.admin.visit import Visit
 from django_delayq.calls.call import Call
 from django_delayq.calls.running import run
 from django_delayq.clients.clients import own_clients
@@ -51,10 +51,10 @@ _TOO_LATE = {
 
 def run_now(visit: Visit, job_id: str) -> HttpResponse:
     """Make a job due now; a dead letter or a quarantined payload starts over."""
-    visit.check_may_change()
+    settings, token = visit.job(job_id, "change")
     if visit.request.method != "POST":
         return HttpResponseNotAllowed(["POST"])
-    act = _Act(visit, *job_of(job_id))
+    act = _Act(visit, settings, token)
     is_again = act.seen.state in GRAVES
     act.begin(CHANGE, gettext("Run again.") if is_again else gettext("Run now."))
     change: Change | State = act.run(changing.reschedule(act.keys, act.token, "+0"))[0]
@@ -79,10 +79,10 @@ def run_now(visit: Visit, job_id: str) -> HttpResponse:
 
 def run_again(visit: Visit, job_id: str) -> HttpResponse:
     """Schedule the call of a job that has ended once more, as another job; its record has the call."""
-    visit.check_may_change()
+    settings, token = visit.job(job_id, "change")
     if visit.request.method != "POST":
         return HttpResponseNotAllowed(["POST"])
-    act = _Act(visit, *job_of(job_id))
+    act = _Act(visit, settings, token)
     here = visit.job_url(act.id)
     try:
         job = get_job(act.id)
@@ -120,10 +120,10 @@ def _with_options(
 
 def cancel(visit: Visit, job_id: str) -> HttpResponse:
     """Ask, then cancel a job unless it runs."""
-    visit.check_may_delete()
+    settings, token = visit.job(job_id, "delete")
     if visit.request.method != "POST":
-        return _confirm(visit, job_id, "cancel")
-    act = _Act(visit, *job_of(job_id))
+        return _confirm(_Act(visit, settings, token), "cancel")
+    act = _Act(visit, settings, token)
     keep = conf.keep_ended(act.settings.name)
     kept = kept_if_cancelled([act.cancelled()])
     act.begin(DELETION, gettext("Cancelled."))
@@ -146,10 +146,10 @@ def cancel(visit: Visit, job_id: str) -> HttpResponse:
 
 def discard(visit: Visit, job_id: str) -> HttpResponse:
     """Ask, then delete a dead letter or a quarantined payload for good."""
-    visit.check_may_delete()
+    settings, token = visit.job(job_id, "delete")
     if visit.request.method != "POST":
-        return _confirm(visit, job_id, "discard")
-    act = _Act(visit, *job_of(job_id))
+        return _confirm(_Act(visit, settings, token), "discard")
+    act = _Act(visit, settings, token)
     act.begin(DELETION, gettext("Discarded."))
     if act.seen.state in GRAVES and act.run(
         changing.discard(act.keys, [act.token], state=act.seen.state)
@@ -160,8 +160,8 @@ def discard(visit: Visit, job_id: str) -> HttpResponse:
     return HttpResponseRedirect(visit.next(visit.queue_url(act.settings.name)))
 
 
-def _confirm(visit: Visit, job_id: str, action: str) -> HttpResponse:
-    act = _Act(visit, *job_of(job_id))
+def _confirm(act: "_Act", action: str) -> HttpResponse:
+    visit = act.visit
     context = context_of(visit, act.settings, act.token, act.seen)
     if act.seen.state is State.MISSING:
         return visit.render("gone", context, status=404)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
+from django.contrib.auth import get_permission_codename
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path, register_converter
 
@@ -24,7 +25,8 @@ from django_delayq.admin import (
     workers_page,
 )
 from django_delayq.admin.paths import JobIdConverter
-from django_delayq.admin.visit import Page, Visit, answer
+from django_delayq.admin.visit import Page, Right, Visit, answer
+from django_delayq.conf import get_settings
 from django_delayq.models import Job
 
 if TYPE_CHECKING:
@@ -67,6 +69,35 @@ class JobAdmin(_ModelAdmin):
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
+
+    def has_view_permission(self, request: HttpRequest, obj: Job | None = None) -> bool:
+        return self._has("view", request, obj) or self._has("change", request, obj)
+
+    def has_change_permission(
+        self, request: HttpRequest, obj: Job | None = None
+    ) -> bool:
+        return self._has("change", request, obj)
+
+    def has_delete_permission(
+        self, request: HttpRequest, obj: Job | None = None
+    ) -> bool:
+        return self._has("delete", request, obj)
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return super().has_module_permission(request) or self.has_view_permission(
+            request
+        )
+
+    def _has(self, right: Right, request: HttpRequest, queue: Job | None) -> bool:
+        """Return whether a user has a right on all queues, or on this one; without a queue, on any."""
+        permission = (
+            f"{self.opts.app_label}.{get_permission_codename(right, self.opts)}"
+        )
+        user: Any = request.user
+        if user.has_perm(permission):
+            return True
+        queues = map(Job.of_queue, get_settings().names) if queue is None else [queue]
+        return any(user.has_perm(permission, each) for each in queues)
 
     def get_urls(self) -> list[URLPattern]:
         prefix = f"{self.opts.app_label}_{self.opts.model_name}"

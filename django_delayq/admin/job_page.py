@@ -7,7 +7,7 @@ from django.utils.translation import gettext
 
 from django_delayq.admin.asking import ask
 from django_delayq.admin.paths import from_path_part
-from django_delayq.admin.visit import Visit, job_of, queue_of
+from django_delayq.admin.visit import Visit
 from django_delayq.admin.workers_page import is_of_worker
 from django_delayq.calls.command import Command
 from django_delayq.conf import QueueSettings, get_settings
@@ -31,8 +31,7 @@ _CANCELLABLE = frozenset(
 
 def show_job(visit: Visit, job_id: str) -> HttpResponse:
     """Show one job in full, and what it waits for: one round trip, and one more once it runs or has ended."""
-    visit.check_may_view()
-    settings, token = job_of(job_id)
+    settings, token = visit.job(job_id)
     seen, pauses, left, stored = ask(
         [
             looking.inspect(settings.keys, token),
@@ -68,10 +67,9 @@ def lead_from_log(visit: Visit, object_id: str) -> HttpResponse:
     name, colon, token = from_path_part(object_id).rpartition(":")
     if not colon:
         raise Http404(f"{object_id!r} is neither a job nor a queue nor a worker")
-    visit.check_may_view()
     if is_of_worker(name):
         return HttpResponseRedirect(visit.reverse("workers"))
-    queue = queue_of(name, is_quoted=False)
+    queue = visit.queue(name, is_quoted=False)
     # Without a token, it is what was done to the queue.
     url = visit.job_url(f"{queue.name}:{token}") if token else visit.queue_url(name)
     return HttpResponseRedirect(url)
@@ -98,7 +96,9 @@ def context_of(
     can_move = seen.state in (*_CANCELLABLE, State.DUE)
     job_id = f"{settings.name}:{token}"
     back = visit.next(visit.queue_url(settings.name))
-    may_change, may_delete = visit.may_change, visit.may_delete
+    may_change, may_delete = (
+        visit.may(right, settings.name) for right in ("change", "delete")
+    )
     return {
         "title": content.task or gettext("Job {id}").format(id=job_id),
         "queue": settings,

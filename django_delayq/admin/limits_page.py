@@ -7,7 +7,7 @@ from django.http import HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext
 
 from django_delayq.admin.forms import LimitForm
-from django_delayq.admin.visit import Visit, queue_of
+from django_delayq.admin.visit import Visit
 from django_delayq.conf import QueueSettings
 from django_delayq.exceptions import DelayqError
 from django_delayq.jobs.limiting import (
@@ -22,11 +22,10 @@ from django_delayq.translating import say
 
 def show_limits(visit: Visit, queue: str) -> HttpResponse:
     """Show the limits of a queue and of tasks on it; set one, or forget what was set."""
-    visit.check_may_view()
-    settings = queue_of(queue)
+    settings = visit.queue(queue)
     refused: dict[str, LimitForm] = {}
     if visit.request.method == "POST":
-        visit.check_may_change()
+        visit.check("change", settings.name)
         name = visit.request.POST.get("limit", "")
         form = LimitForm(visit.request.POST)
         if "clear" in visit.request.POST:
@@ -48,7 +47,7 @@ def show_limits(visit: Visit, queue: str) -> HttpResponse:
             (each, say(each.words), refused.get(each.limit or "") or _form_of(each))
             for each in found
         ],
-        "may_change": visit.may_change,
+        "may_change": visit.may("change", settings.name),
     }
     return visit.render("limits", context)
 

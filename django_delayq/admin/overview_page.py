@@ -77,16 +77,16 @@ def show_queues(
     visit: Visit, extra_context: dict[str, Any] | None = None
 ) -> HttpResponse:
     """Show every queue with its numbers, and what is wrong."""
-    visit.check_may_view()
+    visit.check("view")
     settings = conf.get_settings()
-    asked = visit.request.GET
+    names, asked = visit.queues_to("view"), visit.request.GET
     span = asked.get("span", "hour")
     span = span if span in BEHIND else "hour"
     chosen = asked.get("queue", "")
     behind = BEHIND[span]
     is_hours = behind.unit is Unit.HOUR
     seen = look(
-        settings.queues_of(),
+        _queues_of(visit),
         minutes=MINUTES if is_hours else behind.spans,
         hours=behind.spans if is_hours else 0,
         ahead_ms=_ENDS_MS,
@@ -105,8 +105,8 @@ def show_queues(
             if each.is_used
         ],
         "tabs": pages.TABS.values(),
-        "chosen": chosen if chosen in settings.names else "",
-        "names": settings.names,
+        "chosen": chosen if chosen in names else "",
+        "names": names,
         "span": span,
         "spans": [(key, each.label) for key, each in BEHIND.items()],
         "ahead": _charts_ahead(drawn),
@@ -117,10 +117,16 @@ def show_queues(
     return visit.render_live("queues", context)
 
 
+def _queues_of(visit: Visit) -> list[QueueSettings]:
+    return conf.get_settings().queues_of(*visit.queues_to("view"))
+
+
 def give_data(visit: Visit) -> HttpResponse:
     """Give the overview as JSON, to people and programs that are logged in."""
-    visit.check_may_view()
-    return json_response(overview_data())
+    visit.check("view")
+    seen = look(_queues_of(visit))
+    workers = list(filter(None, map(visit.shown, seen.workers or ())))
+    return json_response(overview_data(seen._replace(workers=seen.workers and workers)))
 
 
 def _row(visit: Visit, queue: QueueStatus) -> dict[str, Any]:

@@ -7,15 +7,14 @@ from django.http import HttpResponse, HttpResponseNotAllowed, HttpResponseRedire
 from django.utils.translation import gettext
 
 from django_delayq.admin.forms import PauseForm
-from django_delayq.admin.visit import Visit, queue_of
+from django_delayq.admin.visit import Visit
 from django_delayq.exceptions import TaskNotFound
 from django_delayq.jobs.pausing import pause, resume
 
 
 def pause_queue(visit: Visit, queue: str) -> HttpResponse:
     """Ask for how long and why, then pause a queue."""
-    visit.check_may_change()
-    settings = queue_of(queue)
+    settings = visit.queue(queue, "change")
     form = PauseForm(visit.request.POST if visit.request.method == "POST" else None)
     if visit.request.method != "POST" or not form.is_valid():
         context = {
@@ -39,10 +38,10 @@ def pause_queue(visit: Visit, queue: str) -> HttpResponse:
 
 def resume_queue(visit: Visit, queue: str) -> HttpResponse:
     """Resume a queue; or a task on it, if the form names one."""
-    visit.check_may_change()
+    settings = visit.queue(queue, "change")
     if visit.request.method != "POST":
         return HttpResponseNotAllowed(["POST"])
-    settings, task = queue_of(queue), visit.request.POST.get("task") or None
+    task = visit.request.POST.get("task") or None
     names = {"queue": settings.name, "task": task}
     done = gettext("Resumed.") if task is None else gettext("Resumed task {task}.")
     entry = visit.begin(settings, done.format(**names))

@@ -10,7 +10,7 @@ from django_delayq.admin import pages
 from django_delayq.admin.asking import ask
 from django_delayq.admin.search import LONGEST, Filter
 from django_delayq.admin.search_page import action_context
-from django_delayq.admin.visit import ENDED, Visit, queue_of
+from django_delayq.admin.visit import ENDED, Visit
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import ended, holding, limiting, looking, pausing
 from django_delayq.delivery.ended import EndRecord
@@ -35,8 +35,7 @@ _INTERNAL_COUNTERS = frozenset({"sweeping"})
 
 def show_queue(visit: Visit, queue: str) -> HttpResponse:
     """Show a page of one set of a queue: six calls in one round trip."""
-    visit.check_may_view()
-    settings = queue_of(queue)
+    settings = visit.queue(queue)
     if visit.request.GET.get("state") == ENDED:
         return _show_ended(visit, settings)
     tab = pages.TABS.get(visit.request.GET.get("state", State.SCHEDULED))  # type: ignore[call-overload]
@@ -103,12 +102,12 @@ def show_queue(visit: Visit, queue: str) -> HttpResponse:
         "total": pager.total,
         "search_url": visit.search_url(),
         "search_states": tab.states,
-        **action_context(visit, tab.states),
+        **action_context(visit, tab.states, settings.name),
         "limits": [
             say(each.words)
             for each in concerning(settings, in_force(settings, limits), held.counts)
         ],
-        "may_change": visit.may_change,
+        "may_change": visit.may("change", settings.name),
         "pause_url": visit.reverse("pause", settings.name),
         "resume_url": visit.reverse("resume", settings.name),
         "schedules_url": visit.reverse("schedules", settings.name),

@@ -9,7 +9,7 @@ from django.http import Http404, HttpResponse, HttpResponseRedirect
 from django.utils.functional import Promise
 from django.utils.translation import gettext, gettext_lazy
 
-from django_delayq.admin.visit import Visit, queue_of
+from django_delayq.admin.visit import Right, Visit
 from django_delayq.conf import QueueSettings
 from django_delayq.exceptions import DelayqError, InvalidSchedule
 from django_delayq.jobs.moments import Cron, cron
@@ -108,6 +108,11 @@ class Action:
     #: It needs the right to delete.
     deletes: bool = False
 
+    @property
+    def right(self) -> Right:
+        """What somebody needs for it."""
+        return "delete" if self.deletes else "change"
+
 
 def _pause(schedule: Schedule, posted: Mapping[str, str]) -> str:
     reason = posted.get("reason", "")[:MAX_REASON]
@@ -161,8 +166,7 @@ ACTIONS = {
 
 def show_schedules(visit: Visit, queue: str) -> HttpResponse:
     """Show the periodic schedules of a queue; pause, resume, fire, change or delete one."""
-    visit.check_may_view()
-    settings = queue_of(queue)
+    settings = visit.queue(queue)
     if visit.request.method == "POST":
         _change_schedule(visit, settings)
         return HttpResponseRedirect(visit.reverse("schedules", settings.name))
@@ -173,8 +177,8 @@ def show_schedules(visit: Visit, queue: str) -> HttpResponse:
         "back": visit.queue_url(settings.name),
         "rows": [(row, row.job_id and visit.job_url(row.job_id)) for row in rows],
         "time_zone": django_settings.TIME_ZONE,
-        "may_change": visit.may_change,
-        "may_delete": visit.may_delete,
+        "may_change": visit.may("change", settings.name),
+        "may_delete": visit.may("delete", settings.name),
     }
     return visit.render("schedules", context)
 
@@ -184,10 +188,7 @@ def _change_schedule(visit: Visit, settings: QueueSettings) -> None:
     action = ACTIONS.get(str(posted.get("action")))
     if action is None:
         raise Http404(f"a schedule has no action {posted.get('action')!r}")
-    if action.deletes:
-        visit.check_may_delete()
-    else:
-        visit.check_may_change()
+    visit.check(action.right, settings.name)
     name = str(posted.get("name"))
     try:
         schedule = get_schedule(name, settings.name)

@@ -82,9 +82,11 @@ class SearchForm(forms.Form):
 
     use_required_attribute = False
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, names: Sequence[str], *args: Any, **kwargs: Any) -> None:
+        """Make the form for somebody who may look into the queues of these names."""
         super().__init__(*args, **kwargs)
-        queues = [(name, name) for name in conf.get_settings().names]
+        self._names = tuple(names)
+        queues = [(name, name) for name in names]
         fields: dict[str, Any] = self.fields
         fields["queue"].choices = [("", gettext("all queues")), *queues]
         fields["state"].choices = [
@@ -101,22 +103,12 @@ class SearchForm(forms.Form):
             )
         return cleaned
 
-
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """What is looked for; checked."""
-
-    text: str = ""
-    task: str = ""
-    queue: str = ""
-    states: tuple[State, ...] = ()
-    first: datetime | None = None
-    end: datetime | None = None
-
-    @classmethod
-    def of(cls, cleaned: dict[str, Any]) -> "Filter":
-        """Take what a valid form has."""
-        return cls(
+    @property
+    def filter(self) -> "Filter":
+        """What a valid form looks for."""
+        cleaned = self.cleaned_data
+        return Filter(
+            self._names,
             cleaned["q"],
             cleaned["task"],
             cleaned["queue"],
@@ -124,6 +116,25 @@ class Filter:
             cleaned["due_from"],
             cleaned["due_to"],
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """What is looked for; checked."""
+
+    #: Names of the queues that are looked into, unless `queue` says in which.
+    names: tuple[str, ...] = ()
+    text: str = ""
+    task: str = ""
+    queue: str = ""
+    states: tuple[State, ...] = ()
+    first: datetime | None = None
+    end: datetime | None = None
+
+    @property
+    def queues(self) -> tuple[str, ...]:
+        """The names of the queues that are looked into."""
+        return (self.queue,) if self.queue else self.names
 
     @property
     def query(self) -> str:
@@ -152,7 +163,7 @@ class Filter:
             for moment in (self.first, self.end)
         )
         return find_jobs(
-            queue=self.queue or None,
+            queue=self.queues,
             state=self.states or None,
             task=self.task or None,
             text=self.text or None,
@@ -196,7 +207,9 @@ class Cursor(msgspec.Struct, array_like=True):
 
 
 def _salt_of(search: Filter) -> str:
-    return f"{_SALT}:{hashlib.sha256(search.query.encode()).hexdigest()}"
+    # Where it looks is part of it: a link of somebody with more rights shows nobody else more.
+    text = f"{search.query} {search.names}"
+    return f"{_SALT}:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def open_cursor(text: str, search: Filter) -> Cursor | None:

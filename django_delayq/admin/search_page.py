@@ -7,9 +7,8 @@ from django.http import HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext
 
 from django_delayq import conf
-from django_delayq.admin.actions import actions_on
+from django_delayq.admin.actions import ACTIONS, actions_on
 from django_delayq.admin.search import (
-    Filter,
     SearchForm,
     find_by_id,
     look,
@@ -23,9 +22,9 @@ from django_delayq.jobs.finding import LISTED
 
 def find(visit: Visit) -> HttpResponse:
     """Ask what to look for, and show a page of what is found."""
-    visit.check_may_view()
-    asked = visit.request.GET
-    form = SearchForm(asked or None)
+    visit.check("view")
+    names, asked = visit.queues_to("view"), visit.request.GET
+    form = SearchForm(names, asked or None)
     context: dict[str, Any] = {
         "title": gettext("Find jobs"),
         "places": visit.places("search"),
@@ -35,7 +34,7 @@ def find(visit: Visit) -> HttpResponse:
     }
     if not asked or not form.is_valid():
         return visit.render("search", context)
-    search = Filter.of(form.cleaned_data)
+    search = form.filter
     cursor = None
     if sealed := asked.get("from"):
         cursor = open_cursor(sealed, search)
@@ -47,7 +46,7 @@ def find(visit: Visit) -> HttpResponse:
                 messages.WARNING,
             )
     elif search.text:
-        queues = conf.get_settings().queues_of()
+        queues = conf.get_settings().queues_of(*names)
         found = find_by_id(search.text.strip(), queues)
         if found is not None:
             return HttpResponseRedirect(visit.job_url(found))
@@ -68,18 +67,19 @@ def find(visit: Visit) -> HttpResponse:
         "begin_url": cursor and visit.search_url(search.query),
         "filter": search.query,
         "here": here,
-        **action_context(visit, search.states or tuple(LISTED)),
+        **action_context(visit, search.states or tuple(LISTED), *search.queues),
     }
     return visit.render("search", context)
 
 
-def action_context(visit: Visit, states: Any) -> dict[str, Any]:
-    """Return what a list of jobs needs for its buttons."""
+def action_context(visit: Visit, states: Any, *queues: str) -> dict[str, Any]:
+    """Return what a list of jobs of some queues needs for its buttons."""
+    rights = {
+        right
+        for right in (action.right for action in ACTIONS.values())
+        if any(visit.may(right, queue) for queue in queues)
+    }
     return {
         "change_url": visit.reverse("bulk"),
-        "actions": [
-            action
-            for action in actions_on(states)
-            if (visit.may_delete if action.deletes else visit.may_change)
-        ],
+        "actions": [action for action in actions_on(states) if action.right in rights],
     }

@@ -1,6 +1,6 @@
 """The page of tasks: what was measured of each in some time, and its next periodic moment. A few round trips."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
@@ -87,13 +87,13 @@ COLUMNS = {
 
 def show_tasks(visit: Visit) -> HttpResponse:
     """Show a page of the tasks, in the order that somebody chooses."""
-    visit.check_may_view()
-    asked = visit.request.GET
+    visit.check("view")
+    names, asked = visit.queues_to("view"), visit.request.GET
     settings = conf.get_settings()
     span = asked.get("span", "hour")
     span = span if span in SPANS else "hour"
     chosen = asked.get("queue", "")
-    chosen = chosen if chosen in settings.names else ""
+    chosen = chosen if chosen in names else ""
     sort = asked.get("sort", "runs")
     column = COLUMNS.get(sort.removeprefix("-"), COLUMNS["runs"])
     is_reversed = sort.startswith("-")
@@ -109,7 +109,7 @@ def show_tasks(visit: Visit) -> HttpResponse:
         address = visit.reverse("tasks")
         return f"{address}?{urlencode(query)}" if query else address
 
-    rows = _read(chosen or None, SPANS[span][1])
+    rows = _read([chosen] if chosen else names, SPANS[span][1])
     total = len(rows)
     rows.sort(key=lambda row: (-row.figures.runs, row.task, row.queue))
     rows = rows[:MOST_TASKS]
@@ -142,7 +142,7 @@ def show_tasks(visit: Visit) -> HttpResponse:
         "rows": [
             _shown(visit, row, now_ms) for row in rows[first : first + visit.per_page]
         ],
-        "names": settings.names,
+        "names": names,
         "chosen": chosen,
         "span": span,
         "sort": "" if sort == "runs" else sort,
@@ -162,11 +162,13 @@ def show_tasks(visit: Visit) -> HttpResponse:
     return render("tasks", context)
 
 
-def _read(queue: str | None, span: dict[str, int]) -> list[Row]:
-    figures = tasks_statistics(None if queue is None else [queue], **span)
+def _read(names: Sequence[str], span: dict[str, int]) -> list[Row]:
+    figures = tasks_statistics(names, **span)
     moments: dict[tuple[str, str], datetime | None] = {}
-    for schedule in get_schedules(queue):
+    for schedule in get_schedules(names[0] if len(names) == 1 else None):
         key = (conf.get_settings().whole(schedule.queue), schedule.task)
+        if key[0] not in names:
+            continue
         known, its = moments.get(key), schedule.next_moment
         moments[key] = min(filter(None, (known, its)), default=None)
     rows = [

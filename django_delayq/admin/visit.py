@@ -4,7 +4,7 @@ The pages are functions that take a `Visit`; ``job_admin`` says which address le
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlencode
 
 from django.contrib.admin.models import CHANGE, LogEntry
@@ -27,6 +27,7 @@ from django_delayq.delivery.states import State
 from django_delayq.exceptions import DelayqError, QueueNotFound
 from django_delayq.faults import describe_fault
 from django_delayq.jobs.pausing import MAX_REASON, acting_as
+from django_delayq.jobs.workers import Worker
 from django_delayq.models import Job
 from django_delayq.showing import display
 from django_delayq.translating import say_fault
@@ -34,6 +35,8 @@ from django_delayq.translating import say_fault
 if TYPE_CHECKING:
     from django.contrib.admin import ModelAdmin
 
+#: What somebody may do to a queue and its jobs; the names are those of Django's permissions.
+Right = Literal["view", "change", "delete"]
 #: What stands in the place of a state for the jobs that ended last.
 ENDED = "ended"
 #: The pages that are not of one queue: name of the address, and title.
@@ -58,31 +61,75 @@ class Visit:
 
     # What its user may do
 
-    @property
-    def may_change(self) -> bool:
-        return self._admin.has_change_permission(self.request)
+    def may(self, right: Right, queue: str) -> bool:
+        """Return whether the user may do this to what a queue holds; to see it is part of each right."""
+        model = Job.of_queue(conf.get_settings().whole(queue))
+        return self._admin.has_view_or_change_permission(self.request, model) and (
+            right == "view"
+            or (
+                right == "change"
+                and self._admin.has_change_permission(self.request, model)
+            )
+            or (
+                right == "delete"
+                and self._admin.has_delete_permission(self.request, model)
+            )
+        )
 
-    @property
-    def may_delete(self) -> bool:
-        return self._admin.has_delete_permission(self.request)
+    def queues_to(self, right: Right) -> list[str]:
+        """Return the names of the queues that the user has this right on."""
+        return [name for name in conf.get_settings().names if self.may(right, name)]
+
+    def check(self, right: Right, *queues: str) -> None:
+        """Refuse a user who has not this right on all of these queues; without queues, on any.
+
+        Raises:
+            PermissionDenied: so it is.
+        """
+        if not (
+            all(self.may(right, each) for each in queues)
+            if queues
+            else self.queues_to(right)
+        ):
+            raise PermissionDenied
+
+    def queue(
+        self, part: str, right: Right = "view", *, is_quoted: bool = True
+    ) -> QueueSettings:
+        """Return the queue that a part of an address names, if the user has this right on it.
+
+        Raises:
+            PermissionDenied: he has not.
+            Http404: there is no such queue.
+        """
+        self.check(right)
+        try:
+            queue = conf.get_settings().queue(
+                from_path_part(part) if is_quoted else part
+            )
+        except QueueNotFound as error:
+            raise Http404(str(error)) from error
+        self.check(right, queue.name)
+        return queue
+
+    def job(self, job_id: str, right: Right = "view") -> tuple[QueueSettings, str]:
+        """Return the queue and the token that an id is made of, as `queue` does."""
+        name, _, token = job_id.rpartition(":")
+        return self.queue(name, right, is_quoted=False), token
 
     @property
     def user_name(self) -> str:
         return display.clean(self.request.user.get_username())[:MAX_REASON]
 
-    def check_may_view(self) -> None:
-        if not self._admin.has_view_or_change_permission(self.request):
-            raise PermissionDenied
-
-    def check_may_change(self) -> None:
-        self.check_may_view()
-        if not self.may_change:
-            raise PermissionDenied
-
-    def check_may_delete(self) -> None:
-        self.check_may_view()
-        if not self.may_delete:
-            raise PermissionDenied
+    def shown(self, worker: Worker) -> Worker | None:
+        """Return a worker with those of its queues and jobs that the user may see; None: it serves only others."""
+        queues = [each for each in worker.queues if self.may("view", each)]
+        if worker.queues and not queues:
+            return None
+        jobs = [
+            job for job in worker.jobs if self.may("view", job.id.rpartition(":")[0])
+        ]
+        return worker._replace(queues=queues, jobs=jobs)
 
     # Where links lead
 
@@ -216,7 +263,7 @@ class Visit:
 
     def queue_model(self, name: str) -> Job:
         """Return what stands for a queue in the admin's log."""
-        job = Job(id=display.clean(f"{name}:"))
+        job = Job.of_queue(display.clean(name))
         job.label = display.clean(gettext("queue {queue}").format(queue=name))
         return job
 
@@ -254,17 +301,3 @@ def answer(visit: Visit, page: Page, **parts: Any) -> HttpResponse:
             "title": gettext("Queues cannot be shown"),
         }
         return visit.render("fault", context, status=503)
-
-
-def job_of(job_id: str) -> tuple[QueueSettings, str]:
-    """Return the queue and the token that an id is made of."""
-    name, _, token = job_id.rpartition(":")
-    return queue_of(name, is_quoted=False), token
-
-
-def queue_of(part: str, *, is_quoted: bool = True) -> QueueSettings:
-    """Return the queue that a part of an address names."""
-    try:
-        return conf.get_settings().queue(from_path_part(part) if is_quoted else part)
-    except QueueNotFound as error:
-        raise Http404(str(error)) from error

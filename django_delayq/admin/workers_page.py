@@ -80,7 +80,7 @@ ORDERS = {
 
 def show_workers(visit: Visit) -> HttpResponse:
     """Show the processes of workers; or ask whether to give one of them an order, and give it."""
-    visit.check_may_view()
+    visit.check("view")
     if visit.request.method == "POST":
         return _give_order(visit)
     try:
@@ -92,6 +92,7 @@ def show_workers(visit: Visit) -> HttpResponse:
             "workers",
             {"title": gettext("Workers"), "places": visit.places("workers")},
         )
+    found = [each for each in found if visit.shown(each) is not None]
     number = pages.read_number(visit.request.GET.get("page", "1"), least=1)
     pager = pages.Pager.of(number, len(found), visit.per_page)
 
@@ -116,7 +117,7 @@ def show_workers(visit: Visit) -> HttpResponse:
                 (gettext("next ›"), pager.next),
             )
         ],
-        "may_change": visit.may_change,
+        "may_change": bool(visit.queues_to("change")),
     }
     return visit.render_live("workers", context)
 
@@ -125,6 +126,8 @@ def _row(visit: Visit, worker: Worker) -> dict[str, Any]:
     # How long ago counts by the server's clock, like what the worker said.
     now_ms = int(worker.seen_at.timestamp() * 1000)
     settings = conf.get_settings()
+    may_order = all(visit.may("change", each) for each in worker.queues)
+    worker = visit.shown(worker) or worker
     jobs = []
     for job in worker.jobs:
         is_known = settings.find(job.id.rpartition(":")[0]) is not None
@@ -147,13 +150,15 @@ def _row(visit: Visit, worker: Worker) -> dict[str, Any]:
         "jobs": jobs,
         "more": max(0, runs - len(jobs)),
         "orders": [
-            order for order in ORDERS.values() if worker.state not in order.obeyed
+            order
+            for order in ORDERS.values()
+            if worker.state not in order.obeyed and may_order
         ],
     }
 
 
 def _give_order(visit: Visit) -> HttpResponse:
-    visit.check_may_change()
+    visit.check("change")
     posted, back = visit.request.POST, visit.reverse("workers")
     order = ORDERS.get(posted.get("order", ""))
     worker_id = posted.get("worker", "")
@@ -167,6 +172,8 @@ def _give_order(visit: Visit) -> HttpResponse:
     if worker is None:
         visit.message(gettext("This process is not there any more."), messages.WARNING)
         return HttpResponseRedirect(back)
+    # It is told to leave all that it serves.
+    visit.check("change", *worker.queues)
     name = clean(worker.name)
     if "sure" not in posted:
         context = {
