@@ -108,13 +108,13 @@ class SearchForm(forms.Form):
         """What a valid form looks for."""
         cleaned = self.cleaned_data
         return Filter(
-            self._names,
             cleaned["q"],
             cleaned["task"],
             cleaned["queue"],
             tuple(map(State, cleaned["state"])),
             cleaned["due_from"],
             cleaned["due_to"],
+            self._names,
         )
 
 
@@ -122,14 +122,14 @@ class SearchForm(forms.Form):
 class Filter:
     """What is looked for; checked."""
 
-    #: Names of the queues that are looked into, unless `queue` says in which.
-    names: tuple[str, ...] = ()
     text: str = ""
     task: str = ""
     queue: str = ""
     states: tuple[State, ...] = ()
     first: datetime | None = None
     end: datetime | None = None
+    #: The names of the queues that are looked into unless ``queue`` says in which.
+    names: tuple[str, ...] = ()
 
     @property
     def queues(self) -> tuple[str, ...]:
