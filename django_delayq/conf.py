@@ -350,7 +350,7 @@ class Settings:
     #: How many tasks each queue keeps statistics of; further ones count as one task, ``other``. 0: no statistics.
     statistics: int = 1_000
     #: What a machine has to send to read the metrics, as ``Authorization: Bearer …``; None: only staff reads them.
-    metrics_token: str | None = field(default=None, repr=False)
+    metrics_tokens: Sequence[str] = field(default=(), repr=False)
     #: Modules that are imported beside the ``tasks`` of each app, because they define tasks.
     modules: tuple[str, ...] = ()
     #: Dotted paths of what is called around each task, the outermost first, in the style of Django's MIDDLEWARE.
@@ -566,12 +566,13 @@ def _is_keys(value: Any) -> bool:
     )
 
 
-def _is_token(value: Any) -> bool:
+def _are_tokens(value: Any) -> bool:
     # Others cannot be sent in a header.
-    return (
-        isinstance(value, str)
-        and len(value) >= SHORTEST_SECRET
-        and all("!" <= character <= "~" for character in value)
+    return isinstance(value, list | tuple) and all(
+        isinstance(item, str)
+        and len(item) >= SHORTEST_SECRET
+        and all("!" <= character <= "~" for character in item)
+        for item in value
     )
 
 
@@ -673,11 +674,11 @@ _TOP: dict[str, tuple[str, _Check, str]] = {
         _is_count(0, MOST_TASKS),
         f"a number of tasks, 1 to {MOST_TASKS:,}, or 0 for no statistics",
     ),
-    "METRICS_TOKEN": (
-        "metrics_token",
-        _optional(_is_token),
-        f"a string of at least {SHORTEST_SECRET} printable ASCII characters without spaces, such as"
-        " secrets.token_urlsafe() returns, or None",
+    "METRICS_TOKENS": (
+        "metrics_tokens",
+        _are_tokens,
+        f"a list of strings of at least {SHORTEST_SECRET} printable ASCII characters without spaces, such as"
+        " secrets.token_urlsafe() returns",
     ),
     "MODULES": (
         "modules",
@@ -984,15 +985,12 @@ def _show_setting(key: str, value: Any) -> str:
     # Not by `show`: a URL may be too mangled to be recognised.
     if key == "CONNECTION" and isinstance(value, str):
         return repr(redact_url(value))
-    if key == "KEYS":
-        return _describe_keys(value)
-    if key == "METRICS_TOKEN":
-        what = f"{len(value)} characters" if isinstance(value, str) else "another type"
-        return f"a secret of {what}, which is not shown"
+    if key in ("KEYS", "METRICS_TOKENS"):
+        return _describe_secrets(value)
     return show(value)
 
 
-def _describe_keys(value: Any) -> str:
+def _describe_secrets(value: Any) -> str:
     """Describe what is wrong with secrets without showing any."""
     if isinstance(value, str | bytes):
         return "one secret, which is not shown, and no list"
@@ -1003,7 +1001,9 @@ def _describe_keys(value: Any) -> str:
             return f"a list whose secret {number} is of type {type(item).__name__}"
         if len(item) < SHORTEST_SECRET:
             return f"a list whose secret {number} has {len(item)} characters"
-    return "an empty list"
+    return (
+        "a list with a secret that has other characters" if value else "an empty list"
+    )
 
 
 def override_worker(worker: WorkerSettings, options: dict[str, Any]) -> WorkerSettings:
@@ -1139,7 +1139,7 @@ def read_settings(value: Any) -> Settings:
         outbox_keep_s=value.get("OUTBOX_KEEP", Settings.outbox_keep_s),
         keep_ended=keep,
         statistics=value.get("STATISTICS", Settings.statistics),
-        metrics_token=hide(value.get("METRICS_TOKEN")),
+        metrics_tokens=hide(value.get("METRICS_TOKENS", ())),
         modules=tuple(value.get("MODULES", ())),
         middleware=tuple(value.get("MIDDLEWARE", ())),
         context=tuple(value.get("CONTEXT", ())),

@@ -100,7 +100,7 @@ def test_everything_can_be_set() -> None:
             "MAX_PAYLOAD_BYTES": 500,
             "MAX_FOREIGN_BYTES": 600,
             "ON_COMMIT": True,
-            "METRICS_TOKEN": "sixteen-or-more!",
+            "METRICS_TOKENS": ["sixteen-or-more!"],
             "MIDDLEWARE": ["shop.middleware.timed"],
             "CONTEXT": ("shop.tenants.Tenant",),
         }
@@ -139,7 +139,7 @@ def test_everything_can_be_set() -> None:
         ),
         max_payload_bytes=500,
         max_foreign_bytes=600,
-        metrics_token="sixteen-or-more!",
+        metrics_tokens=["sixteen-or-more!"],
         middleware=("shop.middleware.timed",),
         context=("shop.tenants.Tenant",),
         on_commit=True,
@@ -334,21 +334,25 @@ def test_wrong_keys_are_told_and_not_shown(keys: Any, what: str) -> None:
 @pytest.mark.parametrize(
     ("token", "what"),
     [
-        ("hunter2", "a secret of 7 characters"),
-        ("hunter2 hunter2 hunter2", "a secret of 23 characters"),
-        ("hunter2-hunter2-hünter2", "a secret of 23 characters"),
-        (HUNTER.encode(), "a secret of another type"),
-        ([HUNTER], "a secret of another type"),
+        (["hunter2"], "a list whose secret 1 has 7 characters"),
+        (
+            [HUNTER, "hunter2 hunter2 hunter2"],
+            "a list with a secret that has other characters",
+        ),
+        (["hunter2-hunter2-hünter2"], "a list with a secret that has other characters"),
+        ([HUNTER.encode()], "a list with a secret that has other characters"),
+        (HUNTER, "one secret, which is not shown, and no list"),
+        (None, "of type NoneType, which is not shown"),
     ],
 )
 def test_wrong_token_is_told_and_not_shown(token: Any, what: str) -> None:
-    text = problems({"METRICS_TOKEN": token})
+    text = problems({"METRICS_TOKENS": token})
 
     assert text.startswith(
-        f"E003 DELAYQ['METRICS_TOKEN'] is {what}, which is not shown. Give a string of at least 16"
+        f"E003 DELAYQ['METRICS_TOKENS'] is {what}. Give a list of strings of at least 16"
     )
     assert "hunter2" not in text
-    assert HUNTER not in repr(read_settings({"METRICS_TOKEN": HUNTER}))
+    assert HUNTER not in repr(read_settings({"METRICS_TOKENS": [HUNTER]}))
 
 
 def test_secrets_that_stand_under_another_name_are_not_shown() -> None:

@@ -45,12 +45,12 @@ def _refusal(request: HttpRequest) -> str | None:
     """Return why a request is refused; None: it is not."""
     scheme, _, sent = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() == "bearer":
-        token = conf.get_settings().metrics_token
-        if token is None:
-            return "DELAYQ['METRICS_TOKEN'] is not set, so no token is accepted."
-        if constant_time_compare(sent.strip(), token):
+        tokens = conf.get_settings().metrics_tokens
+        if not tokens:
+            return "DELAYQ['METRICS_TOKENS'] is empty, so no token is accepted."
+        if any([constant_time_compare(sent.strip(), token) for token in tokens]):
             return None
-        return "The token is not that of DELAYQ['METRICS_TOKEN']."
+        return "The token is none of DELAYQ['METRICS_TOKENS']."
     user: Any = getattr(request, "user", None)
     if user is not None and user.is_active and user.is_staff:
         # As in the admin.
@@ -58,7 +58,7 @@ def _refusal(request: HttpRequest) -> str | None:
             return None
         return f"This needs the permission {_PERMISSIONS[0]}."
     return (
-        "Send the token of DELAYQ['METRICS_TOKEN'] as 'Authorization: Bearer TOKEN',"
+        "Send a token of DELAYQ['METRICS_TOKENS'] as 'Authorization: Bearer TOKEN',"
         " or log in to the admin as staff."
     )
 

@@ -31,8 +31,8 @@ def get(settings: Any) -> Callable[..., Any]:
     """Ask for one of our pages: with the token, with what a test gives for it, or without one for None."""
 
     def get(page: str, *, token: str | None = TOKEN, client: Client | None = None):
-        if "METRICS_TOKEN" not in settings.DELAYQ:
-            settings.DELAYQ = {**settings.DELAYQ, "METRICS_TOKEN": TOKEN}
+        if "METRICS_TOKENS" not in settings.DELAYQ:
+            settings.DELAYQ = {**settings.DELAYQ, "METRICS_TOKENS": [TOKEN]}
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         return (client or Client()).get(f"/delayq/{page}", headers=headers)
 

@@ -156,7 +156,7 @@ def test_each_panel_of_the_dashboard_has_data(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(counting, "COUNT_AFTER_MS", 50.0)
-    settings.DELAYQ = {**configure(), "METRICS_TOKEN": TOKEN}
+    settings.DELAYQ = {**configure(), "METRICS_TOKENS": [TOKEN]}
     target = live_server.url.removeprefix("http://")
     work()
     missing = dict.fromkeys(EXPRESSIONS)

@@ -62,10 +62,10 @@ def test_metrics_say_their_format(queue: str, get: Callable[..., Any]) -> None:
 @pytest.mark.parametrize(
     ("token", "why"),
     [
-        (f"{TOKEN}x", "The token is not that of DELAYQ['METRICS_TOKEN']."),
-        (TOKEN[:-1], "The token is not that"),
-        ("", "The token is not that"),
-        ("\xff\xfe", "The token is not that"),
+        (f"{TOKEN}x", "The token is none of DELAYQ['METRICS_TOKENS']."),
+        (TOKEN[:-1], "The token is none"),
+        ("", "The token is none"),
+        ("\xff\xfe", "The token is none"),
         (None, "'Authorization: Bearer TOKEN', or log in to the admin as staff."),
     ],
 )
@@ -84,13 +84,27 @@ def test_anybody_else_is_told_how_to_come_in(
 def test_without_a_token_in_the_settings_none_is_accepted(
     queue: str, settings: Any, get: Callable[..., Any], page: str
 ) -> None:
-    settings.DELAYQ = {**settings.DELAYQ, "METRICS_TOKEN": None}
+    settings.DELAYQ = {**settings.DELAYQ, "METRICS_TOKENS": []}
 
     for token in (TOKEN, "", "None"):
         response = get(page, token=token)
 
         assert response.status_code == 403
-        assert "['METRICS_TOKEN'] is not set" in response.content.decode()
+        assert "['METRICS_TOKENS'] is empty" in response.content.decode()
+
+
+@BOTH
+def test_an_old_and_a_new_token_are_accepted_together(
+    queue: str, settings: Any, get: Callable[..., Any], page: str
+) -> None:
+    new = "a-new-token-of-16"
+    settings.DELAYQ = {**settings.DELAYQ, "METRICS_TOKENS": [new, TOKEN]}
+
+    assert [get(page, token=each).status_code for each in (new, TOKEN, f"{new}x")] == [
+        200,
+        200,
+        403,
+    ]
 
 
 @BOTH
