@@ -260,7 +260,7 @@ def _read_over(visit: Visit, action: Action, *, is_all: bool) -> _Over | None:
 
 
 def _read_filter(visit: Visit, action: Action, query: str) -> Filter | None:
-    """Read a search; it finds what the user may change so, in the queues that he may."""
+    """Read a search; it looks into the queues that the user may change so."""
     form = SearchForm(visit.queues_to(action.right), QueryDict(query))
     return form.filter if form.is_valid() else None
 

@@ -99,7 +99,7 @@ class Visit:
         """Return the queue that a part of an address names, if the user has this right on it.
 
         Raises:
-            PermissionDenied: he has not.
+            PermissionDenied: the user has not.
             Http404: there is no such queue.
         """
         self.check(right)
@@ -122,7 +122,7 @@ class Visit:
         return display.clean(self.request.user.get_username())[:MAX_REASON]
 
     def shown(self, worker: Worker) -> Worker | None:
-        """Return a worker with those of its queues and jobs that the user may see; None: it serves only others."""
+        """Return a worker with the queues and jobs that the user may see; None: it serves only others."""
         queues = [each for each in worker.queues if self.may("view", each)]
         if worker.queues and not queues:
             return None
