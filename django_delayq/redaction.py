@@ -42,7 +42,8 @@ _HARMLESS = re.compile(
     r"|(socket|retry|encoding|ssl)_(?!password)\w+"
 )
 _PLACE = re.compile(r"\A([^/#]*)(.*)\Z", re.DOTALL)
-_URL = re.compile(r"\b[a-z][a-z0-9+.-]*://\S+", re.IGNORECASE)
+#: A bound on the scheme keeps the search from looking again and again at a long text that has no URL.
+_URL = re.compile(r"(?:\b[a-z][a-z0-9+.-]{0,30})?://\S+", re.IGNORECASE)
 #: A URL whose slashes were forgotten.
 _NEAR_URL = re.compile(r"((rediss?|valkeys?)(\+\w+)?|unix):", re.IGNORECASE)
 _HOST = re.compile(r"(\[[^\]@]*\]|[^:@\[\]]*)(:\d*)?")

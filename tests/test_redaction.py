@@ -74,6 +74,13 @@ GARBAGE = [
 ]
 
 
+@pytest.mark.parametrize("scheme", ["a" * 100, "a." * 50, "1redis", "_redis"])
+def test_a_text_hides_the_password_behind_any_scheme(scheme: str) -> None:
+    shown = redact(f"cannot reach {scheme}://:hunter2@h, try again")
+
+    assert shown == f"cannot reach {scheme}://:***@h, try again"
+
+
 @pytest.mark.parametrize(("url", "shown"), WELL_FORMED + GARBAGE)
 def test_url_is_shown_without_its_password(url: str, shown: str) -> None:
     assert redact_url(url) == shown

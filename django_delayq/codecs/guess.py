@@ -40,7 +40,7 @@ _NO_PRINT = re.compile("^[\t\n]|[\0-\x08\x0e-\x1f]")
 
 #: Beginnings that only one codec writes. Kryo and Fst name the class of most objects.
 _MARKS = [
-    (name, re.compile(mark, re.DOTALL))
+    (name, re.compile(rb"\A(?:%b)" % mark, re.DOTALL))
     for name, mark in (
         ("Kryo5Codec", rb"\x01\x00(?:[\[\w.$;]{1,499}(?:[\x80-\xff]|\Z)|[\x80-\xff])"),
         # After an object that 3.12.5 refused, it leaves zero bytes before the payloads that follow.

@@ -14,7 +14,7 @@ from django_delayq.redaction import show
 
 _INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _DOUBLE = re.compile(
-    r"[+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[dDfF]?)",
+    r"[+-]?(?:NaN|Infinity|(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[dDfF]?)",
     re.ASCII,
 )
 #: What ``Double.valueOf`` trims: everything up to a space.

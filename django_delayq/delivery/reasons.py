@@ -51,12 +51,12 @@ class Reason(NamedTuple):
 
         A script returns whole parts only. Anybody may have written more of them than a reason has: the rest is left out.
         """
-        parts = []
-        while text:
+        parts: list[str] = []
+        while text and len(parts) < len(cls._fields):
             size, _, text = text.partition(b":")
             parts.append(text[: int(size)].decode(errors="replace"))
             text = text[int(size) :]
-        return cls(*parts[: len(cls._fields)])
+        return cls(*parts)
 
 
 def measured(part: str) -> str:

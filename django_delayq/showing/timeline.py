@@ -32,21 +32,21 @@ class Stretch:
 
 def stretches_of(traceback: str) -> list[Stretch]:
     """Part a traceback into the project's own lines and those of libraries."""
-    blocks: list[tuple[bool, str]] = []
+    blocks: list[tuple[bool, list[str]]] = []
     is_library = False
     for line in traceback.splitlines(keepends=True):
         found = _FRAME.match(line)
         if found is not None:
             is_library = _LIBRARY.search(found[1]) is not None
-            blocks.append((is_library, line))
+            blocks.append((is_library, [line]))
         elif line.startswith("    ") and blocks:
             # The code of the frame, and the marks below it.
-            blocks[-1] = (blocks[-1][0], blocks[-1][1] + line)
+            blocks[-1][1].append(line)
         else:
-            blocks.append((False, line))
+            blocks.append((False, [line]))
     stretches = []
     for folded, group in groupby(blocks, key=lambda block: block[0]):
-        texts = [text for _, text in group]
+        texts = ["".join(lines) for _, lines in group]
         summary = ""
         if folded:
             template = ngettext(

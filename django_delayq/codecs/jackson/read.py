@@ -36,9 +36,9 @@ _CLASS_NAME = re.compile(
     r"(?:[A-Za-z_$][\w$]*\.)+[A-Z_$][\w$]*(?:<.*>)?|\[+(?:[ZBCSIJFD]|L[\w.$]+;)"
 )
 _IDENTIFIER = re.compile(r"[^\W\d][\w$]*")
-_SET_CLASS = re.compile(r".*(?:Set|[.$]SetN|[.$]Set12|KeySetView)(?:<.*>)?")
+_SET_CLASS = re.compile(r"[^<\n]*(?:Set|[.$]SetN|[.$]Set12|KeySetView)(?:<.*>)?")
 _MAP_CLASS = re.compile(
-    r"(?:java\.util|com\.google\.common\.collect|org\.springframework\.util|it\.unimi\.dsi)\..*"
+    r"(?:java\.util|com\.google\.common\.collect|org\.springframework\.util|it\.unimi\.dsi)\.[^<\n]*"
     r"(?:Map|[.$]MapN|[.$]Map1|Hashtable|Properties)(?:<.*>)?"
 )
 #: Classes whose text is not the constant of an enum, though it may look like one.
