@@ -21,6 +21,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from django_delayq import conf
 from django_delayq.clients.clients import own_clients
+from django_delayq.clients.cluster import Cluster
 from django_delayq.codecs.unsupported import UnsupportedCodec
 from django_delayq.database_checks import check_databases, check_room
 from django_delayq.delivery.sharding import shard_name
@@ -48,23 +49,26 @@ def register_all() -> None:
 
 
 def check_server(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """Ask the server whether it can serve the queues."""
+    """Ask the server whether it can serve the queues, and whether it is certain to be the right one."""
     from django_delayq.translating import say_problems
 
+    found: list[checks.CheckMessage] = []
     try:
+        found += _check_certificates()
         # Moments are in the project's time zone, the text is English: it can be searched for.
         with translation.override("en"):
             problems = say_problems(_problems_now())
     except (DelayqError, RedisError, OSError) as error:
         fault = describe_fault(error)
         return [
+            *found,
             checks.Error(
                 f"The server of DELAYQ['CONNECTION'] cannot be asked: {fault.message.rstrip('.')}.",
                 hint=fault.hint,
                 id="django_delayq.E009",
-            )
+            ),
         ]
-    return [
+    found += [
         checks.CheckMessage(
             _LEVELS[problem.level.name][0],
             problem.message,
@@ -73,6 +77,29 @@ def check_server(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMes
         )
         for problem in problems
     ]
+    return found
+
+
+def _check_certificates() -> list[checks.CheckMessage]:
+    """Report connections over TLS on which another than the server could answer."""
+    server = own_clients.find()
+    unchecked = (server.server if isinstance(server, Cluster) else server).unchecked()
+    return [
+        checks.Warning(
+            f"The certificate of the {peer} may be {_ACCEPTED[argument]}, by {argument}: whoever stands in between can read"
+            " jobs and the password, and change jobs.",
+            hint="Leave the argument out, have ssl_ca_certs name the authority, and name the host as its certificate does."
+            " redis-py 5 checks no host name for clients that others made: give them ssl_check_hostname=True.",
+            id="django_delayq.W009",
+        )
+        for peer, argument in unchecked.items()
+    ]
+
+
+_ACCEPTED = {
+    "ssl_cert_reqs=none": "anybody's",
+    "ssl_check_hostname=false": "for any host",
+}
 
 
 def _problems_now() -> "list[ServerProblem]":

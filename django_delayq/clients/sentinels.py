@@ -28,6 +28,7 @@ from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError
 
 from django_delayq.calls.errors import mark_of_some, mark_unsent
+from django_delayq.clients.tls import unchecked, with_host_check
 from django_delayq.redaction import redact
 
 #: How long one Sentinel may take to accept a connection, and for each answer, s. If none of them is that fast, all are
@@ -244,6 +245,11 @@ class Sentinels:
             for address in self.addresses
         ]
 
+    def unchecked(self) -> str:
+        """Return by which argument somebody else could answer in the place of a Sentinel; "" if there is none."""
+        told = [unchecked(each) for each in self.arguments.values() if each.get("ssl")]
+        return next(filter(None, told), "")
+
     def _asked(self) -> list[Address]:
         """Return the Sentinels to ask: those that answered last, or if there are none, all of them."""
         now_s = time.monotonic()
@@ -279,7 +285,8 @@ class Sentinels:
         self, address: Address, patience_s: float, *, is_async: bool
     ) -> dict[str, Any]:
         arguments = dict(self.arguments[address])
-        arguments.pop("ssl", None)
+        if arguments.pop("ssl", None):
+            arguments = with_host_check(arguments)
         retry: Any = AsyncRetry if is_async else Retry
         return arguments | {
             "host": address[0],

@@ -34,6 +34,7 @@ from django_delayq.clients.primary import (
     PrimarySSLConnection,
 )
 from django_delayq.clients.sentinels import Address, Sentinels
+from django_delayq.clients.tls import unchecked, with_host_check
 from django_delayq.clients.url import read_sentinel_url
 from django_delayq.exceptions import InvalidSettings
 from django_delayq.redaction import conceal
@@ -163,6 +164,15 @@ class Server:
         """Whether replies come as text and not as bytes."""
         return bool(self.arguments.get("decode_responses"))
 
+    def unchecked(self) -> dict[str, str]:
+        """Return by which argument somebody else could answer, for the connections ``"server"`` and ``"Sentinels"``."""
+        found = {}
+        if _has_tls(self.connection_class):
+            found["server"] = unchecked(self.arguments)
+        if self.is_led:
+            found["Sentinels"] = self.arguments["sentinels"].unchecked()
+        return {name: argument for name, argument in found.items() if argument}
+
     def pool(self, **overrides: Any) -> Pool:
         """Make a pool. Nothing connects yet."""
         arguments = self._arguments(is_async=False)
@@ -234,6 +244,8 @@ class Server:
         for name, time_out_s in _TIME_OUTS_S.items():
             if arguments.get(name) is None:
                 arguments[name] = time_out_s
+        if _has_tls(self.connection_class):
+            arguments = with_host_check(arguments)
         return conceal(arguments, is_async=is_async)
 
 
