@@ -4,7 +4,7 @@ This module stores what it is given: `jobs` knows what a definition says, when i
 made.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -107,6 +107,7 @@ def arrange(
     code: bytes | str = KEPT,
     stored: bytes | str = KEPT,
     change: bytes | str = KEPT,
+    register: bytes | str = KEPT,
     print: str,
     next_ms: int | str | None = KEPT,
     before: "State | None" = None,
@@ -119,7 +120,7 @@ def arrange(
 
     Returns the version of the definitions from now on. It is 0 if they were of another ``version``, or if a moment has
     come that the caller did not know of: then nothing has changed, and the caller looks again. An empty definition is
-    deleted. ``before`` is the state on the queue that the schedule comes from.
+    deleted. ``register`` is the queue's register from now on. ``before`` is the state on the queue that the schedule comes from.
     """
     args: list[Argument] = [
         now_argument(now_us),
@@ -131,6 +132,7 @@ def arrange(
         code,
         stored,
         change,
+        register,
         print,
         "" if next_ms is None else next_ms,
         "" if before is None else msgspec.json.encode(before),
@@ -143,6 +145,23 @@ def arrange(
         read_published,
         window_ms=REPEAT_MS,
     )
+
+
+def reseal(
+    keys: DeliveryKeys,
+    version: int,
+    fields: Mapping[str, bytes],
+    *,
+    now_us: int | None = None,
+) -> Call[int]:
+    """Replace signed texts by others that say the same, by field; an empty one goes.
+
+    Returns the version of the definitions from now on; 0 if they were of another ``version``, or a repeat finds its own.
+    """
+    args: list[Argument] = [now_argument(now_us), version]
+    for field, text in fields.items():
+        args += (field, text)
+    return Call(*bind(PACKAGES, "reseal", keys), args, read_published)
 
 
 class State(msgspec.Struct):

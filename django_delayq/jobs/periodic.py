@@ -36,6 +36,7 @@ from django_delayq.jobs.options import (
 from django_delayq.jobs.preparing import spread
 from django_delayq.jobs.registry import all_tasks
 from django_delayq.redaction import show
+from django_delayq.wire.signing import SEAL_LENGTH
 
 CatchUp = Literal["one", "none", "all"]
 CATCH_UPS = ("one", "none", "all")
@@ -113,6 +114,8 @@ class LoadTime:
         return self.ms
 
 
+#: What stands before the JSON of a text since there are registers. An earlier version reads it as white space.
+REGISTERED = b" "
 _encoder = msgspec.json.Encoder()
 definitions: msgspec.json.Decoder[Definition] = msgspec.json.Decoder(Definition)
 changes: msgspec.json.Decoder[Change] = msgspec.json.Decoder(Change)
@@ -120,7 +123,18 @@ changes: msgspec.json.Decoder[Change] = msgspec.json.Decoder(Change)
 
 def sealed(queue: str, kind: str, name: str, body: Definition | Change) -> bytes:
     """Write and sign what is stored of a schedule."""
-    return conf.get_keyring().seal(_place(queue, kind, name), _encoder.encode(body))
+    text = REGISTERED + _encoder.encode(body)
+    return conf.get_keyring().seal(_place(queue, kind, name), text)
+
+
+def sealed_anew(queue: str, kind: str, name: str, text: bytes) -> bytes:
+    """Sign with the present key what another one, or an earlier version, has signed; what it says stays, byte by byte.
+
+    Raises:
+        NotSigned: this project has not signed it for this place.
+    """
+    body = unsealed(queue, kind, name, text).lstrip(REGISTERED)
+    return conf.get_keyring().seal(_place(queue, kind, name), REGISTERED + body)
 
 
 def unsealed(queue: str, kind: str, name: str, text: bytes) -> bytes:
@@ -135,6 +149,11 @@ def unsealed(queue: str, kind: str, name: str, text: bytes) -> bytes:
 def is_sealed_now(text: bytes) -> bool:
     """Return whether the key that signs now has signed what is stored, as far as it says so itself."""
     return text.startswith(conf.get_keyring().ids[0].encode())
+
+
+def is_registered(text: bytes) -> bool:
+    """Return whether what is stored of a schedule was written where there are registers."""
+    return text.startswith(REGISTERED, SEAL_LENGTH)
 
 
 def _place(queue: str, kind: str, name: str) -> str:

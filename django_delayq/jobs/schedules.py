@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Unpack
 import msgspec
 
 from django_delayq import conf
+from django_delayq.calls.call import Call
 from django_delayq.calls.steps import Steps, aperform, perform
 from django_delayq.calls.together import together
 from django_delayq.clients.clients import own_clients
@@ -32,6 +33,7 @@ from django_delayq.exceptions import (
     TaskNotFound,
 )
 from django_delayq.jobs import periodic as definitions
+from django_delayq.jobs import register as registers
 from django_delayq.jobs import sharding
 from django_delayq.jobs.decorator import DelayedTask
 from django_delayq.jobs.job import Draft, Job
@@ -39,6 +41,7 @@ from django_delayq.jobs.moments import When, datetime_of, when_of
 from django_delayq.jobs.options import CallOptions
 from django_delayq.jobs.pausing import Task, actor, checked_text, name_of
 from django_delayq.jobs.periodic import CatchUp, Change, CodeSchedule, Definition
+from django_delayq.jobs.register import Register
 from django_delayq.jobs.registry import get_task
 from django_delayq.jobs.workers import reading
 from django_delayq.logs import get_log
@@ -54,6 +57,12 @@ TRIES = 50
 MOST_BEHIND = 1_000
 #: A moment that nobody has moved on for this long belongs to a worker that is gone: one with other code may take over.
 TAKE_OVER_MS = 60_000
+#: Why a schedule rests whose change is lost, or is not the last one.
+LOST = "its pause or its other moments are not what was written last: resume it, and give it other moments again if it had some"
+#: How the field begins of a stored schedule that is on its way to another server.
+ASIDE = b"moving stored "
+#: How the field of a register begins.
+REGISTER = registers.FIELD.encode()
 #: Bytes of payload in one `advance` call, about.
 ADVANCE_BYTES = 1 << 20
 
@@ -69,6 +78,10 @@ class Known(NamedTuple):
     #: The server's clock, epoch us.
     now_us: int
     entries: dict[str, Entry]
+    #: Which texts of people hold.
+    register: Register = Register()
+    #: The stored schedules that are on their way to another server.
+    aside: Collection[str] = ()
 
     @property
     def now_ms(self) -> int:
@@ -86,6 +99,8 @@ class Known(NamedTuple):
             self.entries.get(name) or Entry(),
             conf.get_keyring().lacks_key_of,
         )
+        if self.register.is_of_another_key and (entry.stored or entry.change):
+            return True
         return lacks(entry.code) or lacks(entry.change)
 
     def find(self, name: str) -> "Found | None":
@@ -100,12 +115,94 @@ class Known(NamedTuple):
         queue = self.queue.name
         for kind, text in (("code", entry.code), ("stored", entry.stored)):
             definition = _read(queue, kind, name, text)
-            if definition is not None:
-                change = _read_change(queue, name, entry.change)
-                return Found(
-                    self.queue, name, entry, definition, change, kind == "stored"
+            if definition is None:
+                continue
+            is_stored = kind == "stored"
+            if is_stored and not self.register.fits(kind, name, text):
+                logger.error(
+                    "queue %s: what is stored of schedule %r is ignored (%s): it is not what was stored last",
+                    queue,
+                    name,
+                    kind,
                 )
+                continue
+            change = self.change_of(name)
+            return Found(self.queue, name, entry, definition, change, is_stored)
         return None
+
+    def change_of(self, name: str) -> Change | None:
+        """Return what somebody has changed of a schedule; if that is lost or is not the last change, a pause."""
+        text = (self.entries.get(name) or Entry()).change
+        queue = self.queue.name
+        change = _read_change(queue, name, text)
+        # What nobody has signed is as good as missing.
+        if self.register.fits("change", name, text if change is not None else b""):
+            return change
+        logger.error(
+            "queue %s: schedule %r rests: its pause or its other moments are not what was written last; resume() it, and"
+            " override() its moments again if it had others",
+            queue,
+            name,
+        )
+        return Change(self.now_ms, "django-delayq", LOST)
+
+    def registering(
+        self, name: str, *, stored: bytes | str = KEPT, change: bytes | str = KEPT
+    ) -> bytes | str:
+        """Return the register to write with these texts of a schedule.
+
+        Raises:
+            InvalidSchedule: it cannot be read here, so it cannot be changed.
+        """
+        before = self.register
+        changed = before.changed(name, stored=stored, change=change)
+        is_same = changed == before and (before.number or before.is_of_another_key)
+        return KEPT if is_same else changed.sealed(self.queue.name)
+
+    def signed_anew(self) -> dict[str, bytes]:
+        """Return the texts, by field, that have to be signed with the present key, or to be marked as registered.
+
+        A text that does not hold is never among them.
+        """
+        queue, found = self.queue.name, dict[str, bytes]()
+        for name, entry in self.entries.items():
+            for kind in ("code", *registers.KINDS):
+                text: bytes = getattr(entry, kind)
+                if not text or (
+                    definitions.is_sealed_now(text) and definitions.is_registered(text)
+                ):
+                    continue
+                if kind != "code" and not self.register.fits(kind, name, text):
+                    continue
+                with suppress(NotSigned):
+                    anew = definitions.sealed_anew(queue, kind, name, text)
+                    found[f"{kind} {name}"] = anew
+        kept, key_id = self._pruned(), conf.get_keyring().ids[0]
+        is_unwritten = bool(kept.digests) and not kept.number
+        if is_unwritten or (kept.key_ids and kept.key_ids != (key_id,)):
+            gone = (f"{registers.FIELD}{each}" for each in kept.key_ids)
+            found |= dict.fromkeys(gone, b"")
+            found[f"{registers.FIELD}{key_id}"] = kept.sealed(queue)
+        return self.pruned() | found
+
+    def pruned(self) -> dict[str, bytes]:
+        """Return the register without what is gone, by its field; nothing if all is there."""
+        kept = self._pruned()
+        if kept == self.register:
+            return {}
+        field_name = f"{registers.FIELD}{conf.get_keyring().ids[0]}"
+        return {field_name: kept.sealed(self.queue.name)}
+
+    def _pruned(self) -> Register:
+        def is_there(place: str) -> bool:
+            kind, _, name = place.partition(" ")
+            entry = self.entries.get(name) or Entry()
+            # A change stays: else whoever deletes it would undo a pause.
+            return kind != "stored" or bool(entry.stored) or name in self.aside
+
+        digests = self.register.digests
+        kept = {place: digests[place] for place in digests if is_there(place)}
+        return self.register._replace(digests=kept)
 
 
 class Found(NamedTuple):
@@ -135,20 +232,6 @@ class Found(NamedTuple):
     @property
     def print(self) -> str:
         return definitions.fingerprint(self.definition, self.change)
-
-    def signed_anew(self) -> dict[str, bytes]:
-        """Return what another key than the present one has signed, signed with that."""
-        kind = "stored" if self.is_stored else "code"
-        bodies: dict[str, Definition | Change | None] = {
-            kind: self.definition,
-            "change": self.change,
-        }
-        return {
-            field: definitions.sealed(self.queue.name, field, self.name, body)
-            for field, body in bodies.items()
-            if body is not None
-            and not definitions.is_sealed_now(getattr(self.entry, field))
-        }
 
     def job(self, moment_ms: int, next_ms: int | None = None) -> NewJob:
         """Make the job of a moment; ``next_ms`` is the moment after it, at which it may expire."""
@@ -206,6 +289,7 @@ def loading(queue: QueueSettings) -> Steps[Known]:
     """Read what a queue knows of its schedules."""
     while True:
         entries: dict[str, Entry] = {}
+        texts, aside = dict[str, bytes](), set[str]()
         cursor, version = 0, -1
         while True:
             page = yield periods.page(queue.keys, cursor)
@@ -213,10 +297,41 @@ def loading(queue: QueueSettings) -> Steps[Known]:
                 # Somebody has changed something between two pages.
                 break
             cursor, version = page.cursor, page.version
-            for each in page.fields:
-                periods.add_field(entries, *each)
+            for field_name, value, moment_ms in page.fields:
+                if field_name.startswith(REGISTER):
+                    key_id = field_name[len(REGISTER) :].decode(errors="replace")
+                    texts[key_id] = value
+                elif field_name.startswith(ASIDE):
+                    aside.add(field_name[len(ASIDE) :].decode(errors="replace"))
+                else:
+                    periods.add_field(entries, field_name, value, moment_ms)
             if not cursor:
-                return Known(queue, version, page.now_us, entries)
+                its_register = registers.read(queue.name, texts, entries)
+                return Known(queue, version, page.now_us, entries, its_register, aside)
+
+
+def _arrange(
+    known: Known,
+    name: str,
+    *,
+    stored: bytes | str = KEPT,
+    change: bytes | str = KEPT,
+    **more: Any,
+) -> Call[int]:
+    """Describe a change of what was read of a queue, with its register.
+
+    Raises:
+        InvalidSchedule: the register cannot be changed here.
+    """
+    return periods.arrange(
+        known.queue.keys,
+        name,
+        version=known.version,
+        stored=stored,
+        change=change,
+        register=known.registering(name, stored=stored, change=change),
+        **more,
+    )
 
 
 def arranging(
@@ -243,10 +358,9 @@ def arranging(
     job = None
     if moment_ms is not None:
         job = found.job(moment_ms, found.when.after(moment_ms))
-    version: int = yield periods.arrange(
-        queue.keys,
+    version: int = yield _arrange(
+        known,
         found.name,
-        version=known.version,
         code=code,
         stored=stored,
         change=change,
@@ -475,10 +589,9 @@ def _sending(
         moved_ms=0 if has_come else known.now_ms,
         loaded_ms=loaded_ms,
     )
-    version: int = yield periods.arrange(
-        known.queue.keys,
+    version: int = yield _arrange(
+        known,
         found.name,
-        version=known.version,
         code=definitions.sealed(known.queue.name, "code", found.name, moved),
         change="" if has_come else KEPT,
         print=found.entry.state.print or found.print,
@@ -518,9 +631,7 @@ def _redirecting(
     target = next((each for each in others if each.queue.name == before), None)
     while target is not None and target.find(name) is None:
         state = target.entries.get(name, Entry()).state
-        version: int = yield periods.arrange(
-            target.queue.keys, name, version=target.version, print=state.print
-        )
+        version: int = yield _arrange(target, name, print=state.print)
         if version:
             return
         target = yield from loading(target.queue)
@@ -1040,6 +1151,10 @@ def _overriding(schedule: Schedule, when: When | None) -> Steps[Schedule]:
 def _firing(schedule: Schedule) -> Steps[Job[Any]]:
     known, found, _ = yield from _finding(schedule)
     queue, definition = known.queue, found.definition
+    code = None if found.is_stored else _in_code(queue.name).get(found.name)
+    if code is not None:
+        # No worker may have looked since somebody wrote an earlier definition back.
+        definition = code.definition()
     yield from sharding.agreeing_on(queue.name)
     new = definitions.extra(queue, found.name, definition, known.now_ms)
     job: Job[Any] = Job(
@@ -1077,10 +1192,9 @@ def _deleting(schedule: Schedule) -> Steps[bool]:
         known = yield from loading(queue)
         if schedule.name not in known.entries:
             return False
-        version: int = yield periods.arrange(
-            queue.keys,
+        version: int = yield _arrange(
+            known,
             schedule.name,
-            version=known.version,
             code="",
             stored="",
             change="",
@@ -1143,9 +1257,12 @@ def _storing(
                 f"queue {queue.name!r} has {MAX_STORED:,} stored schedules, and takes no more: each of its workers reads"
                 " all of them"
             )
-        change = _read_change(queue.name, name, entry.change)
+        is_new = not entry.stored
+        # What an earlier schedule of this name may have left is not for this one.
+        change = None if is_new else known.change_of(name)
         found = Found(queue, name, entry, definition, change, True)
-        if (yield from arranging(known, found, stored=text)):
+        gone = "" if is_new else KEPT
+        if (yield from arranging(known, found, stored=text, change=gone)):
             logger.info("schedule %s is stored on queue %s: %s", name, queue.name, when)
             return (yield from _getting(name, queue.name))
     raise _too_busy(name)

@@ -30,6 +30,7 @@ from django_delayq.repair.moving import (
     new_run,
     schedules_of,
     settings_of,
+    take_schedule,
 )
 from django_delayq.repair.pages import Kind, Moved, MovedSchedule, Run
 
@@ -247,9 +248,12 @@ class Exporting:
         )
 
     def _schedules(self, queue: QueueSettings) -> Iterator[OfSchedule]:
-        for name in schedules_of(self._client, queue).stored:
-            call = pages.take_schedule(queue.keys, name, is_copy=self._is_copy)
-            if (found := run(self._client, call)) is not None:
+        there = schedules_of(self._client, queue)
+        for name in there.stored:
+            found = take_schedule(
+                self._client, queue, name, there, is_copy=self._is_copy
+            )
+            if found is not None:
                 self.tallies[queue.name].schedules += 1
                 yield OfSchedule(name, found)
 

@@ -27,13 +27,15 @@ from django_delayq.calls.running import run
 from django_delayq.calls.steps import perform
 from django_delayq.clock import monotonic_ms
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import limiting, looking, pausing, periods, prefixes
+from django_delayq.delivery import limiting, looking, pausing, prefixes
 from django_delayq.delivery.durability import Wait, durably
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.looking import Counts
 from django_delayq.delivery.sharding import pin_shards
-from django_delayq.exceptions import DecodeError, DelayqError
+from django_delayq.exceptions import DecodeError, DelayqError, InvalidSchedule
 from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs.schedules import Known, loading
+from django_delayq.logs import get_log
 from django_delayq.repair import pages
 from django_delayq.repair.pacing import TARGET_MS, finished_first
 from django_delayq.repair.pages import Kind, Moved, MovedSchedule, Source
@@ -47,6 +49,7 @@ WALKS = 4
 SCANNED = 1_000
 
 T = TypeVar("T")
+logger = get_log("django_delayq")
 
 
 class CannotMove(DelayqError):
@@ -216,6 +219,8 @@ class Storing:
         self._is_signing = is_signing
         #: Pages of the run that were stored before it went on.
         self.stored = 0
+        # What the target knows of schedules, as of the last one that was stored.
+        self._known: Known | None = None
 
     def begin(self, source_run: pages.Run) -> None:
         """Note on the target that a run comes.
@@ -315,11 +320,33 @@ class Storing:
         Raises:
             CannotMove: see `store`.
         """
-        is_new, why_not = self._keep(
-            pages.put_schedule(self._queue.keys, name, schedule)
-        )
+        stored, change = schedule.stored, schedule.change
+        # In a change of a schedule in code there is no other part.
+        texts = {"stored": stored, "change": change} if stored else {"change": change}
+        version, why_not = -1, ""
+        while version < 0:
+            known = self._known or perform(self._client, loading(self._queue))
+            try:
+                register = known.register.changed(name, **texts)
+            except InvalidSchedule as error:
+                raise CannotMove(f"{error}.") from error
+            call = pages.put_schedule(
+                self._queue.keys,
+                name,
+                schedule,
+                version=known.version,
+                register=register.sealed(self._queue.name),
+            )
+            version, why_not = self._keep(call)
+            # It is not read again for each schedule.
+            self._known = None
+            if version > 0:
+                register = register._replace(number=register.number + 1)
+                self._known = known._replace(version=version, register=register)
+            elif not version:
+                self._known = known
         self._check_durable(why_not)
-        return is_new
+        return version > 0
 
     def _keep(self, call: Call[T]) -> tuple[T, str]:
         """Make a call, and wait as DURABLE of the queue says; return its reply, and why it is not durable, or nothing."""
@@ -426,7 +453,7 @@ class Moving:
         keys = self.there.keys
         there = schedules_of(self._source, self.there, self._only)
         for name in there.stored:
-            taken = run(self._source, pages.take_schedule(keys, name))
+            taken = take_schedule(self._source, self.there, name, there)
             if taken is None:
                 continue
             if self._storing.put(name, taken):
@@ -478,32 +505,68 @@ class SchedulesThere(NamedTuple):
     stored: list[str]
     #: What somebody has changed of those in code.
     changed: dict[str, MovedSchedule]
+    known: Known
 
 
 def schedules_of(
     client: Redis, queue: QueueSettings, only: Keyring | None = None
 ) -> SchedulesThere:
-    """Read which schedules of a queue can move; with ``only``, of those that are signed with one of its keys."""
-    stored: dict[str, None] = {}
-    changed: dict[str, MovedSchedule] = {}
-    cursor, is_first = 0, True
-    while cursor or is_first:
-        page = run(client, periods.page(queue.keys, cursor))
-        cursor, is_first = page.cursor, False
-        for field_name, value, _ in page.fields:
-            if only is not None and only.lacks_key_of(value):
-                continue
-            kind, _, name = field_name.decode(errors="replace").partition(" ")
-            if kind == "moving":
-                kind, _, name = name.partition(" ")
-                kind = "stored" if kind == "stored" else ""
-            if kind == "stored":
-                stored[name] = None
-            elif kind == "change":
-                changed[name] = MovedSchedule(b"", value, b"", b"")
-    for name in stored:
-        changed.pop(name, None)
-    return SchedulesThere(list(stored), changed)
+    """Read which schedules of a queue can move; with ``only``, of those that are signed with one of its keys.
+
+    What is not in force stays, and the log says so.
+    """
+    known = perform(client, loading(queue))
+    stored, changed = list(known.aside), dict[str, MovedSchedule]()
+    for name, entry in known.entries.items():
+        moved = MovedSchedule(entry.stored, entry.change, b"", b"")
+        if name in known.aside or not (entry.stored or entry.change):
+            continue
+        if only is not None and any(map(only.lacks_key_of, moved)):
+            continue
+        if not _holds(known, name, moved):
+            logger.error(
+                "queue %s: schedule %r does not move: it is not what was written last",
+                queue.name,
+                name,
+            )
+        elif entry.stored:
+            stored.append(name)
+        else:
+            changed[name] = moved
+    return SchedulesThere(stored, changed, known)
+
+
+def _holds(known: Known, name: str, moved: MovedSchedule) -> bool:
+    fits = known.register.fits
+    return fits("stored", name, moved.stored) and fits("change", name, moved.change)
+
+
+def take_schedule(
+    client: Redis,
+    queue: QueueSettings,
+    name: str,
+    there: SchedulesThere,
+    *,
+    is_copy: bool = False,
+) -> MovedSchedule | None:
+    """Set a stored schedule aside; None: no such schedule is stored, or it is not what was stored last, and stays.
+
+    ``is_copy``: only read it.
+    """
+    taken = run(client, pages.take_schedule(queue.keys, name, is_copy=is_copy))
+    if taken is None or _holds(there.known, name, taken):
+        return taken
+    # It may have been stored once more since the others were read.
+    if _holds(perform(client, loading(queue)), name, taken):
+        return taken
+    logger.error(
+        "queue %s: schedule %r does not move: it is not what was written last",
+        queue.name,
+        name,
+    )
+    if not is_copy:
+        run(client, pages.end_schedule(queue.keys, name, is_moved=False))
+    return None
 
 
 def queues_on(client: Redis, prefix: str = "", ours: str = "") -> list[str]:

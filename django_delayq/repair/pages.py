@@ -13,6 +13,7 @@ from django_delayq.calls.script import bind
 from django_delayq.delivery.binding import now_argument
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import MAX_BATCH
+from django_delayq.delivery.periods import KEPT
 from django_delayq.exceptions import DelayqError
 from django_delayq.repair.calls import BYTE_BUDGET, PACKAGES
 from django_delayq.wire.frame import FrameFormat
@@ -290,13 +291,18 @@ def put_schedule(
     name: str,
     schedule: MovedSchedule,
     *,
+    version: int,
+    register: bytes | str = KEPT,
     now_us: int | None = None,
-) -> Call[bool]:
-    """Write what another server had of a schedule; returns False if there is one already. Safe to repeat."""
+) -> Call[int]:
+    """Write what another server had of a schedule, and the queue's register from now on. Safe to repeat.
+
+    Returns the version of the definitions from now on; 0 if there is one already, -1 if they were of another ``version``.
+    """
     return Call(
         *bind(PACKAGES, "move_schedule", keys),
-        (now_argument(now_us), "put", name, *schedule),
-        bool,
+        (now_argument(now_us), "put", name, *schedule, version, register),
+        int,
     )
 
 

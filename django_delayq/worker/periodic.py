@@ -19,6 +19,7 @@ from django_delayq.delivery.storing import NewJob
 from django_delayq.exceptions import DelayqError, TaskNotFound
 from django_delayq.jobs import periodic as definitions
 from django_delayq.jobs.periodic import Definition, LoadTime
+from django_delayq.jobs.register import FIELD
 from django_delayq.jobs.registry import get_task
 from django_delayq.jobs.schedules import (
     TAKE_OVER_MS,
@@ -45,6 +46,8 @@ MOVE_MS = 2_000.0
 #: So many schedules are enrolled, and so many moved on, before the loop looks at jobs again.
 ENROLL_BATCH = 10
 ADVANCE_BATCH = 8
+#: Bytes of text that are signed anew in one step, about.
+SIGN_BYTES = 1 << 20
 #: A server's clock that is set back by more has every schedule looked at.
 SET_BACK_MS = 60_000
 
@@ -84,8 +87,9 @@ class Periods:
         # What our code defines; found out once.
         self._code: dict[str, Definition] | None = None
         self._told: set[str] = set()
-        # The schedules that this process has signed anew.
-        self._signed: set[str] = set()
+        # Not before this time, by our monotonic clock, does this process sign anew again; and whether there is something to.
+        self._sign_ms = 0.0
+        self._is_unsigned = False
 
     def is_due(self, now_ms: float) -> bool:
         """Return whether there is something to do, as far as we know the server's clock."""
@@ -152,6 +156,9 @@ class Periods:
             return
         self._known, self._is_ahead = known, False
         self._take_in(known)
+        if self._is_unsigned:
+            # That changes no version.
+            self._known = None
         if self._moves:
             # What another queue has does not change the version of this one.
             self._known = None
@@ -240,7 +247,7 @@ class Periods:
                 if move is not Move.NEW:
                     self._moves.add(move)
                     continue
-            change = found.change if found is not None else None
+            change = known.change_of(name)
             new = Found(self._settings, name, entry, definition, change, False)
             text = definitions.sealed(self._settings.name, "code", name, definition)
             todo.append((new, text))
@@ -273,27 +280,28 @@ class Periods:
         return version != known.version
 
     def _sign_anew(self, known: Known) -> bool:
-        """Sign one schedule with the key that signs now, if that is another; return whether there was one.
+        """Sign with the key that signs now what another one, or an earlier version, has signed; return whether to look again.
 
-        So an earlier key can be retired: nobody has to store anything again. Once for each: while keys change, another
-        worker may sign with the key before.
+        So an earlier key can be retired: nobody has to store anything again. Once a minute at most: while keys change,
+        another worker may sign with the key before. What is gone leaves the register at once.
         """
-        for found in known.found():
-            texts = {} if found.name in self._signed else found.signed_anew()
-            if texts:
-                self._signed.add(found.name)
-                call = periods.arrange(
-                    self._settings.keys,
-                    found.name,
-                    version=known.version,
-                    code=texts.get("code", periods.KEPT),
-                    stored=texts.get("stored", periods.KEPT),
-                    change=texts.get("change", periods.KEPT),
-                    print=found.print,
-                )
-                run(self._client, call)
-                return True
-        return False
+        texts = known.signed_anew()
+        self._is_unsigned = bool(texts)
+        if monotonic_ms() < self._sign_ms:
+            texts = known.pruned()
+        if not texts:
+            return False
+        batch, size = dict[str, bytes](), 0
+        # A register first: an earlier version has none, and no text may say that there is one before there is.
+        for field in sorted(texts, key=lambda field: not field.startswith(FIELD)):
+            if size >= SIGN_BYTES:
+                break
+            batch[field], size = texts[field], size + len(texts[field])
+        call = periods.reseal(self._settings.keys, known.version, batch)
+        if run(self._client, call) and len(batch) == len(texts):
+            self._is_unsigned = False
+            self._sign_ms = monotonic_ms() + LOOK_MS
+        return True
 
     def _is_broken(self, found: Found, now_ms: int) -> bool:
         """Whether what keeps a schedule going is missing, or a later definition has not come to its moment yet."""

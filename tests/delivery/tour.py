@@ -1251,7 +1251,9 @@ def _(rig: Rig) -> Callable[[], object]:
 def _(rig: Rig) -> Callable[[], object]:
     moved = MovedSchedule(b"s", b"c", b"{}", b"%d" % T0)
     return lambda: rig.run(
-        pages.put_schedule(rig.keys, "nightly", moved, now_us=rig.now_us)
+        pages.put_schedule(
+            rig.keys, "nightly", moved, version=0, register=b"r", now_us=rig.now_us
+        )
     )
 
 

@@ -899,6 +899,7 @@ def _(world: World) -> Any:
         code=random.choice((b"code", "=", "")),
         stored=random.choice((b"stored", "=")),
         change=random.choice(("", "=", b'{"delayq":"x"}')),
+        register=random.choice((b"key register", "=")),
         print=random.choice(("p1", "p2")),
         next_ms=random.choice((next_ms, "=", None)),
         job=NewJob(token(name), f"={next_ms}", "", payload(name)),
@@ -920,6 +921,14 @@ def _(world: World) -> Any:
         fired_ms=world.now_us // 1000,
         **world.options(),
     )
+
+
+@op(periods.reseal)
+def _(world: World) -> Any:
+    random = world.random
+    texts = {f"change {name}": random.choice((b"anew", b"")) for name in SCHEDULES}
+    version = random.choice((0, 0, 1, 2, 3))
+    return periods.reseal(world.keys, version, texts, now_us=world.now_us)
 
 
 @op(periods.page)
@@ -1100,6 +1109,8 @@ def _(world: World) -> Any:
         world.keys,
         world.random.choice(SCHEDULES),
         MovedSchedule(stored, b"change", b"", moment),
+        version=world.random.choice((0, 0, 1, 2, 3)),
+        register=world.random.choice((b"key register", "=")),
         now_us=world.now_us,
     )
 

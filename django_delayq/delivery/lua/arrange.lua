@@ -13,16 +13,17 @@
 -- ARGV[7]  definition in code; empty: it goes; '=': it stays
 -- ARGV[8]  stored definition, likewise
 -- ARGV[9]  change, likewise
--- ARGV[10]  fingerprint of what all of them make; empty: nothing
--- ARGV[11]  the next moment, epoch ms; empty: there is none; '=': it stays, and so does its job
--- ARGV[12]  of a schedule that comes from another queue, its state there; else empty
--- ARGV[13]  and on: the job of that moment, as four: token; wait ('=' epoch ms); tail; payload
+-- ARGV[10]  register of the queue; '=': it stays
+-- ARGV[11]  fingerprint of what all of them make; empty: nothing
+-- ARGV[12]  the next moment, epoch ms; empty: there is none; '=': it stays, and so does its job
+-- ARGV[13]  of a schedule that comes from another queue, its state there; else empty
+-- ARGV[14]  and on: the job of that moment, as four: token; wait ('=' epoch ms); tail; payload
 -- Returns  the version of the definitions as it is now; 0 if somebody else has changed one, or a moment has come: then
 --          nothing was changed; and, if an ACL closes a channel to us, the server's error
 
 local now_us, format, listed, name = read_clock(ARGV[1]), ARGV[2], ARGV[3] == '1', ARGV[4]
-local now_ms, request, next_ms = math.floor(now_us / 1000), ARGV[6], tonumber(ARGV[11])
-local is_kept, place, before = ARGV[11] == '=', 13, decode_state(ARGV[12])
+local now_ms, request, next_ms = math.floor(now_us / 1000), ARGV[6], tonumber(ARGV[12])
+local is_kept, place, before = ARGV[12] == '=', 14, decode_state(ARGV[13])
 
 local version, moment, state = read_version(), moment_of(name), read_state(name)
 if how_ended(keys.ended, now_ms, request) then return version end
@@ -43,7 +44,7 @@ if has_come then fired = math.max(fired, moment) end
 if next_ms and next_ms <= fired then return 0 end
 local start = next_ms and start_time(ARGV[place + 1], now_us)
 -- A moment that a schedule from another queue has missed: those after it start in the second before now.
-if start and ARGV[12] ~= '' and start <= math.ceil(now_us / 1000) then start = next_ms end
+if start and ARGV[13] ~= '' and start <= math.ceil(now_us / 1000) then start = next_ms end
 local head = redis.call('ZRANGE', keys.timeout_set, 0, 0, 'WITHSCORES')[2]
 redis.call('LLEN', keys.delay_queue)
 check_hashes(keys.locators, keys.unique, keys.counters, keys.payloads, keys.errors)
@@ -67,13 +68,14 @@ for field, value in pairs({ ['code '] = ARGV[7], ['stored '] = ARGV[8], ['change
     redis.call('HSET', keys.schedules, field .. name, value)
   end
 end
+if ARGV[10] ~= '=' then redis.call('HSET', keys.schedules, 'register ' .. ARGV[10]:sub(1, 4), ARGV[10]) end
 local refusal
-if next_ms then redis.call('ZADD', keys.periods, ARGV[11], name) end
+if next_ms then redis.call('ZADD', keys.periods, ARGV[12], name) end
 if is_new then
   store_new({ place }, { start }, format, listed, now_ms, is_ranked)
   if start < (head and tonumber(head) or math.huge) then refusal = publish(keys.redisson_channel, start) end
 end
-if ARGV[10] == '' then
+if ARGV[11] == '' then
   redis.call('HDEL', keys.schedules, 'state ' .. name)
 else
   if not is_kept then
@@ -81,7 +83,7 @@ else
     state.fired = fired > 0 and decimal(fired) or nil
     note_early(state, early, now_ms)
   end
-  state.print = ARGV[10]
+  state.print = ARGV[11]
   write_state(name, state)
 end
 version = math.max(version + 1, math.floor(now_us))

@@ -12,8 +12,11 @@
 -- ARGV[5]  for 'put': its change, empty if there is none
 -- ARGV[6]  for 'put': its state, likewise
 -- ARGV[7]  for 'put': its next moment, likewise
--- Returns  for 'take' and 'read', these four, or nothing if no such schedule is stored; else 1, or 0 if nothing was to be done, which
---          for 'put' means that there is one already
+-- ARGV[8]  for 'put': the version of the definitions that the caller has read
+-- ARGV[9]  for 'put': the register of the queue; '=': it stays
+-- Returns  for 'take' and 'read', these four, or nothing if no such schedule is stored; for 'put' the version of the
+--          definitions as it is now, 0 if there is one already, -1 if somebody else has changed one: then nothing was
+--          changed; else 1, or 0 if nothing was to be done
 
 local now_us, step, name = read_clock(ARGV[1]), ARGV[2], ARGV[3]
 local PARTS = { 'stored ', 'change ', 'state ', 'moment ' }
@@ -65,10 +68,14 @@ if step == 'take' or step == 'read' then
 elseif step == 'put' then
   local known = redis.call('HGET', keys.schedules, ARGV[4] == '' and places[2] or places[1])
   if known then return 0 end
+  if read_version() ~= (tonumber(ARGV[8]) or 0) then return -1 end
+  if ARGV[9] ~= '=' then redis.call('HSET', keys.schedules, 'register ' .. ARGV[9]:sub(1, 4), ARGV[9]) end
+  -- Nothing of an earlier schedule of this name is for this one.
+  if ARGV[4] ~= '' then redis.call('HDEL', keys.schedules, places[2], places[3]) end
   write({ ARGV[4], ARGV[5], ARGV[6], ARGV[7] })
-  return 1
+  return read_version()
 end
 if not values[1] then return 0 end
 redis.call('HDEL', keys.schedules, unpack(aside))
-if step == 'release' then write(values) end
+if step == 'release' then write(values) else tell() end
 return 1

@@ -1,0 +1,126 @@
+"""The register of a queue: which of the texts that people write about its schedules are in force.
+
+A signature says that this project once wrote a text, and not that the text still holds. Whoever reads the server could
+write back one that was replaced or deleted. So one more signed text lists the stored definitions and the changes that
+hold. Definitions in code are not in it: a worker goes by those of its own code only.
+"""
+
+from collections.abc import Mapping
+from hashlib import blake2b
+from types import MappingProxyType
+from typing import NamedTuple
+
+import msgspec
+
+from django_delayq import conf
+from django_delayq.delivery.periods import KEPT, Entry
+from django_delayq.exceptions import InvalidSchedule, NotSigned
+from django_delayq.jobs import periodic as definitions
+from django_delayq.logs import get_log
+from django_delayq.wire.signing import SEAL_LENGTH
+
+logger = get_log("django_delayq.jobs")
+
+#: The kinds of text that people write. Their fields have the kind, a space, and the name of the schedule.
+KINDS = ("stored", "change")
+#: How its field begins; behind that is the id of the key that it is signed with: projects that share a queue have one each.
+FIELD = "register "
+_bodies = msgspec.json.Decoder(tuple[int, dict[str, str]])
+
+
+class Register(NamedTuple):
+    """What a queue's register says."""
+
+    #: The digest of each text that holds, by its field.
+    digests: Mapping[str, str] = MappingProxyType({})
+    #: It rises with each change, so that of several the last one holds; 0: none is stored.
+    number: int = 0
+    #: The ids of the keys with which what is stored is signed.
+    key_ids: tuple[str, ...] = ()
+    #: Only other processes have the key that it is signed with, as it seems: this one had signed texts before.
+    is_of_another_key: bool = False
+
+    def fits(self, kind: str, name: str, text: bytes) -> bool:
+        """Return whether a text is the one that holds; an empty one: whether none does."""
+        return self.digests.get(f"{kind} {name}", "") == _digest(text)
+
+    def changed(self, name: str, **texts: bytes | str) -> "Register":
+        """Return what it says with other texts of a schedule, by kind; an empty text goes, and `KEPT` stays.
+
+        Raises:
+            InvalidSchedule: it cannot be read here, so it cannot be changed.
+        """
+        digests = dict(self.digests)
+        for kind, text in texts.items():
+            if isinstance(text, bytes) and text:
+                digests[f"{kind} {name}"] = _digest(text)
+            elif text != KEPT:
+                digests.pop(f"{kind} {name}", None)
+        if digests != self.digests and self.is_of_another_key:
+            raise InvalidSchedule(
+                f"schedule {name!r} was not changed: the register of its queue is signed with a key that this process does"
+                " not have; give it that key. If the key is lost for good, delete the fields of the queue's schedules that"
+                f" begin with {FIELD!r}, and say anew what is stored and paused"
+            )
+        return self._replace(digests=digests)
+
+    def sealed(self, queue: str) -> bytes:
+        """Sign it, as the next one."""
+        body = msgspec.json.encode((self.number + 1, self.digests))
+        return conf.get_keyring().seal(_place(queue), body)
+
+
+def read(
+    queue: str, texts: Mapping[str, bytes], entries: Mapping[str, Entry]
+) -> Register:
+    """Read the register of a queue that has these schedules; ``texts`` are all that there are, by the id of the key."""
+    keyring = conf.get_keyring()
+    found: dict[str, tuple[int, dict[str, str]]] = {}
+    has_others = False
+    for key_id, text in texts.items():
+        if keyring.lacks_key_of(text):
+            has_others = True
+            continue
+        try:
+            found[key_id] = _bodies.decode(keyring.unseal(_place(queue), text))
+        except (NotSigned, msgspec.MsgspecError) as error:
+            logger.error(
+                "queue %s: a register of its schedules is ignored: %s", queue, error
+            )
+    if not found:
+        return _without(queue, entries, has_others=has_others)
+    number, digests = max(found.values(), key=lambda each: each[0])
+    return Register(digests, number, tuple(found))
+
+
+def _without(queue: str, entries: Mapping[str, Entry], *, has_others: bool) -> Register:
+    """Return the register where none is stored: all texts of an earlier version hold.
+
+    Whoever deletes a register gains nothing: the texts say that there was one.
+    """
+    keyring, found = conf.get_keyring(), dict[str, str]()
+    for name, entry in entries.items():
+        for kind in ("code", *KINDS):
+            text: bytes = getattr(entry, kind)
+            is_lacking = keyring.lacks_key_of(text)
+            try:
+                if not is_lacking:
+                    definitions.unsealed(queue, kind, name, text)
+            except NotSigned:
+                continue
+            if not is_lacking and definitions.is_registered(text):
+                return Register(is_of_another_key=has_others)
+            if kind in KINDS:
+                # Those who have its key will check it.
+                found[f"{kind} {name}"] = _digest(text)
+    return Register(found)
+
+
+def _place(queue: str) -> str:
+    return f"register {queue}"
+
+
+def _digest(text: bytes) -> str:
+    """Return what stands for a signed text, whichever key has signed it, and whichever version."""
+    body = text[SEAL_LENGTH:].lstrip(definitions.REGISTERED)
+    return blake2b(body, digest_size=12).hexdigest() if body else ""
