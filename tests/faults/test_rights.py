@@ -17,6 +17,7 @@ from django.test import Client
 from redis.exceptions import NoPermissionError, ResponseError
 
 from django_delayq import (
+    Batch,
     BlockingQueue,
     DelayedQueue,
     State,
@@ -24,6 +25,8 @@ from django_delayq import (
     schedule,
     schedule_many,
 )
+from django_delayq.calls.running import run
+from django_delayq.delivery.workers import RegistryKeys, give_order, read_workers
 from django_delayq.health.problems import Level, find_server_problems
 from django_delayq.waiting.connection import DedicatedConnection
 from tests.clusters import TestCluster
@@ -50,20 +53,21 @@ def page(name: str) -> str:
     return (PAGES / f"{name}.md").read_text("utf-8")
 
 
-def documented() -> list[str]:
-    """Return the words of the documented line."""
-    (block,) = re.findall(r"^```\n(ACL SETUSER .*?)^```", page("deploy"), re.M | re.S)
-    return shlex.split(block)
+def documented(user: str = "jobs") -> list[str]:
+    """Return the words of the documented line of a user: of workers, or ``web``."""
+    blocks = re.findall(r"^```\n(ACL SETUSER .*?)^```", page("deploy"), re.M | re.S)
+    found = {line[2]: line for line in map(shlex.split, blocks)}
+    assert list(found) == ["jobs", "web"]
+    return found[user]
 
 
 class Limited:
-    """The documented user on one server, for a queue of another name."""
+    """A documented user on one server, for a queue of another name."""
 
-    def __init__(self, server: Any, queue_name: str) -> None:
+    def __init__(self, server: Any, queue_name: str, user: str = "jobs") -> None:
         self.admin = server.client()
-        self.name = f"jobs-{uuid.uuid4().hex[:8]}"
-        words = [word.replace("orders", queue_name) for word in documented()]
-        assert words[:3] == ["ACL", "SETUSER", "jobs"]
+        self.name = f"{user}-{uuid.uuid4().hex[:8]}"
+        words = [word.replace("orders", queue_name) for word in documented(user)]
         words[2] = self.name
         self.admin.execute_command(*words)
         self.admin.execute_command("ACL", "LOG", "RESET")
@@ -106,6 +110,97 @@ def limited(server: Any, queue_name: str) -> Iterator[Limited]:
     limited = Limited(server, queue_name)
     yield limited
     limited.end()
+
+
+@pytest.fixture
+def web(server: Any, queue_name: str) -> Iterator[Limited]:
+    limited = Limited(server, queue_name, "web")
+    yield limited
+    limited.end()
+
+
+@pytest.fixture(params=["jobs", "web"])
+def either(
+    server: Any, queue_name: str, request: pytest.FixtureRequest
+) -> Iterator[Limited]:
+    limited = Limited(server, queue_name, request.param)
+    yield limited
+    limited.end()
+
+
+#: What a process that only schedules calls; how the names of stops of the tour begin.
+PRODUCES = (
+    *("store", "schedule", "forward rows", "have sooner", "inspect", "read progress"),
+    *("cancel", "reschedule", "postpone", "replace"),
+)
+#: Calls of workers and of the admin.
+OF_OTHERS = (
+    *("claim", "acknowledge", "give back", "replay", "sweep"),
+    *("read schedules", "read limits"),
+)
+
+
+@every_server
+@pytest.mark.parametrize(
+    "stop",
+    [
+        each
+        for each in TOUR
+        if each.startswith(PRODUCES)
+        # Moves from another server are made by a command of the worker's account.
+        and each not in ("store a page", "store a schedule of another server")
+    ],
+)
+def test_documented_web_user_may_make_the_calls_of_a_producer(
+    web: Limited, queue_name: str, stop: str
+) -> None:
+    rig = Rig(web.admin, queue_name)
+    call = TOUR[stop](rig)
+
+    rig.client = web.client
+    call()
+
+    assert web.refused() == []
+
+
+@every_server
+@pytest.mark.parametrize("stop", OF_OTHERS)
+def test_documented_web_user_makes_no_call_of_a_worker(
+    web: Limited, queue_name: str, stop: str
+) -> None:
+    rig = Rig(web.admin, queue_name)
+    call = TOUR[stop](rig)
+
+    rig.client = web.client
+    with pytest.raises((NoPermissionError, ResponseError), match=r"(?i)perm|acl|can't"):
+        call()
+
+
+@every_server
+def test_documented_web_user_sees_no_workers(web: Limited) -> None:
+    registry = RegistryKeys.of()
+    for call in (
+        read_workers(registry, first=1, count=1),
+        give_order(registry, "nobody", b"order"),
+    ):
+        with pytest.raises((NoPermissionError, ResponseError), match=r"(?i)perm|acl"):
+            run(web.client, call)
+
+
+@every_server
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("FLUSHALL", "KEYS *", "SCAN 0", "DEL {}", "UNLINK {}", "RENAME {} x"),
+        *("LPOP {}", "BLPOP {} 1", "HGETALL {}", "GET x", "SCRIPT FLUSH"),
+        *("CONFIG GET *", "SUBSCRIBE x", "HGET delayq_workers:{{delayq}} x"),
+    ],
+)
+def test_documented_web_user_may_do_nothing_else(
+    web: Limited, queue_name: str, command: str
+) -> None:
+    with pytest.raises(NoPermissionError):
+        web.client.execute_command(*command.format(queue_name).split())
 
 
 # What it may
@@ -151,9 +246,9 @@ def test_documented_line_as_it_stands_serves_its_queue(
 
 @every_server
 def test_documented_user_may_schedule_look_and_change(
-    limited: Limited, queue_name: str, settings: Any
+    either: Limited, queue_name: str, settings: Any
 ) -> None:
-    settings.DELAYQ = {"CONNECTION": limited.url, "QUEUES": {queue_name: {}}}
+    settings.DELAYQ = {"CONNECTION": either.url, "QUEUES": {queue_name: {}}}
     task = tasks.note.using(queue=queue_name)
 
     jobs = schedule_many([task.prepare(60, n) for n in range(3)])
@@ -164,8 +259,9 @@ def test_documented_user_may_schedule_look_and_change(
     assert [job.cancel() for job in [*jobs, once]] == [True] * 4
     with pytest.raises(TimeoutError):
         schedule(task.using(keep_result=60), 60).wait(timeout=0.1)
+    Batch(task.prepare(0, 7)).schedule([task.prepare(60, 8)])
 
-    assert limited.refused() == []
+    assert either.refused() == []
 
 
 @every_server
