@@ -1,16 +1,22 @@
 """Masks in texts what a task has marked as sensitive: how a value may be written there, and where it stands."""
 
 import json
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
+from datetime import date, time
+from decimal import Decimal
+from functools import cached_property
+from html import escape
 from typing import Any
 from urllib.parse import quote, quote_plus
+from uuid import UUID
 
 from django_delayq.redaction import MASK
 
 #: What may stand before each line of a text that is quoted, as a traceback does inside of an exception group.
 _MARGIN = " \t|"
-#: A secret of fewer characters is not looked for: too much else reads like it.
+#: A secret of fewer characters is looked for only as a whole word, as too much else contains it.
 LEAST_SECRET = 4
 #: The fewest characters of a secret's beginning or end that are masked where a text was cut.
 LEAST_PIECE = 8
@@ -24,6 +30,13 @@ MOST_SECRETS = 1_000
 MOST_STEPS = 1_000_000
 #: What each place takes where a secret, or its beginning or end, is found.
 _STEPS_OF_PLACE = 50
+#: A value that is nested deeper is masked as a whole.
+DEEPEST = 100
+# Where a word begins: behind what is no letter or digit, or behind the escape of that, such as \\n and %20.
+_BEGINS = (
+    r"(?:(?<![0-9A-Za-z])|(?<=\\[abfnrtv])|(?<=\\x[0-9a-f]{2})|(?<=\\u[0-9a-f]{4})"
+    r"|(?<=%[0-9A-F]{2}))"
+)
 #: In place of secrets: every text is masked as a whole.
 WHOLE = ("",)
 
@@ -37,12 +50,18 @@ class Masker:
     """Masks secrets in texts, whole ones and those that were cut.
 
     The lines of a secret may be indented in the text. A secret that was cut is known by its first or last 8 characters,
-    if no word goes on where it was cut. `MOST_STEPS` bounds the work.
+    if no word goes on where it was cut. One of fewer than `LEAST_SECRET` characters is masked where neither a letter nor a
+    digit of ASCII adjoins it, and if it has a letter or a digit itself. `MOST_STEPS` bounds the work.
     """
 
     def __init__(self, secrets: Iterable[str]) -> None:
         found = {_without_margins(secret) for secret in secrets}
         self._is_whole = "" in found or len(found) > MOST_SECRETS
+        self._words = sorted(
+            each
+            for each in found
+            if len(each) < LEAST_SECRET and any(map(str.isalnum, each))
+        )
         # The longest first: one may contain another. With their beginnings and ends.
         self._secrets = [
             (each, each[:LEAST_PIECE], each[-LEAST_PIECE:])
@@ -55,12 +74,42 @@ class Masker:
         """Return a text with ``***`` in place of each secret."""
         if text and self._is_whole:
             return MASK
-        if not text or not self._secrets:
+        if not text or not (self._secrets or self._words):
             return text
         try:
-            return self._masked(text)
+            return self._without_words(self._masked(text))
         except _TooMuch:
             return MASK
+
+    def mask_value(self, value: Any, depth: int = 0) -> Any:
+        """Return a value of JSON with ``***`` in place of each secret, also where that is a number, or in a key."""
+        if isinstance(value, str):
+            return self.mask(value)
+        if isinstance(value, bool) or value is None:
+            return value
+        if isinstance(value, int | float):
+            return value if self.mask(text := str(value)) == text else MASK
+        if depth > DEEPEST:
+            return MASK
+        if isinstance(value, dict):
+            return {
+                self.mask(str(key)): self.mask_value(each, depth + 1)
+                for key, each in value.items()
+            }
+        return [self.mask_value(each, depth + 1) for each in value]
+
+    def _without_words(self, text: str) -> str:
+        if not self._words:
+            return text
+        self._take_step(len(self._words) * (1 + len(text) // 100))
+        return self._pattern.sub(MASK, text)
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str]:
+        # The longest first: one may begin as another does.
+        any_of = "|".join(map(re.escape, sorted(self._words, key=len, reverse=True)))
+        first = "".join({re.escape(each[0]) for each in self._words})
+        return re.compile(rf"(?=[{first}]){_BEGINS}(?:{any_of})(?![0-9A-Za-z])")
 
     def _masked(self, text: str) -> str:
         lines = _lines(text)
@@ -216,30 +265,53 @@ def _replaced(text: str, spans: list[tuple[int, int]]) -> str:
 
 
 def texts_of(value: Any) -> Iterator[str]:
+    """Yield how a text may write what is in a value: its leaves, and the keys of its dicts.
+
+    ``None``, ``True`` and ``False`` are not looked for.
+    """
     rest = [value]
     while rest:
-        match rest.pop():
-            case dict() as items:
-                rest += items.values()
-            case list() | tuple() | set() | frozenset() as items:
-                rest += items
-            # Neither is JSON: it is an argument that was refused.
-            case bytes() as data:
-                rest.append(data.decode(errors="replace"))
-            case str() as text if len(text) >= LEAST_SECRET:
-                yield text
-                if len(stripped := text.strip()) >= LEAST_SECRET:
-                    yield stripped
-                once = set(_written(text))
-                yield from once
-                if len(text) <= MOST_TWICE:
-                    # Also JSON in a repr, as a debugger shows a request's body.
-                    for written in once - {text}:
-                        yield from _written(written)
-            case None | bool() | str():
-                pass
-            case number if len(text := str(number)) >= LEAST_SECRET:
-                yield text
+        value = rest.pop()
+        # type() and not isinstance, which would make a lazy object ask the database.
+        cls = type(value)
+        if issubclass(cls, dict):
+            rest += value.keys()
+            rest += value.values()
+        elif issubclass(cls, list | tuple | set | frozenset):
+            rest += value
+        elif issubclass(cls, bytes):
+            # Not JSON: it is an argument that was refused.
+            rest.append(value.decode(errors="replace"))
+        elif issubclass(cls, str):
+            yield from _texts_of_text(str.__str__(value))
+        elif issubclass(cls, int) and cls is not bool:
+            # Without its sign, which stays.
+            whole = abs(int.__int__(value))
+            yield from (f"{whole}", f"{whole:,}")
+        elif issubclass(cls, float):
+            number = abs(float.__float__(value))
+            # JSON may write 1e16 where Python has 1e+16.
+            yield from (repr(number), repr(number).replace("e+", "e"))
+            if number.is_integer():
+                yield str(int(number))
+        elif issubclass(cls, Decimal | date | time | UUID):
+            yield str(value)
+
+
+def _texts_of_text(text: str) -> Iterator[str]:
+    if not text.strip():
+        return
+    yield text
+    yield text.strip()
+    # In HTML.
+    yield escape(text)
+    yield escape(text, quote=False)
+    once = set(_written(text))
+    yield from once
+    if len(text) <= MOST_TWICE:
+        # Also JSON in a repr, as a debugger shows a request's body.
+        for written in once - {text}:
+            yield from _written(written)
 
 
 def _written(text: str) -> Iterator[str]:

@@ -1,10 +1,15 @@
 """Secrets are found in texts however they are written there, and in bounded time."""
 
+import json
+from html import escape
+
+import msgspec
 import pytest
+from django.utils.functional import SimpleLazyObject
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_delayq.masking import MOST_SECRETS, Masker, mask
+from django_delayq.masking import MOST_SECRETS, Masker, mask, texts_of
 
 TOKEN = "tok_4f1e9a7b23c85d60ffee" * 20
 KEY = "-----BEGIN KEY-----\nMIIabc\n  def\n-----END KEY-----"
@@ -89,3 +94,83 @@ def test_mask_hides_a_text_as_a_whole_where_the_work_would_have_no_end() -> None
     texts = [masker.mask(f"text {number}") for number in range(1_200)]
     assert texts[0] == "text 0"
     assert texts[-1] == "***"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("pin 7x refused", "pin *** refused"),
+        ("7x", "***"),
+        ("'7x', [7x] 7x=7x 7x.7x", "'***', [***] ***=*** ***.***"),
+        ("a_7x_b", "a_***_b"),
+        # Behind what stands for a line, a space or a letter.
+        (r"a\n7x b\xa07x c\u20287x a%207x", r"a\n*** b\xa0*** c\u2028*** a%20***"),
+        # Within another word.
+        ("07x 7xy a7x7x", "07x 7xy a7x7x"),
+        ("7X", "7X"),
+        ("the 5 of 555 and 5.5", "the *** of 555 and ***.***"),
+        ("é and café", "*** and café"),
+        # What is neither letter nor digit is not looked for.
+        ("a - b", "a - b"),
+    ],
+)
+def test_mask_finds_what_is_short_as_a_word(text: str, shown: str) -> None:
+    assert mask(text, ["7x", "5", "é", "-"]) == shown
+
+
+def test_mask_finds_the_longer_of_two_words() -> None:
+    assert mask("a-b a", ["a", "b", "a-b"]) == "*** ***"
+
+
+def test_work_for_short_secrets_has_an_end() -> None:
+    masker = Masker(f"{number:03}" for number in range(900))
+
+    assert masker.mask("line 007 of 9999") == "line *** of 9999"
+    assert masker.mask("x" * 1_000_000) == "***"
+
+
+VALUE = {
+    "key-of-it": [1234567.5, -8_675_309, 1e22, True, None, {"k": 'two "q" <&>\nü'}],
+}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{VALUE}",
+        json.dumps(VALUE),
+        json.dumps(VALUE, ensure_ascii=False),
+        json.dumps(json.dumps(VALUE)),
+        msgspec.json.encode(VALUE).decode(),
+        repr(json.dumps(VALUE).encode()),
+        escape(str(VALUE)),
+        escape(VALUE["key-of-it"][5]["k"], quote=False),  # type: ignore[index]
+        "8675309 8,675,309 1234567.5 10000000000000000000000",
+    ],
+)
+def test_every_form_of_a_value_is_found(text: str) -> None:
+    masked = mask(text, texts_of(VALUE))
+
+    for part in ("key-of-it", "1234567", "8675309", "8,675", "1e", "000", "two", "q"):
+        assert part not in masked, masked
+    # Not looked for.
+    assert ("rue" in masked) == ("rue" in text)
+
+
+def test_value_of_a_lazy_object_is_not_made() -> None:
+    def fail() -> str:
+        raise AssertionError("it was made")
+
+    assert list(texts_of([SimpleLazyObject(fail), object(), b"bytes"])) != []
+
+
+def test_result_is_masked_in_its_keys_numbers_and_depths() -> None:
+    deep: object = "s3cret"
+    for _ in range(150):
+        deep = [deep]
+    masker = Masker(["s3cret", "4711"])
+
+    assert masker.mask_value({"a s3cret": [4711, 4712, True, None, 1.5]}) == {
+        "a ***": ["***", 4712, True, None, 1.5]
+    }
+    assert "s3cret" not in repr(masker.mask_value(deep))

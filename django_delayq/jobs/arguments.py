@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.registry import find_task
-from django_delayq.masking import MOST_SECRETS, WHOLE, texts_of
-from django_delayq.redaction import HIDDEN
+from django_delayq.masking import MOST_SECRETS, WHOLE, Masker, texts_of
+from django_delayq.redaction import HIDDEN, MASK
 
 # The name of a task in an envelope's body, which is a JSON string: that of its call, or of a job that follows it.
 _TASK = re.compile(rb'\\"task\\":\\"((?:[^"\\]|\\\\(?:[^"\\]|\\.)){1,2000})\\"')
@@ -18,7 +18,7 @@ _TASK = re.compile(rb'\\"task\\":\\"((?:[^"\\]|\\\\(?:[^"\\]|\\.)){1,2000})\\"')
 class Argument(NamedTuple):
     """One argument of a call."""
 
-    #: Of the parameter; "": the task is not known here, or takes any number of them.
+    #: Of the parameter; "": the task is not known here, takes any number of them, or a sensitive parameter takes names.
     name: str
     #: `redaction.HIDDEN` in place of a sensitive one.
     value: Any
@@ -36,9 +36,40 @@ def shown_arguments(
         ]
     sensitive = definition.base.sensitive
     return [
-        Argument(name, HIDDEN if parameter in sensitive else value)
+        Argument(name if parameter == name else "", HIDDEN)
+        if parameter in sensitive
+        else Argument(name, value)
         for parameter, name, value in _bound(definition, args, kwargs)
     ]
+
+
+def masked_call(
+    task: TaskDefinition | str | None, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """Return the arguments of a call as they were given, with `redaction.HIDDEN` in place of what is sensitive."""
+    shown = shown_arguments(task, args, kwargs)
+    given, named = shown[: len(args)], shown[len(args) :]
+    return (
+        [each.value for each in given],
+        {each.name or MASK: each.value for each in named},
+    )
+
+
+def call_text(task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Write a call for a developer, as code would make it: ``shop.tasks.charge(4711, token=***)``."""
+    given, named = masked_call(task, args, kwargs)
+    parts = [*map(repr, given), *(f"{name}={value!r}" for name, value in named.items())]
+    return f"{task}({', '.join(parts)})"
+
+
+def masked_result(
+    task: str | None, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
+) -> Any:
+    """Return what a call has returned, for people, without what was sensitive in its arguments."""
+    definition = find_task(task) if task is not None else None
+    if definition is None or not definition.base.sensitive:
+        return result
+    return Masker(sensitive_texts(definition, args, kwargs)).mask_value(result)
 
 
 def is_sensitive(task: str) -> bool:
@@ -72,9 +103,11 @@ def sensitive_texts(
     This may take long, and a task may change its arguments: see `Attempt.secrets`.
     """
     found: set[str] = set()
-    for parameter, _, value in _bound(task, args, kwargs):
+    for parameter, name, value in _bound(task, args, kwargs):
         if parameter in task.base.sensitive:
-            for text in texts_of(value):
+            # A name that any number of them are taken by is one of the caller's.
+            own = value if parameter == name else {name: value}
+            for text in texts_of(own):
                 found.add(text)
                 if len(found) > MOST_SECRETS:
                     return [*WHOLE]

@@ -98,7 +98,7 @@ def test_pages_show_the_arguments_without_it() -> None:
     assert shown_arguments(name, [1, SECRET], {"key": "an0ther"}) == [
         ("order", 1),
         ("token", HIDDEN),
-        ("key", HIDDEN),
+        ("", HIDDEN),
     ]
     assert shown_arguments(with_context.module_path, [SECRET], {}) == [
         ("token", HIDDEN)
