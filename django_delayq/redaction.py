@@ -7,12 +7,15 @@ value that should be a URL, `redact` for a text that may contain URLs, `show` fo
 
 import enum
 import re
+from collections.abc import Sized
 from datetime import date, time, timedelta, timezone
 from decimal import Decimal
 from types import FunctionType
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote
 from uuid import UUID
+
+T = TypeVar("T")
 
 #: Characters of a value that `show` repeats.
 SHOWN = 80
@@ -182,6 +185,29 @@ def _show_container(value: object, depth: int) -> str:
 def _show_pair(key: object, item: object, depth: int) -> str:
     is_secret = isinstance(key, str) and _SECRET.search(key)
     return f"{_show(key, depth)}: {MASK if is_secret else _show(item, depth)}"
+
+
+def brief(cls: type[T]) -> type[T]:
+    """Have the repr of a class of records show only the size of what may hold the arguments of a call.
+
+    Such are bytes and containers. Debug pages, error mails and failed tests write the reprs of all variables.
+    """
+    cls.__repr__ = _brief_repr  # type: ignore[method-assign]
+    return cls
+
+
+def _brief_repr(record: Any) -> str:
+    cls = type(record)
+    fields = (f"{name}={_sized(getattr(record, name))}" for name in cls.__match_args__)
+    return f"{cls.__qualname__}({', '.join(fields)})"
+
+
+def _sized(value: object) -> str:
+    cls = type(value)
+    if cls in (bytes, list, tuple, dict, set, frozenset) and value:
+        assert isinstance(value, Sized)
+        return f"<{cls.__name__} of {len(value)}>"
+    return show(value) if cls in (str, int) else repr(value)
 
 
 def conceal(arguments: dict[str, Any], *, is_async: bool = False) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from django_delayq.exceptions import DecodeError
 from django_delayq.health import problems
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.registry import find_task
+from django_delayq.redaction import brief
 from django_delayq.showing import display, fields, timeline
 from django_delayq.translating import say_problems, state_label
 
@@ -52,6 +53,7 @@ def show_job(visit: Visit, job_id: str) -> HttpResponse:
         worker = f"{info.host}:{info.pid}" if info is not None else seen.worker
     context = context_of(visit, settings, token, seen, left, worker)
     context["record"] = record
+    context["result"] = "" if record is None else record.result(settings)
     context["progress"] = display.ShownProgress.of(stored, seen.now_ms)
     concerned = (None, context["content"].task)
     context["paused"] = say_problems(
@@ -143,6 +145,7 @@ def _is_whole(content: display.Content) -> bool:
     )
 
 
+@brief
 class Record(NamedTuple):
     """What is kept of a job that has ended, for as long as its result is."""
 
@@ -162,12 +165,11 @@ class Record(NamedTuple):
             kills=last.get("kills", 0),
         )
 
-    @property
-    def result(self) -> str | None:
-        """What it returned, as JSON; None: nothing is kept of that."""
-        return (
-            display.pretty_json(self.body["result"]) if "result" in self.body else None
-        )
+    def result(self, settings: QueueSettings) -> str:
+        """What it returned, as JSON; empty: nothing is kept of that."""
+        if "result" not in self.body:
+            return ""
+        return display.result_text(self.body["result"], self.payload, settings)
 
     @property
     def error(self) -> str:

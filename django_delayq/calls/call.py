@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from redis.connection import HiredisRespSerializer
 
 from django_delayq.calls.script import Script
+from django_delayq.redaction import brief
 
 T = TypeVar("T")
 
@@ -37,6 +38,7 @@ def identity(reply: Any) -> Any:
 _NOTHING: Mapping[int, Argument] = MappingProxyType({})
 
 
+@brief
 class Call(msgspec.Struct, Generic[T], frozen=True):
     """A script call, described and not made yet."""
 

@@ -10,10 +10,12 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from django_delayq.calls.call import Argument, identity, texts
 from django_delayq.calls.running import aexecute, execute
+from django_delayq.redaction import brief
 
 T = TypeVar("T")
 
 
+@brief
 class Command(msgspec.Struct, Generic[T], frozen=True):
     """A plain command that may be sent twice, unless it is in a `Once`."""
 

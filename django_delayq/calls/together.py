@@ -17,10 +17,12 @@ from django_delayq.calls.errors import LOST, of_those_behind, unhidden
 from django_delayq.calls.running import Repeats
 from django_delayq.calls.steps import Pause, Steps
 from django_delayq.clock import boottime_ms
+from django_delayq.redaction import brief
 
 T = TypeVar("T")
 
 
+@brief
 class Exchange(msgspec.Struct, frozen=True):
     """Send commands in one write and read their replies. An error takes the place of a reply."""
 

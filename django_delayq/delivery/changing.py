@@ -9,6 +9,7 @@ from django_delayq.delivery.binding import PACKAGES, new_request, now_argument
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import REPEAT_MS
 from django_delayq.delivery.states import Change, State
+from django_delayq.redaction import brief
 from django_delayq.wire.publishing import note_refusal, read_published
 from django_delayq.wire.signing import TOKEN_LENGTH
 
@@ -20,6 +21,7 @@ CANCEL_BATCH = 100
 FOREIGN_BATCH = 4
 
 
+@brief
 class Kept(NamedTuple):
     """What a cancelled job leaves behind it."""
 

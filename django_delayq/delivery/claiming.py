@@ -17,6 +17,7 @@ from django_delayq.delivery.limits import BYTE_BUDGET, MAX_BATCH
 from django_delayq.delivery.pausing import StoredPauses
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import NewerFormat
+from django_delayq.redaction import brief
 from django_delayq.wire import signing
 from django_delayq.wire.frame import FrameFormat
 
@@ -35,6 +36,7 @@ class Mode(StrEnum):
     TAKE = "take"
 
 
+@brief
 class Leased(msgspec.Struct):
     """One job that the caller holds a lease of."""
 

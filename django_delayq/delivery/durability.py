@@ -27,7 +27,7 @@ from django_delayq.clock import boottime_ms
 from django_delayq.delivery.binding import PACKAGES
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.exceptions import InvalidSettings, NotDurable
-from django_delayq.redaction import show
+from django_delayq.redaction import brief, show
 
 T = TypeVar("T")
 
@@ -240,6 +240,7 @@ def refusal(error: Exception) -> str:
     return f"the server refuses to wait: {text}"
 
 
+@brief
 class _InOneWrite(msgspec.Struct, frozen=True):
     """Send a command, the fence, and the command that waits, in one write, and read their replies.
 

@@ -14,6 +14,7 @@ from django_delayq.calls.script import bind
 from django_delayq.delivery.binding import PACKAGES
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.states import State
+from django_delayq.redaction import brief
 
 #: Records of one `note_ended` or `read_ended` call: some 0.3 ms of the server's time.
 ENDED_BATCH = 1_000
@@ -67,6 +68,7 @@ def note_ended(
     )
 
 
+@brief
 class EndedPage(NamedTuple):
     """Some of what a queue remembers."""
 

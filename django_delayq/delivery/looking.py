@@ -14,6 +14,7 @@ from django_delayq.delivery.binding import PACKAGES, now_argument
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import BYTE_BUDGET
 from django_delayq.delivery.states import State
+from django_delayq.redaction import brief
 from django_delayq.wire import signing
 from django_delayq.wire.frame import FrameFormat
 
@@ -33,6 +34,7 @@ ENDS = (
 _NUMBER = re.compile(rb"-?\d{1,19}")
 
 
+@brief
 class Inspected(NamedTuple):
     """One job as the server has it."""
 
@@ -66,6 +68,7 @@ def _read_format(reply: list[bytes | None]) -> int:
     return int(found) if found.isdigit() else signing.FORMAT
 
 
+@brief
 class PageRow(NamedTuple):
     """One element of a page."""
 

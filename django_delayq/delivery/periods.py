@@ -16,6 +16,7 @@ from django_delayq.delivery.binding import PACKAGES, new_request, now_argument
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import REPEAT_MS
 from django_delayq.delivery.storing import NewJob
+from django_delayq.redaction import brief
 from django_delayq.wire.frame import FrameFormat
 from django_delayq.wire.publishing import note_refusal, read_published
 
@@ -192,6 +193,7 @@ class State(msgspec.Struct):
         return _read_text(self.behind)
 
 
+@brief
 class Entry(msgspec.Struct):
     """What a queue knows of one schedule; the definitions are signed, and not checked here."""
 
@@ -203,6 +205,7 @@ class Entry(msgspec.Struct):
     moment_ms: int | None = None
 
 
+@brief
 class Page(NamedTuple):
     """The reply to a `page` call."""
 

@@ -10,6 +10,7 @@ from django_delayq.calls.script import bind
 from django_delayq.delivery.binding import PACKAGES, now_argument
 from django_delayq.delivery.ended import LATEST_MS
 from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.redaction import brief
 
 #: Characters of the text that are kept.
 TEXT_LIMIT = 200
@@ -24,6 +25,7 @@ class StoredProgress(msgspec.Struct, omit_defaults=True):
     text: str = ""
 
 
+@brief
 class JobProgress(NamedTuple):
     """How far one job is, as its worker says."""
 

@@ -10,6 +10,7 @@ from django_delayq.delivery.limits import REPEAT_MS
 from django_delayq.delivery.looking import Inspected, read_inspected
 from django_delayq.delivery.states import Change, State
 from django_delayq.delivery.storing import NewJob
+from django_delayq.redaction import brief
 from django_delayq.wire.publishing import note_refusal
 
 #: How many values `read_inspected` reads.
@@ -25,6 +26,7 @@ class Replaced(NamedTuple):
     seen: Inspected | None
 
 
+@brief
 class Linked(NamedTuple):
     """The reply if the holder's payload may name jobs that follow it, or a batch: nothing was changed."""
 

@@ -9,6 +9,7 @@ from django_delayq.calls.script import bind
 from django_delayq.delivery.binding import PACKAGES, now_argument
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.states import State
+from django_delayq.redaction import brief
 from django_delayq.wire.frame import FrameFormat
 
 #: Elements of one call: some 1.2 ms of the server's time among a million, half of that among few.
@@ -61,6 +62,7 @@ class Stretch(NamedTuple):
     highest: int | None = None
 
 
+@brief
 class Place(NamedTuple):
     """How far a search has come."""
 
@@ -89,6 +91,7 @@ class Place(NamedTuple):
         return self._replace(element=self.element[:SHORT] + b"\xff" * 16)
 
 
+@brief
 class Found(NamedTuple):
     """One element of a queue."""
 

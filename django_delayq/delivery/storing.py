@@ -16,6 +16,7 @@ from django_delayq.delivery.binding import PACKAGES, now_argument
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import REPEAT_MS
 from django_delayq.delivery.states import State
+from django_delayq.redaction import brief
 from django_delayq.wire import signing
 from django_delayq.wire.frame import FrameFormat
 from django_delayq.wire.publishing import note_refusal, read_published
@@ -45,6 +46,7 @@ class Scheduled(msgspec.Struct):
     count: int = 0
 
 
+@brief
 class NewJob(NamedTuple):
     """One job to store."""
 

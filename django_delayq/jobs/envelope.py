@@ -39,8 +39,10 @@ from django_delayq.exceptions import (
     InvalidArguments,
     NotSigned,
 )
+from django_delayq.jobs.arguments import sensitive_texts
 from django_delayq.jobs.definition import TaskDefinition
-from django_delayq.redaction import SHOWN, show
+from django_delayq.masking import mask
+from django_delayq.redaction import SHOWN, brief, show
 from django_delayq.wire.signing import (
     FORMAT,
     JOB_START,
@@ -77,6 +79,7 @@ class Follow(msgspec.Struct, omit_defaults=True):
     dead: list[Follower] = []
 
 
+@brief
 class Envelope(msgspec.Struct, omit_defaults=True):
     """One call to make: the body of a payload, signed as a whole."""
 
@@ -106,6 +109,8 @@ class _Sealed(msgspec.Struct):
     delayq: str
     mac: str
     body: str
+
+    __repr__ = object.__repr__
 
 
 _encoder = msgspec.json.Encoder()
@@ -450,7 +455,19 @@ def named(
         plain((), given)
     except InvalidArguments as told:
         error = told
-    return InvalidArguments(f"task {task.name!r}: {error}")
+    # A path has the keys of dicts, and a message may have a value.
+    message = mask(str(error), sensitive_texts(task, args, kwargs))
+    return InvalidArguments(f"task {task.name!r}: {message}")
+
+
+def plain_of(
+    task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """Do as `plain`, with the error that `named` makes."""
+    try:
+        return plain(args, kwargs)
+    except InvalidArguments as error:
+        raise named(error, task, args, kwargs) from None
 
 
 def plain_value(value: object, name: str) -> Any:

@@ -43,7 +43,7 @@ from django_delayq.jobs.bulk import Changed
 from django_delayq.jobs.decorator import DelayedTask
 from django_delayq.jobs.job import Job, is_unicode, job_of
 from django_delayq.jobs.registry import find_task
-from django_delayq.redaction import HIDDEN, show
+from django_delayq.redaction import HIDDEN, brief, show
 from django_delayq.wire.delay import Delay, parse_delay
 from django_delayq.wire.signing import JOB_START
 
@@ -325,6 +325,7 @@ class Read(NamedTuple):
     fits: Iterator[Fit]
 
 
+@brief
 class Mark(msgspec.Struct, array_like=True):
     """How far a walk has come, to be written down."""
 

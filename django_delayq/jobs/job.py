@@ -59,6 +59,7 @@ from django_delayq.jobs.progress import Progress, as_progress, stored_progress
 from django_delayq.jobs.registry import get_task
 from django_delayq.jobs.stopping import Stop
 from django_delayq.jobs.telling import BY_CALL, Telling
+from django_delayq.masking import mask
 from django_delayq.redaction import show
 from django_delayq.signals import job_cancelled
 from django_delayq.wire.delay import (
@@ -475,8 +476,10 @@ class Job(Generic[R_co]):
         Raises:
             InvalidTask: a number is none or negative, or this is not what `current_job` returned.
         """
-        report = self._running_here("it makes no progress", "progress()").report
-        report(stored_progress(done, total, text))
+        here = self._running_here("it makes no progress", "progress()")
+        if text and (secrets := here.secrets()):
+            text = mask(str(text), secrets)
+        here.report(stored_progress(done, total, text))
 
     def read_progress(self) -> Progress | None:
         """Return how far the job is, as its task has said last; None: it does not run, or has not said so."""

@@ -22,6 +22,7 @@ from django_delayq.exceptions import (
     InvalidTask,
 )
 from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs.arguments import sensitive_texts
 from django_delayq.jobs.decorator import FIXED, DelayedTask
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.job import is_unicode
@@ -35,7 +36,8 @@ from django_delayq.jobs.options import (
 )
 from django_delayq.jobs.preparing import spread
 from django_delayq.jobs.registry import all_tasks
-from django_delayq.redaction import show
+from django_delayq.masking import mask
+from django_delayq.redaction import brief, show
 from django_delayq.wire.signing import SEAL_LENGTH
 
 CatchUp = Literal["one", "none", "all"]
@@ -53,6 +55,7 @@ LOADED_MS = boottime_ms()
 T = TypeVar("T", bound=DelayedTask[..., Any])
 
 
+@brief
 class Definition(msgspec.Struct, frozen=True, omit_defaults=True):
     """What defines a schedule, in code or stored."""
 
@@ -171,6 +174,7 @@ def fingerprint(definition: Definition, change: Change | None) -> str:
 # In code.
 
 
+@brief
 @dataclass(frozen=True)
 class CodeSchedule:
     """A schedule as code writes it: one ``@periodic`` above a task, or one that it stores."""
@@ -215,13 +219,15 @@ class CodeSchedule:
         try:
             limit = self._limit()
         except Exception as error:
+            secrets = sensitive_texts(self.task, self.args, self.kwargs)
             raise InvalidArguments(
-                f"the limit of task {task!r} cannot tell the key of schedule {self.name!r}: {type(error).__name__}: {error}"
+                f"the limit of task {task!r} cannot tell the key of schedule {self.name!r}: {type(error).__name__}:"
+                f" {mask(str(error), secrets)}"
             ) from error
         if not self.overlap:
             # A task with a limit is refused.
             limit = f"{OWN_LIMIT}\0{self.name}"
-        args, kwargs = envelopes.plain(self.args, dict(self.kwargs))
+        args, kwargs = envelopes.plain_of(self.task, self.args, self.kwargs)
         carried = options.carried(self.task.base) or {}
         if self.catch_up == "none" and options.expires is not None:
             carried["expires"] = seconds(options.expires)
@@ -305,10 +311,7 @@ def periodic(
         schedule = schedule_of(
             task, when, full_name, args, kwargs, catch_up, overlap, options
         )
-        try:
-            envelopes.plain(args, kwargs or {})
-        except InvalidArguments as error:
-            raise envelopes.named(error, task, args, kwargs or {}) from None
+        envelopes.plain_of(task, args, kwargs or {})
         if any(other.name == schedule.name for other in task.schedules):
             raise InvalidSchedule(
                 f"task {task.name!r} has two schedules named {schedule.name!r}; give each @periodic a name= of its own"

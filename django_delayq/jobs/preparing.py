@@ -25,7 +25,8 @@ from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.duplicates import on_holder
 from django_delayq.jobs.job import Draft, Extras, Job, is_unicode
 from django_delayq.jobs.options import Seconds, TaskOptions, check_priority, seconds
-from django_delayq.redaction import show
+from django_delayq.masking import mask, texts_of
+from django_delayq.redaction import HIDDEN, show
 from django_delayq.wire.delay import (
     MAX_DELAY_MS,
     MAX_START_TIME_MS,
@@ -56,11 +57,14 @@ def prepare(
     """
     try:
         when = parse_delay(delay, FIRST)
-    except InvalidDelay:
+    except InvalidDelay as error:
         if delay is None and "delay" in kwargs:
             raise InvalidDelay(
                 "a delay is missing; schedule() takes it first, without a name: leave out 'delay='"
             ) from None
+        if task.base.sensitive:
+            # An argument may stand in its place.
+            raise InvalidDelay(mask(str(error), texts_of(delay))) from None
         raise
     settings = conf.get_settings()
     options = task.options
@@ -226,7 +230,7 @@ def _check_call(
         and type(delay) in (int, float)
         and task.fits((delay, *args), kwargs)
     ):
-        forgotten = f". The first argument of the call is the delay, {delay!r} here: was the delay forgotten?"
+        forgotten = f". The first argument of the call is the delay, {_shown(task, delay)} here: was the delay forgotten?"
     raise InvalidArguments(
         f"{task.name}{task.call_signature} cannot be called with {_show_call(args, kwargs)}:"
         f" {task.misfit(args, kwargs)}{forgotten}"
@@ -240,12 +244,18 @@ def _warn_of_forgotten_delay(task: TaskDefinition, delay: Delay) -> None:
         return
     if not _names_an_id(task.optional_first) and delay < NO_DELAY_S:  # type: ignore[operator]
         return
+    shown = _shown(task, delay)
     warnings.warn(
-        f"{task.name} is scheduled in {delay!r} seconds and without arguments. If {delay!r} was meant as"
-        f" {task.optional_first!r}, the delay is missing before it: schedule(0, {delay!r}). If it is the delay, say"
-        f" so: timedelta(seconds={delay!r})",
+        f"{task.name} is scheduled in {shown} seconds and without arguments. If {shown} was meant as"
+        f" {task.optional_first!r}, the delay is missing before it: schedule(0, {shown}). If it is the delay, say"
+        f" so: timedelta(seconds={shown})",
         stacklevel=_caller_level(),
     )
+
+
+def _shown(task: TaskDefinition, delay: Delay) -> str:
+    """Write a delay that may be an argument."""
+    return repr(HIDDEN if task.base.sensitive else delay)
 
 
 def _unique_key(
@@ -270,7 +280,7 @@ def _unique_key(
     if isinstance(unique, tuple):
         chosen = {name: chosen[name] for name in unique}
     text = json.dumps(
-        envelopes.plain((), chosen)[1], sort_keys=True, separators=(",", ":")
+        envelopes.plain_of(task, (), chosen)[1], sort_keys=True, separators=(",", ":")
     )
     return f"{task.name}:{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 

@@ -45,7 +45,7 @@ from django_delayq.jobs.register import Register
 from django_delayq.jobs.registry import get_task
 from django_delayq.jobs.workers import reading
 from django_delayq.logs import get_log
-from django_delayq.redaction import show
+from django_delayq.redaction import brief, show
 
 logger = get_log("django_delayq.jobs")
 
@@ -675,6 +675,7 @@ def is_left(entry: Entry, now_ms: int) -> bool:
 # What a project sees.
 
 
+@brief
 @dataclass(frozen=True)
 class Schedule:
     """A periodic schedule, as of the last look; `refresh` looks again."""

@@ -10,6 +10,7 @@ from redis.client import Redis
 from django_delayq.exceptions import TaskNotFound
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.registry import get_task
+from django_delayq.redaction import brief
 from django_delayq.signals import JobSignal, atell, tell
 
 #: Why a job was cancelled that no task has cancelled.
@@ -26,6 +27,7 @@ def task_of(job: Any) -> TaskDefinition | None:
         return None
 
 
+@brief
 class Telling(msgspec.Struct, frozen=True):
     """Tell something of jobs: a step of an operation, see `Request`."""
 

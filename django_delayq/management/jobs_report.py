@@ -19,7 +19,7 @@ from django_delayq.delivery.states import State
 from django_delayq.delivery.workers import read_worker
 from django_delayq.exceptions import JobNotFound
 from django_delayq.health.problems import find_paused
-from django_delayq.jobs.arguments import shown_arguments
+from django_delayq.jobs.arguments import masked_result, shown_arguments
 from django_delayq.jobs.ended import EndedJob, ended_jobs
 from django_delayq.jobs.job import Job, get_job, handle_of
 from django_delayq.management.terminal import (
@@ -283,7 +283,7 @@ def _lines_of_end(shown: Shown) -> Iterator[str]:
         if ended.error:
             told.append(Field(gettext("Error"), ended.error))
     if job.kept is not None and "result" in job.kept:
-        result = display.pretty_json(job.kept["result"])
+        result = display.pretty_json(_result_of(job))
         told.append(Field(gettext("Result"), result, is_code=True))
     for field in told:
         yield from _lines_of_field(field)
@@ -299,6 +299,11 @@ def _lines_of_field(field: Field) -> Iterator[str]:
     yield from _paragraph(
         one_line(value) + printable(note), _labelled(str(field.label))
     )
+
+
+def _result_of(job: Job[Any]) -> Any:
+    result = (job.kept or {}).get("result")
+    return masked_result(job.task, job.args, job.kwargs, result)
 
 
 def _labelled(label: str) -> str:
@@ -335,7 +340,7 @@ def in_full(shown: Shown) -> dict[str, Any]:
             "text": shown.progress.text,
         },
         "ended": None if ended is None else _end(ended),
-        "result": display.plain_value((job.kept or {}).get("result")),
+        "result": display.plain_value(_result_of(job)),
     }
 
 

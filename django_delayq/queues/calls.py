@@ -15,6 +15,7 @@ from django_delayq.delivery.binding import now_argument
 from django_delayq.delivery.claiming import Leased
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import REPEAT_MS
+from django_delayq.redaction import brief
 from django_delayq.wire.calls import PAGE, START, Cursor, walk
 from django_delayq.wire.frame import FrameFormat
 
@@ -34,6 +35,7 @@ CLEAR_BATCH = 500
 PACKAGES = ("django_delayq.queues", "django_delayq.delivery", "django_delayq.wire")
 
 
+@brief
 class Removed(NamedTuple):
     """What one `remove` call did."""
 

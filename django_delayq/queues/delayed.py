@@ -36,7 +36,7 @@ from django_delayq.queues.options import (
 from django_delayq.queues.reading import read
 from django_delayq.queues.transfer.push import QueuePush, service
 from django_delayq.queues.transfer.task import QueueTransferTask
-from django_delayq.redaction import hide_url
+from django_delayq.redaction import brief, hide_url
 from django_delayq.waiting.channel import ChannelListener
 from django_delayq.waiting.connection import address_of
 from django_delayq.wire import calls as wire_calls
@@ -52,6 +52,7 @@ logger = get_log(__name__)
 VALUES_BATCH = 1_000
 
 
+@brief
 @dataclass(frozen=True, slots=True)
 class _Page:
     """Elements that a poll has read and wants to take out."""

@@ -27,6 +27,7 @@ from django_delayq.exceptions import DecodeError
 from django_delayq.logs import get_log
 from django_delayq.queues import calls
 from django_delayq.queues.reading import read
+from django_delayq.redaction import brief
 
 logger = get_log(__name__)
 
@@ -34,6 +35,7 @@ logger = get_log(__name__)
 CONFIRM_PAUSE_MS = (20, 500)
 
 
+@brief
 @dataclass(slots=True)
 class Batch:
     """Elements that one claim has leased."""

@@ -17,6 +17,7 @@ from django_delayq.delivery.binding import now_argument
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import MAX_BATCH
 from django_delayq.exceptions import DelayqError
+from django_delayq.redaction import brief
 from django_delayq.wire.calls import START, Cursor
 from django_delayq.wire.frame import READ_BY_SIZE, FrameFormat
 
@@ -36,6 +37,7 @@ class ListBusy(DelayqError):
     """Raised when another process fills or empties the same list."""
 
 
+@brief
 class FrameHead(NamedTuple):
     """One frame as a survey sees it."""
 

@@ -15,6 +15,7 @@ from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import MAX_BATCH
 from django_delayq.delivery.periods import KEPT
 from django_delayq.exceptions import DelayqError
+from django_delayq.redaction import brief
 from django_delayq.repair.calls import BYTE_BUDGET, PACKAGES
 from django_delayq.wire.frame import FrameFormat
 
@@ -60,6 +61,7 @@ class Run(NamedTuple):
     pages: int
 
 
+@brief
 class Moved(NamedTuple):
     """One job as a page has it; of somebody else's element the token is one of the page."""
 
@@ -263,6 +265,7 @@ def end_page(
     )
 
 
+@brief
 class MovedSchedule(NamedTuple):
     """What is stored of a periodic schedule, or changed of one in code; each part empty if there is none."""
 

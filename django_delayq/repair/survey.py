@@ -20,6 +20,7 @@ from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.looking import Counts
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import EncodeError
+from django_delayq.redaction import brief
 from django_delayq.repair import calls
 from django_delayq.repair.calls import FrameHead, FrameName, Kind
 from django_delayq.wire.calls import START
@@ -96,6 +97,7 @@ class Guess(NamedTuple):
     votes: Counter[str]
 
 
+@brief
 @dataclass(slots=True)
 class Survey:
     """A queue in numbers, by the format of its frames; None stands for members that are no frames."""

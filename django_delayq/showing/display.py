@@ -26,6 +26,7 @@ from django_delayq.jobs.arguments import (
     Argument,
     has_sensitive,
     is_sensitive,
+    masked_result,
     shown_arguments,
     task_in,
 )
@@ -354,6 +355,17 @@ def _content_of(envelope: Envelope, queue: str, in_full: bool) -> Content:
         on_dead=_followers(follow.dead) if in_full else "",
         batch=clean(f"{queue}:{envelope.batch}") if envelope.batch else "",
     )
+
+
+def result_text(result: object, payload: bytes, queue: QueueSettings) -> str:
+    """Write what a job has returned, without what its payload says is sensitive."""
+    try:
+        call = envelopes.open_payload(
+            payload, queue.name, get_keyring(), queue.payload_codec
+        )
+    except Exception:  # whatever a codec does: see read_content()
+        return repr(HIDDEN) if has_sensitive(payload) else pretty_json(result)
+    return pretty_json(masked_result(call.task, call.args, call.kwargs, result))
 
 
 def call_line(arguments: Sequence[Argument]) -> str:

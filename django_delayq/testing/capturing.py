@@ -23,11 +23,12 @@ from django_delayq.delivery.states import State
 from django_delayq.delivery.storing import NewJob
 from django_delayq.exceptions import InvalidArguments, InvalidTask
 from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs.arguments import call_text
 from django_delayq.jobs.decisions import Decision
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.envelope import Envelope, Follower
 from django_delayq.jobs.registry import get_task
-from django_delayq.redaction import show
+from django_delayq.redaction import brief, show
 from django_delayq.signals import job_scheduled
 from django_delayq.testing import mode
 from django_delayq.testing.connection import InProcessServer
@@ -61,6 +62,7 @@ class DjangoTask(Protocol):
 AnyTask: TypeAlias = TaskDefinition | DjangoTask | str
 
 
+@brief
 @dataclass(frozen=True)
 class CapturedJob:
     """One job that was scheduled."""
@@ -87,12 +89,11 @@ class CapturedJob:
     on_dead: Sequence["CapturedJob"] = ()
 
     def __str__(self) -> str:
-        given = [*map(repr, self.args)]
-        given += [f"{name}={value!r}" for name, value in self.kwargs.items()]
         state = "" if self.state is State.SCHEDULED else f", {self.state}"
         # The clock of the server may be a ms ahead.
         due_in = timedelta(seconds=round(self.due_in.total_seconds(), 1))
-        return f"{self.task}({', '.join(given)}) due in {due_in}{state}"
+        call = call_text(self.task, self.args, self.kwargs)
+        return f"{call} due in {due_in}{state}"
 
 
 class Captured(Sequence[CapturedJob]):

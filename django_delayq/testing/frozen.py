@@ -30,10 +30,11 @@ from django_delayq.delivery.limits import MAX_BATCH
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import InvalidDelay
 from django_delayq.jobs import sharding
+from django_delayq.jobs.arguments import call_text
 from django_delayq.jobs.finding import find_jobs
 from django_delayq.jobs.pausing import paused
 from django_delayq.management.backends import listening
-from django_delayq.redaction import show
+from django_delayq.redaction import brief, show
 from django_delayq.testing import mode
 from django_delayq.testing.capturing import watch_tests
 from django_delayq.testing.connection import InProcessServer
@@ -72,6 +73,7 @@ class Units(TypedDict, total=False):
     microseconds: float
 
 
+@brief
 @dataclass(frozen=True)
 class Ran:
     """One attempt that has ended."""
@@ -89,9 +91,7 @@ class Ran:
     error: BaseException | None = None
 
     def __str__(self) -> str:
-        given = [*map(repr, self.args)]
-        given += [f"{name}={value!r}" for name, value in self.kwargs.items()]
-        return f"{self.task}({', '.join(given)}): {self.outcome}"
+        return f"{call_text(self.task, self.args, self.kwargs)}: {self.outcome}"
 
 
 class _AtOnce(Line):

@@ -18,6 +18,7 @@ from django_delayq.calls.script import NAMES
 from django_delayq.delivery.states import Change, State
 from django_delayq.delivery.storing import NewJob
 from django_delayq.jobs import envelope as envelopes
+from django_delayq.redaction import brief
 from django_delayq.wire.signing import TOKEN_LENGTH
 
 #: States in which a job has ended, or was given up.
@@ -39,6 +40,7 @@ _WAITS = frozenset({State.SCHEDULED, State.RETRYING, State.HELD})
 _LINKS = (b'\\"follow\\":{', b'\\"batch\\":\\"')
 
 
+@brief
 @dataclass(eq=False, slots=True)
 class Note:
     """One job that was sent."""

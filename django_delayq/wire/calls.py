@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from django_delayq.calls.call import Argument, Call
 from django_delayq.calls.script import bind
+from django_delayq.redaction import brief
 from django_delayq.wire.frame import FrameFormat
 from django_delayq.wire.keys import QueueKeys
 from django_delayq.wire.publishing import read_published
@@ -19,6 +20,7 @@ PAGE = 500
 PACKAGES = ("django_delayq.wire",)
 
 
+@brief
 class Cursor(NamedTuple):
     """The place where a walk over the frames of a queue goes on, as a script returned it."""
 
@@ -35,6 +37,7 @@ class Cursor(NamedTuple):
 START = Cursor()
 
 
+@brief
 class FramePage(NamedTuple):
     """One page of the frames that wait."""
 

@@ -10,6 +10,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from django_delayq.exceptions import DecodeError, EncodeError
+from django_delayq.redaction import brief
 
 #: Bytes of the random id, in both formats. RedissonDelayedQueue.offerAsync.
 RANDOM_ID_SIZE = 8
@@ -56,6 +57,7 @@ class FrameFormat(Enum):
         return cls.DLC0 if patch == 0 else cls.BC0LC0
 
 
+@brief
 class Frame(NamedTuple):
     """One member of the timeout set, taken apart."""
 

@@ -9,9 +9,11 @@ from django.utils.translation import gettext, gettext_lazy
 
 from django_delayq.clock import iso_text
 from django_delayq.exceptions import InvalidSchedule
+from django_delayq.jobs.arguments import masked_call
 from django_delayq.jobs.schedules import Schedule, get_schedule, get_schedules
 from django_delayq.management.errors import explained, said_by_command
 from django_delayq.management.help import CommandWithExamples
+from django_delayq.showing.display import plain_value
 from django_delayq.showing.plain_json import json_text
 from django_delayq.translating import moment_text, when_text
 
@@ -180,14 +182,15 @@ def _as_json(schedule: Schedule) -> dict[str, Any]:
         moments = [iso_text(moment) for moment in schedule.moments(SHOWN)]
     except InvalidSchedule:
         moments = []
+    args, kwargs = masked_call(schedule.task, schedule.args, schedule.kwargs)
     return {
         "name": schedule.name,
         "queue": schedule.queue,
         "task": schedule.task,
         "when": str(schedule.when),
         "words": schedule.words,
-        "args": schedule.args,
-        "kwargs": schedule.kwargs,
+        "args": plain_value(args),
+        "kwargs": plain_value(kwargs),
         "catch_up": schedule.catch_up,
         "overlap": schedule.overlap,
         "stored": schedule.is_stored,
