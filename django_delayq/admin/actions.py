@@ -15,9 +15,10 @@ from django_delayq.calls.steps import Steps
 from django_delayq.calls.together import together
 from django_delayq.delivery.states import GRAVES, State
 from django_delayq.jobs import bulk
-from django_delayq.jobs.bulk import Changed, Pages
+from django_delayq.jobs.bulk import Changed, Pages, Took
 from django_delayq.jobs.finding import Mark, Walk, ask_time, target_of
 from django_delayq.jobs.job import Job
+from django_delayq.showing.display import Moment
 
 #: A step changes so many jobs at most, and makes no further call after so long, s.
 STEP_JOBS = 2_000
@@ -43,7 +44,7 @@ class Action:
     done: Any
     #: What it is done to: jobs in these states; it leaves others alone.
     states: frozenset[State]
-    steps: Callable[[Pages, Said], Steps[Changed]]
+    steps: Callable[[Pages, Said, Took], Steps[Changed]]
     #: It needs the right to delete, else the right to change.
     deletes: bool = False
     #: What it asks beside whether one is sure.
@@ -67,7 +68,7 @@ ACTIONS = {
             gettext_lazy("They become due at once. Dead letters and quarantined payloads start over."),
             ngettext_lazy("{count} job is due now.", "{count} jobs are due now."),
             _WAITING,
-            lambda pages, said: bulk.running_now(pages),
+            lambda pages, said, took: bulk.running_now(pages, took),
             moves_to=lambda said: "+0",
         ),
         Action(
@@ -77,7 +78,7 @@ ACTIONS = {
             gettext_lazy("They start over with their first attempt, and are due at once."),
             ngettext_lazy("{count} job runs again.", "{count} jobs run again."),
             GRAVES,
-            lambda pages, said: bulk.running_now(pages),
+            lambda pages, said, took: bulk.running_now(pages, took),
             moves_to=lambda said: "+0",
         ),
         Action(
@@ -87,7 +88,7 @@ ACTIONS = {
             gettext_lazy("The start time becomes the one given here. Jobs that run keep going."),
             ngettext_lazy("{count} job is rescheduled.", "{count} jobs are rescheduled."),
             _WAITING,
-            lambda pages, said: bulk.rescheduling(pages),
+            lambda pages, said, took: bulk.rescheduling(pages, took),
             form=RescheduleForm,
             moves_to=lambda said: str(said["when"]),
         ),
@@ -98,7 +99,7 @@ ACTIONS = {
             gettext_lazy("Their start times stay; among the due jobs of a queue, a higher priority comes first."),
             ngettext_lazy("{count} job has priority {priority} now.", "{count} jobs have priority {priority} now."),
             _WAITING,
-            lambda pages, said: bulk.reprioritizing(pages, said["priority"]),
+            lambda pages, said, took: bulk.reprioritizing(pages, said["priority"], took),
             form=PriorityForm,
         ),
         Action(
@@ -108,7 +109,7 @@ ACTIONS = {
             gettext_lazy("They will not run, unless a worker takes them first, and nothing of them is kept."),
             ngettext_lazy("{count} job is cancelled.", "{count} jobs are cancelled."),
             _WAITING,
-            lambda pages, said: bulk.cancelling(pages),
+            lambda pages, said, took: bulk.cancelling(pages, took),
             deletes=True,
         ),
         Action(
@@ -118,7 +119,7 @@ ACTIONS = {
             gettext_lazy("They will not run again, and nothing of them is kept."),
             ngettext_lazy("{count} job is discarded.", "{count} jobs are discarded."),
             GRAVES,
-            lambda pages, said: bulk.discarding(pages),
+            lambda pages, said, took: bulk.discarding(pages, took),
             deletes=True,
         ),
     )
@@ -130,6 +131,13 @@ def actions_on(states: Sequence[State] | frozenset[State]) -> list[Action]:
     return [action for action in ACTIONS.values() if action.states & set(states)]
 
 
+def time_text(ms: int) -> str:
+    """Write a time of the server for the admin's log."""
+    moment = Moment.of(ms, ms)
+    assert moment is not None
+    return f"{moment.in_seconds} {moment.zone}".strip()
+
+
 class Named:
     """The jobs that somebody has named, as pages of a change."""
 
@@ -137,6 +145,8 @@ class Named:
         self._jobs = list(jobs)
         self._moves_to = moves_to
         self.target_ms = 0
+        #: The start time and the priority of each, as they were found, by id.
+        self.before: dict[str, tuple[int | None, int | None]] = {}
 
     def next(self) -> Steps[Iterator[Job[Any]] | None]:
         """Look where the next of them are."""
@@ -148,6 +158,8 @@ class Named:
         for seen in (yield from together([job._refreshing() for job in batch])):
             if isinstance(seen, Exception):
                 raise seen
+        for job in batch:
+            self.before[job.id] = (job.start_time_ms, job.priority)
         return iter(batch)
 
 

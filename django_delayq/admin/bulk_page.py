@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from django import forms
 from django.contrib import messages
-from django.contrib.admin.models import CHANGE, DELETION, LogEntry
+from django.contrib.admin.models import CHANGE, DELETION
 from django.core import signing
 from django.http import (
     Http404,
@@ -24,10 +24,17 @@ from django.http import (
 )
 from django.utils.translation import gettext, ngettext
 
-from django_delayq.admin.actions import ACTIONS, Action, Named, Said, Step
+from django_delayq.admin.actions import (
+    ACTIONS,
+    Action,
+    Named,
+    Said,
+    Step,
+    time_text,
+)
 from django_delayq.admin.pages import Row, row_of_job
 from django_delayq.admin.search import Filter, SearchForm, look
-from django_delayq.admin.visit import Visit
+from django_delayq.admin.visit import Visit, add_outcome
 from django_delayq.calls.steps import perform
 from django_delayq.clients.clients import own_clients
 from django_delayq.exceptions import (
@@ -36,7 +43,7 @@ from django_delayq.exceptions import (
     MaybeChanged,
     QueueNotFound,
 )
-from django_delayq.jobs.bulk import Changed, Pages
+from django_delayq.jobs.bulk import Changed, Pages, Took
 from django_delayq.jobs.finding import Mark
 from django_delayq.jobs.job import Job, handle_of
 from django_delayq.models import Job as JobModel
@@ -324,12 +331,38 @@ def _change_named(
         model.label = display.clean(job.id)
         models.append(model)
     flag = DELETION if action.deletes else CHANGE
-    visit.log_many(models, flag, _log_text(action, said))
+    noted = visit.note(models, flag, _log_text(action, said))
     moves_to = action.moves_to(said) if action.moves_to else "+0"
-    changed = _perform(visit, action, Named(jobs, moves_to=moves_to), said)
-    if changed is not None:
+    named = Named(jobs, moves_to=moves_to)
+    went: dict[str, str] = {}
+
+    def took(job: Job[Any], is_won: bool) -> None:
+        lost = {} if is_won else {job.state: 1}
+        before = _from_to(action, named, job, said) if is_won else ""
+        text = f"{_outcome(action, said, int(is_won), lost)} {before}"
+        went[display.clean(job.id)] = text.strip()
+
+    changed = _perform(visit, action, named, said, took)
+    if isinstance(changed, Changed):
+        noted.end(texts=went)
         _tell(visit, action, said, changed.won, changed.lost)
+    else:
+        noted.end(changed, went)
     return _back(visit)
+
+
+def _from_to(action: Action, named: Named, job: Job[Any], said: Said) -> str:
+    """Say what a job had before, if the action gives it another start time or priority."""
+    start_ms, priority = named.before[job.id]
+    if said.get("priority") is not None:
+        before, after = f"{priority or 0:+d}", f"{said['priority']:+d}"
+    elif action.moves_to and start_ms is not None:
+        before, after = time_text(start_ms), time_text(named.target_ms)
+    else:
+        return ""
+    return gettext("Before: {before}; asked for: {after}.").format(
+        before=before, after=after
+    )
 
 
 def _go_on(
@@ -343,7 +376,10 @@ def _go_on(
         progress.entries = _log_search(visit, action, search, jobs.queues, said)
     step = Step(jobs.walk(progress.mark, moves_to=progress.moves_to or None))
     changed = _perform(visit, action, step, said)
-    if changed is None:
+    if not isinstance(changed, Changed):
+        won, lost = progress.won, progress.lost
+        so_far = f"{_outcome(action, said, won, lost)} " if won or lost else ""
+        add_outcome(progress.entries, f"{so_far}{changed}")
         return _back(visit)
     progress.mark, progress.looked = step.mark, progress.looked + step.looked
     progress.won += changed.won
@@ -366,22 +402,32 @@ def _go_on(
     return visit.render("bulk_progress", context)
 
 
-def _perform(visit: Visit, action: Action, pages: Pages, said: Said) -> Changed | None:
-    """Change jobs. If that breaks off, the user is told how far it came."""
+def _perform(
+    visit: Visit,
+    action: Action,
+    pages: Pages,
+    said: Said,
+    took: Took = lambda job, is_won: None,
+) -> Changed | str:
+    """Change jobs. If that breaks off, the user is told how far it came; returns what was said."""
     try:
-        return perform(own_clients.of_thread, action.steps(pages, said))
+        return perform(own_clients.of_thread, action.steps(pages, said, took))
     except MaybeChanged as error:
-        visit.message(display.clean(error), messages.ERROR)
+        told = display.clean(error)
     except DelayqError as error:
         notes = getattr(error, "__notes__", [])
-        visit.message(display.clean(" ".join([f"{error}.", *notes])), messages.ERROR)
-    return None
+        told = display.clean(" ".join([f"{error}.", *notes]))
+    visit.message(told, messages.ERROR)
+    return told
 
 
 def _log_text(action: Action, said: Said) -> str:
     text = str(action.label)
     if said.get("priority") is not None:
         text += f" ({said['priority']:+d})"
+    elif action.form is not None and said.get("when"):
+        how, ms = said["when"][0], int(said["when"][1:])
+        text += f" ({time_text(ms) if how == '=' else f'+{display.span_text(ms)}'})"
     return f"{text}."
 
 
@@ -392,7 +438,7 @@ def _log_search(
     conditions = "; ".join(search.words) or gettext("all jobs")
     text = display.clean(f"{_log_text(action, said)} {conditions}.")
     flag = DELETION if action.deletes else CHANGE
-    return [visit.log(visit.queue_model(name), flag, text).pk for name in queues]
+    return [visit.note(visit.queue_model(name), flag, text).pk for name in queues]
 
 
 def _note_outcome(visit: Visit, progress: Progress) -> None:
@@ -401,8 +447,7 @@ def _note_outcome(visit: Visit, progress: Progress) -> None:
     said = _outcome(
         action, {"priority": progress.priority}, progress.won, progress.lost
     )
-    for entry in LogEntry.objects.filter(pk__in=progress.entries):
-        visit.add_outcome(entry, said)
+    add_outcome(progress.entries, said)
 
 
 def _outcome(action: Action, asked: Said, won: int, lost: Any) -> str:

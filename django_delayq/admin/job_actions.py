@@ -3,13 +3,14 @@
 from typing import Any, TypeVar
 
 from django.contrib import messages
-from django.contrib.admin.models import CHANGE, DELETION, LogEntry
+from django.contrib.admin.models import CHANGE, DELETION
 from django.http import HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.utils.translation import gettext, gettext_lazy
 
 from django_delayq import conf
+from django_delayq.admin.actions import time_text
 from django_delayq.admin.job_page import context_of
-from django_delayq.admin.visit import Visit
+from django_delayq.admin.visit import Noted, Visit
 from django_delayq.calls.call import Call
 from django_delayq.calls.running import run
 from django_delayq.clients.clients import own_clients
@@ -56,7 +57,11 @@ def run_now(visit: Visit, job_id: str) -> HttpResponse:
         return HttpResponseNotAllowed(["POST"])
     act = _Act(visit, settings, token)
     is_again = act.seen.state in GRAVES
-    act.begin(CHANGE, gettext("Run again.") if is_again else gettext("Run now."))
+    begun = gettext("Run again.") if is_again else gettext("Run now.")
+    if act.seen.state is State.SCHEDULED:
+        template = gettext("Its start time was {moment}.")
+        begun += f" {template.format(moment=time_text(act.seen.score_ms))}"
+    act.begin(CHANGE, begun)
     change: Change | State = act.run(changing.reschedule(act.keys, act.token, "+0"))[0]
     if change in GRAVES:
         if act.run(changing.replay(act.keys, [act.token], state=State(change))):
@@ -105,8 +110,10 @@ def run_again(visit: Visit, job_id: str) -> HttpResponse:
         text = gettext(
             "Job {id} was not scheduled again: job {other} holds its unique key."
         )
-    level = messages.SUCCESS if again.created else messages.WARNING
-    visit.message(text.format(id=act.id, other=again.id), level)
+    act.tell(
+        text.format(id=act.id, other=again.id),
+        messages.SUCCESS if again.created else messages.WARNING,
+    )
     return HttpResponseRedirect(visit.job_url(again.id))
 
 
@@ -126,7 +133,7 @@ def cancel(visit: Visit, job_id: str) -> HttpResponse:
     act = _Act(visit, settings, token)
     keep = conf.keep_ended(act.settings.name)
     kept = kept_if_cancelled([act.cancelled()])
-    act.begin(DELETION, gettext("Cancelled."))
+    act.begin(DELETION, gettext("Cancel."))
     change = act.run(changing.cancel(act.keys, act.token, keep_ended=keep, kept=kept))
     if change is Change.CANCELLED:
         if job_cancelled.receivers:
@@ -150,7 +157,7 @@ def discard(visit: Visit, job_id: str) -> HttpResponse:
     if visit.request.method != "POST":
         return _confirm(_Act(visit, settings, token), "discard")
     act = _Act(visit, settings, token)
-    act.begin(DELETION, gettext("Discarded."))
+    act.begin(DELETION, gettext("Discard."))
     if act.seen.state in GRAVES and act.run(
         changing.discard(act.keys, [act.token], state=act.seen.state)
     ):
@@ -186,7 +193,7 @@ class _Act:
         self.client = own_clients.of_thread()
         #: The job before the action; afterwards its task may be unknown.
         self.seen = self.run(looking.inspect(self.keys, token))
-        self._entry: LogEntry | None = None
+        self._noted: Noted | None = None
 
     def run(self, call: Call[T]) -> T:
         return run(self.client, call)
@@ -210,18 +217,22 @@ class _Act:
         job = Job(id=display.clean(self.id))
         job.label = display.clean(f"{task} ({self.id})" if task else self.id)
         # ModelAdmin.log_deletions keeps no message, and cancelled differs from discarded.
-        self._entry = self.visit.log(job, flag, text)
+        self._noted = self.visit.note(job, flag, text)
 
     def succeed(self, text: str) -> None:
-        self.visit.message(text.format(id=self.id), messages.SUCCESS)
+        self.tell(text.format(id=self.id), messages.SUCCESS)
 
     def note(self, text: str) -> None:
-        self.visit.message(text.format(id=self.id), messages.WARNING)
+        self.tell(text.format(id=self.id), messages.WARNING)
+
+    def tell(self, text: str, level: int) -> None:
+        """Say how it went, here and in the admin's log."""
+        self.visit.message(text, level)
+        if self._noted is not None:
+            self._noted.end(text)
 
     def fail(self, state: Change | State) -> None:
         """Say why the job was left alone, here and in the admin's log."""
         template = _TOO_LATE.get(State(state)) or gettext("Job {id} is {state}.")
         text = str(template).format(id=self.id, state=state_label(state))
-        self.visit.message(text, messages.WARNING)
-        if self._entry is not None:
-            self.visit.add_outcome(self._entry, text)
+        self.tell(text, messages.WARNING)

@@ -62,7 +62,13 @@ def _form_of(limit: LimitInForce) -> LimitForm:
 def _set(
     visit: Visit, settings: QueueSettings, name: str, said: dict[str, Any]
 ) -> None:
-    visit.begin(settings, gettext("Limit changed."))
+    limit = _limit_of(settings, name)
+    wanted = limit._replace(
+        concurrency=said["concurrency"], rate=said["rate"] or None, by=""
+    )
+    template = gettext("Change the limit from “{before}” to “{after}”.")
+    text = template.format(before=say(limit.words), after=say(wanted.words))
+    noted = visit.begin(settings, text)
     try:
         set_limit(
             settings.name,
@@ -71,22 +77,37 @@ def _set(
             rate=said["rate"] or None,
         )
     except DelayqError as error:
-        visit.message(str(error), messages.ERROR)
+        text, level = str(error), messages.ERROR
     else:
         text = gettext("The limit is changed; workers keep to it at once.")
-        visit.message(text, messages.SUCCESS)
+        level = messages.SUCCESS
+    noted.end(text)
+    visit.message(text, level)
 
 
 def _clear(visit: Visit, settings: QueueSettings, name: str) -> None:
-    visit.begin(settings, gettext("Limit taken back."))
+    template = gettext("Take back the limit “{before}”.")
+    before = say(_limit_of(settings, name).words)
+    noted = visit.begin(settings, template.format(before=before))
     try:
         was_set = clear_limit(settings.name, limit=name or None)
     except DelayqError as error:
+        noted.end(str(error))
         visit.message(str(error), messages.ERROR)
         return
     if was_set:
         text = gettext("What settings and code say is in force again.")
+        noted.end(f"{text} {say(_limit_of(settings, name).words)}")
         visit.message(text, messages.SUCCESS)
     else:
         text = gettext("Nothing was set here, so nothing has changed.")
+        noted.end(text)
         visit.message(text, messages.WARNING)
+
+
+def _limit_of(settings: QueueSettings, name: str) -> LimitInForce:
+    """Return a limit as it is in force; ``name`` is empty for that of the queue itself."""
+    for limit in limits(settings.name):
+        if (limit.limit or "") == name:
+            return limit
+    return LimitInForce(settings.name, name or None, None, None, "")

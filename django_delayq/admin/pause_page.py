@@ -4,12 +4,13 @@ from datetime import timedelta
 
 from django.contrib import messages
 from django.http import HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
-from django.utils.translation import gettext
+from django.utils.translation import gettext, ngettext
 
 from django_delayq.admin.forms import PauseForm
-from django_delayq.admin.visit import Visit
+from django_delayq.admin.visit import Visit, with_reason
 from django_delayq.exceptions import TaskNotFound
 from django_delayq.jobs.pausing import pause, resume
+from django_delayq.translating import number_text
 
 
 def pause_queue(visit: Visit, queue: str) -> HttpResponse:
@@ -25,13 +26,21 @@ def pause_queue(visit: Visit, queue: str) -> HttpResponse:
         }
         return visit.render("pause", context)
     minutes, reason = form.cleaned_data["minutes"], form.cleaned_data["reason"]
-    visit.begin(settings, gettext("Paused."))
+    begun = (
+        gettext("Pause until somebody resumes it.")
+        if minutes is None
+        else ngettext(
+            "Pause for {count} minute.", "Pause for {count} minutes.", minutes
+        ).format(count=number_text(minutes))
+    )
+    noted = visit.begin(settings, with_reason(begun, reason))
     pause(
         settings.name,
         until=None if minutes is None else timedelta(minutes=minutes),
         reason=reason,
     )
     text = gettext("Queue {queue} is paused.").format(queue=settings.name)
+    noted.end(text)
     visit.message(text, messages.SUCCESS)
     return HttpResponseRedirect(visit.queue_url(settings.name))
 
@@ -43,8 +52,8 @@ def resume_queue(visit: Visit, queue: str) -> HttpResponse:
         return HttpResponseNotAllowed(["POST"])
     task = visit.request.POST.get("task") or None
     names = {"queue": settings.name, "task": task}
-    done = gettext("Resumed.") if task is None else gettext("Resumed task {task}.")
-    entry = visit.begin(settings, done.format(**names))
+    begun = gettext("Resume.") if task is None else gettext("Resume task {task}.")
+    noted = visit.begin(settings, begun.format(**names))
     try:
         was_paused = resume(settings.name, task=task)
     except TaskNotFound:
@@ -59,7 +68,6 @@ def resume_queue(visit: Visit, queue: str) -> HttpResponse:
     else:
         text = gettext("Task {task} on queue {queue} is not paused any more.")
     text = text.format(**names)
-    if not was_paused:
-        visit.add_outcome(entry, text)
+    noted.end(text)
     visit.message(text, messages.SUCCESS if was_paused else messages.WARNING)
     return HttpResponseRedirect(visit.queue_url(settings.name))

@@ -9,13 +9,13 @@ from django.http import Http404, HttpResponse, HttpResponseRedirect
 from django.utils.functional import Promise
 from django.utils.translation import gettext, gettext_lazy
 
-from django_delayq.admin.visit import Right, Visit
+from django_delayq.admin.visit import Right, Visit, with_reason
 from django_delayq.conf import QueueSettings
 from django_delayq.exceptions import DelayqError, InvalidSchedule
 from django_delayq.jobs.moments import Cron, cron
 from django_delayq.jobs.pausing import MAX_REASON
 from django_delayq.jobs.schedules import Schedule, get_schedule, get_schedules
-from django_delayq.showing.display import clean
+from django_delayq.showing.display import clean, cut
 from django_delayq.translating import moment_text, when_text
 
 #: How many moments of each schedule are shown.
@@ -156,12 +156,23 @@ ACTIONS = {
     "pause": Action(_pause, gettext_lazy("Pause schedule {name}.")),
     "resume": Action(_resume, gettext_lazy("Resume schedule {name}.")),
     "fire": Action(_fire, gettext_lazy("Fire schedule {name}.")),
-    "change": Action(_change, gettext_lazy("Change the moments of schedule {name}.")),
+    "change": Action(
+        _change,
+        gettext_lazy(
+            "Change the moments of schedule {name} from “{before}” to “{after}”."
+        ),
+    ),
     "take-back": Action(
-        _take_back, gettext_lazy("Take back the moments of schedule {name}.")
+        _take_back,
+        gettext_lazy("Take back the moments “{before}” of schedule {name}."),
     ),
     "delete": Action(_delete, gettext_lazy("Delete schedule {name}."), deletes=True),
 }
+
+
+def _wanted(posted: Mapping[str, str]) -> str:
+    """Return the moments that somebody has typed, for the admin's log."""
+    return cut(" ".join([posted.get("cron", ""), posted.get("tz", "")]).strip(), 200)
 
 
 def show_schedules(visit: Visit, queue: str) -> HttpResponse:
@@ -195,10 +206,14 @@ def _change_schedule(visit: Visit, settings: QueueSettings) -> None:
     except DelayqError as error:
         visit.message(str(error), messages.WARNING)
         return
-    entry = visit.begin(settings, str(action.log).format(name=name))
+    begun = str(action.log).format(
+        name=name, before=when_text(schedule.when), after=_wanted(posted)
+    )
+    reason = posted.get("reason", "") if action is ACTIONS["pause"] else ""
+    noted = visit.begin(settings, with_reason(begun, str(reason)[:MAX_REASON]))
     try:
         text, level = action.act(schedule, posted), messages.SUCCESS
     except DelayqError as error:
         text, level = str(error), messages.WARNING
-    visit.add_outcome(entry, text)
+    noted.end(text)
     visit.message(text, level)

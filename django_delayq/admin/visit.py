@@ -3,7 +3,8 @@
 The pages are functions that take a `Visit`; ``job_admin`` says which address leads to which of them.
 """
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlencode
 
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
 
 #: What somebody may do to a queue and its jobs; the names are those of Django's permissions.
 Right = Literal["view", "change", "delete"]
+#: What parts an entry of the admin's log: what was begun, and how it went.
+_THEN = " → "
+#: Characters that steer a terminal.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 #: What stands in the place of a state for the jobs that ended last.
 ENDED = "ended"
 #: The pages that are not of one queue: name of the address, and title.
@@ -46,6 +51,80 @@ PLACES = (
     ("tasks", gettext_lazy("Tasks")),
     ("search", gettext_lazy("Find jobs")),
 )
+
+
+class Noted:
+    """Entries of the admin's log that were written before an action, and get its outcome."""
+
+    def __init__(
+        self, user_pk: Any, jobs: Job | Sequence[Job], flag: int, text: str
+    ) -> None:
+        self._begun = _plain(text).replace(_THEN, " ")
+        self.is_over = False
+        several = [jobs] if isinstance(jobs, Job) else jobs
+        self._ids = [_plain(job.pk) for job in several]
+        # Entries that were written together have no primary key on every database.
+        self._since = timezone.now()
+        stored = [_storable(job) for job in several]
+        #: The primary key of the entry, if it is one.
+        self.pk: Any = None
+        if isinstance(jobs, Job):
+            self.pk = LogEntry.objects.log_actions(
+                user_pk, stored, flag, self._begun, single_object=True
+            ).pk
+        else:
+            LogEntry.objects.log_actions(user_pk, stored, flag, self._begun)
+        self._own = {"user_id": user_pk, "action_flag": flag}
+
+    def end(self, text: str = "", texts: Mapping[str, str] | None = None) -> None:
+        """Say how it went; ``texts``, by id, of what did not go as the others."""
+        self.is_over = True
+        if self.pk is not None:
+            add_outcome([self.pk], text)
+            return
+        by_text: dict[str, list[str]] = {}
+        said = {_plain(job_id): its for job_id, its in (texts or {}).items()}
+        for job_id in self._ids:
+            by_text.setdefault(said.get(job_id, text), []).append(job_id)
+        mine = LogEntry.objects.filter(
+            **self._own,
+            content_type__app_label=Job._meta.app_label,
+            action_time__gte=self._since,
+            change_message=self._begun,
+        )
+        for outcome, ids in by_text.items():
+            mine.filter(object_id__in=ids).update(
+                change_message=f"{self._begun}{_THEN}{_plain(outcome)}"
+            )
+
+
+def with_reason(text: str, reason: str) -> str:
+    """Return what is done, and why, for the admin's log."""
+    if not reason:
+        return text
+    said = gettext("Reason: {reason}").format(reason=reason)
+    return f"{text} {said}"
+
+
+def add_outcome(pks: Sequence[Any], text: str) -> None:
+    """Add to entries of the admin's log how it went, in the place of what they said of that before."""
+    for entry in LogEntry.objects.filter(pk__in=pks):
+        begun = entry.change_message.partition(_THEN)[0]
+        entry.change_message = f"{begun}{_THEN}{_plain(text)}"
+        entry.save(update_fields=["change_message"])
+
+
+def _plain(text: object) -> str:
+    """Return text as every database takes it, and that steers no terminal."""
+    return _CONTROL.sub(
+        lambda found: found[0].encode("unicode_escape").decode(), display.clean(text)
+    )
+
+
+def _storable(job: Job) -> Job:
+    stored = Job(id=_plain(job.pk))
+    stored.label = _plain(job.label)
+    return stored
 
 
 class Visit:
@@ -58,6 +137,8 @@ class Visit:
         self.request = request
         self.per_page = job_admin.list_per_page
         self._refresh_s = refresh_s
+        # What was begun, and has no outcome yet.
+        self._open: list[Noted] = []
 
     # What its user may do
 
@@ -229,26 +310,21 @@ class Visit:
     def message(self, text: str, level: int) -> None:
         self._admin.message_user(self.request, text, level)
 
-    def log(self, job: Job, flag: int, text: str) -> LogEntry:
-        """Write into the admin's log what is done to a job, or to a queue."""
-        return LogEntry.objects.log_actions(
-            self._user_pk,
-            [_storable(job)],
-            flag,
-            _without_nul(text),
-            single_object=True,
-        )
+    def note(self, jobs: Job | Sequence[Job], flag: int, text: str) -> Noted:
+        """Write into the admin's log what is about to be done to jobs, or to a queue; `Noted.end` says how it went.
 
-    def log_many(self, jobs: Sequence[Job], flag: int, text: str) -> None:
-        """Write into the admin's log what is done to each of some jobs."""
-        storable = list(map(_storable, jobs))
-        LogEntry.objects.log_actions(self._user_pk, storable, flag, text)
+        If the request breaks off before that, the entry says so.
+        """
+        noted = Noted(self._user_pk, jobs, flag, text)
+        self._open.append(noted)
+        return noted
 
-    def add_outcome(self, entry: LogEntry, text: str) -> None:
-        """Add to what was written into the admin's log before an action how that went."""
-        begun = entry.change_message.partition(" → ")[0]
-        entry.change_message = _without_nul(f"{begun} → {display.clean(text)}")
-        entry.save(update_fields=["change_message"])
+    def break_off(self, error: BaseException) -> None:
+        """Note that what was begun has ended with an error."""
+        text = gettext("It broke off with {error}; it may have been done or not.")
+        for noted in self._open:
+            if not noted.is_over:
+                noted.end(text.format(error=type(error).__name__))
 
     @property
     def user_id(self) -> str:
@@ -267,20 +343,9 @@ class Visit:
         job.label = display.clean(gettext("queue {queue}").format(queue=name))
         return job
 
-    def begin(self, queue: QueueSettings, text: str) -> LogEntry:
+    def begin(self, queue: QueueSettings, text: str) -> Noted:
         """Write into the admin's log what is about to be done to a queue."""
-        return self.log(self.queue_model(queue.name), CHANGE, display.clean(text))
-
-
-def _without_nul(text: str) -> str:
-    """Return a text as every database takes it."""
-    return text.replace("\0", "\\0")
-
-
-def _storable(job: Job) -> Job:
-    stored = Job(id=_without_nul(str(job.pk)))
-    stored.label = _without_nul(job.label)
-    return stored
+        return self.note(self.queue_model(queue.name), CHANGE, text)
 
 
 #: A page: it takes the visit, and the parts of the address by name.
@@ -296,8 +361,12 @@ def answer(visit: Visit, page: Page, **parts: Any) -> HttpResponse:
         with acting_as(visit.user_name):
             return page(visit, **parts)
     except (RedisError, DelayqError) as error:
+        visit.break_off(error)
         context = {
             "fault": say_fault(describe_fault(error)),
             "title": gettext("Queues cannot be shown"),
         }
         return visit.render("fault", context, status=503)
+    except BaseException as error:
+        visit.break_off(error)
+        raise

@@ -62,7 +62,7 @@ ORDERS = {
             gettext_lazy("Have {worker} claim no more jobs?"),
             gettext_lazy("It goes on with the jobs that it has, and stays quiet until it is stopped. Other processes go on."),
             gettext_lazy("Worker {worker} was told to claim no more jobs; it obeys within 5 seconds."),
-            gettext_lazy("Told to be quiet."),
+            gettext_lazy("Tell it to be quiet."),
             frozenset({WorkerState.QUIET, WorkerState.STOPPING}),
         ),
         Order(
@@ -71,7 +71,7 @@ ORDERS = {
             gettext_lazy("Stop {worker}?"),
             gettext_lazy("The jobs that it runs have GRACE to end; what has not ended by then runs again elsewhere. The process is not replaced."),
             gettext_lazy("Worker {worker} was told to stop; it obeys within 5 seconds."),
-            gettext_lazy("Told to stop."),
+            gettext_lazy("Tell it to stop."),
             frozenset({WorkerState.STOPPING}),
         ),
     )
@@ -187,15 +187,14 @@ def _give_order(visit: Visit) -> HttpResponse:
         return visit.render("worker_order", context)
     model = Job(id=f"{_WORKER}:{name}")
     model.label = gettext("worker {worker}").format(worker=name)
-    entry = visit.log(model, CHANGE, str(order.log))
+    noted = visit.note(model, CHANGE, str(order.log))
     is_there = (quiet_worker if order.name == "quiet" else stop_worker)(worker.id)
     text = (
         str(order.done).format(worker=name)
         if is_there
         else gettext("This process is not there any more.")
     )
-    if not is_there:
-        visit.add_outcome(entry, text)
+    noted.end(text)
     visit.message(text, messages.SUCCESS if is_there else messages.WARNING)
     return HttpResponseRedirect(back)
 

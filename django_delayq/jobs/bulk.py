@@ -47,51 +47,56 @@ class Pages(Protocol):
         """Return some more of them; None at the end."""
 
 
-def cancelling(pages: Pages) -> Steps[Changed]:
+#: Hears of each job how its change went.
+Took = Callable[[Job[Any], bool], None]
+
+
+def _ignore(job: Job[Any], is_won: bool) -> None:
+    """Hear nothing."""
+
+
+def cancelling(pages: Pages, took: Took = _ignore) -> Steps[Changed]:
     """Cancel jobs. Those of one call share the search for them in Redisson's list."""
-    return _changing(pages, "cancelled", _cancel_batch)
+    return _changing(pages, "cancelled", _cancel_batch, took)
 
 
-def rescheduling(pages: Pages) -> Steps[Changed]:
+def rescheduling(pages: Pages, took: Took = _ignore) -> Steps[Changed]:
     """Move jobs to the target of the pages."""
-    return _changing(
-        pages, "rescheduled", _one_by_one(lambda job: _move(job, pages.target_ms))
-    )
+    move = _one_by_one(lambda job: _move(job, pages.target_ms))
+    return _changing(pages, "rescheduled", move, took)
 
 
-def running_now(pages: Pages) -> Steps[Changed]:
+def running_now(pages: Pages, took: Took = _ignore) -> Steps[Changed]:
     """Make jobs due now."""
-    return _changing(pages, "due now", _one_by_one(_run_now))
+    return _changing(pages, "due now", _one_by_one(_run_now), took)
 
 
-def reprioritizing(pages: Pages, priority: int) -> Steps[Changed]:
+def reprioritizing(pages: Pages, priority: int, took: Took = _ignore) -> Steps[Changed]:
     """Give jobs another priority.
 
     Raises:
         InvalidTask: see `Job.reprioritize`.
     """
-    return _changing(
-        pages,
-        "reprioritized",
-        _one_by_one(lambda job: _reprioritize(job, priority)),
-    )
+    change = _one_by_one(lambda job: _reprioritize(job, priority))
+    return _changing(pages, "reprioritized", change, took)
 
 
-def discarding(pages: Pages) -> Steps[Changed]:
+def discarding(pages: Pages, took: Took = _ignore) -> Steps[Changed]:
     """Delete dead letters and quarantined payloads."""
-    return _changing(pages, "discarded", _one_by_one(_discard))
+    return _changing(pages, "discarded", _one_by_one(_discard), took)
 
 
 class _Tally:
     """What became of the jobs so far."""
 
-    def __init__(self, done: str) -> None:
-        self._done = done
+    def __init__(self, done: str, took: Took) -> None:
+        self._done, self._took = done, took
         self.won = 0
         self.lost: Counter[State] = Counter()
         self.unknown: list[Job[Any]] = []
 
     def take(self, job: Job[Any], is_won: bool) -> None:
+        self._took(job, is_won)
         if is_won:
             self.won += 1
         else:
@@ -129,8 +134,8 @@ class _Tally:
 _Attempt = Callable[[Sequence[Job[Any]], _Tally], Steps[None]]
 
 
-def _changing(pages: Pages, done: str, attempt: _Attempt) -> Steps[Changed]:
-    tally = _Tally(done)
+def _changing(pages: Pages, done: str, attempt: _Attempt, took: Took) -> Steps[Changed]:
+    tally = _Tally(done, took)
     try:
         while (jobs := (yield from pages.next())) is not None:
             while batch := list(islice(jobs, BATCH)):

@@ -646,7 +646,10 @@ def test_run_now_makes_a_job_due_and_is_logged(browser: Client, queue: Queue) ->
     assert queue.state(token) is State.DUE
     assert messages_of(response) == [f"Job {queue.name}:{token} is due now."]
     entry = LogEntry.objects.get()
-    assert (entry.action_flag, entry.change_message) == (CHANGE, "Run now.")
+    assert entry.action_flag == CHANGE
+    begun, _, then = entry.change_message.partition(" → ")
+    assert begun.startswith("Run now. Its start time was 2")
+    assert [then] == messages_of(response)
     assert entry.object_id == f"{queue.name}:{token}"
     assert entry.object_repr == f"{TASK} ({queue.name}:{token})"
     log_link = entry.get_admin_url()
@@ -687,7 +690,8 @@ def test_run_now_starts_a_buried_job_over(
         f"Job {queue.name}:{token} starts over: it is due now."
     ]
     assert queue.take(token).attempts == 0
-    assert LogEntry.objects.get().change_message == "Run again."
+    (told,) = messages_of(response)
+    assert LogEntry.objects.get().change_message == f"Run again. → {told}"
 
 
 def test_run_now_tells_that_a_worker_was_first(browser: Client, queue: Queue) -> None:
@@ -721,7 +725,8 @@ def test_cancel_ends_a_job_and_is_logged(browser: Client, queue: Queue) -> None:
         f"Job {queue.name}:{token} is cancelled and will not run."
     ]
     entry = LogEntry.objects.get()
-    assert (entry.action_flag, entry.change_message) == (DELETION, "Cancelled.")
+    assert entry.action_flag == DELETION
+    assert entry.change_message == f"Cancel. → {messages_of(response)[0]}"
 
 
 def test_cancel_is_told_as_a_signal(browser: Client, queue: Queue) -> None:
@@ -767,7 +772,7 @@ def test_cancel_tells_which_side_won(
 
     told = f"Job {queue.name}:{token} {text}"
     assert messages_of(response) == [told]
-    assert LogEntry.objects.get().change_message == f"Cancelled. → {told}"
+    assert LogEntry.objects.get().change_message == f"Cancel. → {told}"
 
 
 def test_cancel_of_a_running_job_is_refused_before_it_asks(
@@ -810,7 +815,8 @@ def test_discard_asks_and_deletes_for_good(
     assert "Discard this job for good?" in content_of(question)
     assert queue.state(token) is State.FAILED
     assert messages_of(response) == [f"Job {queue.name}:{token} is discarded for good."]
-    assert LogEntry.objects.get().change_message == "Discarded."
+    (told,) = messages_of(response)
+    assert LogEntry.objects.get().change_message == f"Discard. → {told}"
 
 
 def test_discard_of_a_job_that_was_replayed_tells_so(

@@ -41,10 +41,20 @@ def test_limit_of_a_queue_is_set_changed_and_taken_back(
 
     assert messages_of(page) == ["What settings and code say is in force again."]
     assert limits(queue.name) == []
-    assert [entry.change_message for entry in LogEntry.objects.order_by("pk")] == [
-        "Limit changed.",
-        "Limit changed.",
-        "Limit taken back.",
+    said = [entry.change_message for entry in LogEntry.objects.order_by("pk")]
+    none, some, other = (
+        f"queue {queue.name}: {numbers}"
+        for numbers in (
+            "any number at a time",
+            "2 at a time, 20/s",
+            "any number at a time, 5/m",
+        )
+    )
+    changed = "The limit is changed; workers keep to it at once."
+    assert said == [
+        f"Change the limit from “{none}” to “{some}”. → {changed}",
+        f"Change the limit from “{some}, set by user0” to “{other}”. → {changed}",
+        f"Take back the limit “{other}, set by user0”. → What settings and code say is in force again. {none}",
     ]
 
 

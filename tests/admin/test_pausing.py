@@ -106,11 +106,16 @@ def test_log_of_the_admin_has_who_did_what_and_leads_to_the_queue(
 ) -> None:
     browser.post(url("pause", queue.name))
     browser.post(url("resume", queue.name))
+    browser.post(url("pause", queue.name), {"minutes": "90", "reason": "the bank"})
 
     entries = LogEntry.objects.order_by("pk")
     assert [(each.object_repr, each.change_message) for each in entries] == [
-        (f"queue {queue.name}", "Paused."),
-        (f"queue {queue.name}", "Resumed."),
+        (f"queue {queue.name}", f"{begun} → Queue {queue.name} is {done}.")
+        for begun, done in (
+            ("Pause until somebody resumes it.", "paused"),
+            ("Resume.", "resumed"),
+            ("Pause for 90 minutes. Reason: the bank", "paused"),
+        )
     ]
     assert {each.action_flag for each in entries} == {CHANGE}
     address = entries[0].get_admin_url()

@@ -132,7 +132,7 @@ def test_schedule_is_paused_resumed_and_fired(browser: Client, queue: Queue) -> 
     entries = LogEntry.objects.order_by("pk")
     assert [entry.action_flag for entry in entries] == [CHANGE] * 3
     assert entries[0].change_message == (
-        "Pause schedule <daily>. → Schedule <daily> is paused."
+        "Pause schedule <daily>. Reason: the <b>bank</b> → Schedule <daily> is paused."
     )
 
 

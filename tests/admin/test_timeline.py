@@ -420,7 +420,9 @@ def test_ended_job_runs_again_as_another(
         {"secret": "s3cret"},
     )
     assert other != ended
-    assert LogEntry.objects.get().change_message == "Run again, as another job."
+    assert LogEntry.objects.get().change_message == (
+        f"Run again, as another job. → {told}"
+    )
 
 
 @pytest.mark.parametrize("state", ["nobody", "running", "dead"])

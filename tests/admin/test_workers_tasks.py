@@ -143,9 +143,9 @@ def test_what_a_worker_says_of_itself_is_no_markup(
         (
             "quiet",
             "Worker web1:4711 was told to claim no more jobs",
-            "Told to be quiet.",
+            "Tell it to be quiet.",
         ),
-        ("stop", "Worker web1:4711 was told to stop", "Told to stop."),
+        ("stop", "Worker web1:4711 was told to stop", "Tell it to stop."),
     ],
 )
 def test_process_is_given_an_order_after_being_asked(
@@ -163,7 +163,8 @@ def test_process_is_given_an_order_after_being_asked(
     (message,) = messages_of(page)
     assert message.startswith(said)
     entry = LogEntry.objects.get()
-    assert (entry.action_flag, entry.change_message) == (CHANGE, logged)
+    assert entry.action_flag == CHANGE
+    assert entry.change_message == f"{logged} → {message}"
     assert entry.object_repr == "worker web1:4711"
     address = entry.get_admin_url()
     assert address is not None
