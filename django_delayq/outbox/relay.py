@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 from django.db import connections, transaction
 from django.db.models import F, Q, QuerySet
-from django.db.models.functions import Length
+from django.db.models.functions import Greatest, Length
 from django.db.utils import DatabaseError
 from redis.client import Redis
 from redis.exceptions import RedisError, ResponseError
@@ -48,8 +48,9 @@ from django_delayq.jobs.sending import SCHEDULE_BYTES
 from django_delayq.outbox.epoch import EpochMs
 from django_delayq.outbox.models import InboxRow, OutboxRow, RelayClaim
 from django_delayq.outbox.writing import Beside, forwarding, has_outbox
-from django_delayq.redaction import redact
+from django_delayq.redaction import redact, show
 from django_delayq.wire.delay import MAX_DELAY_MS, MAX_START_TIME_MS
+from django_delayq.wire.signing import TOKEN_MARK
 
 #: Rows that a worker looks at, sends and deletes at a time.
 BATCH = 500
@@ -323,7 +324,9 @@ def _check_takes_writes(alias: str) -> None:
 
 def _aged(alias: str) -> QuerySet[Any]:
     """Return the rows, each with its age by the database's clock."""
-    return OutboxRow.objects.using(alias).annotate(age_ms=EpochMs() - F("written_ms"))
+    # PostgreSQL refuses a difference that is no bigint, and with it the rows of the whole statement.
+    written_ms = Greatest(F("written_ms"), 0)
+    return OutboxRow.objects.using(alias).annotate(age_ms=EpochMs() - written_ms)
 
 
 def _heads_of_batch(rows: QuerySet[Any]) -> tuple[list[Head], bool]:
@@ -356,7 +359,8 @@ def _check_is_its_own(error: Exception) -> None:
 
 
 def _problem(queue: str, error: Exception) -> str:
-    return f"queue {queue}: {redact(str(error))}"
+    text = str(error) if isinstance(error, DelayqError | RedisError) else repr(error)
+    return f"queue {show(queue)}: {redact(text)}"
 
 
 def _when_sent(client: Redis, name: str, heads: Sequence[Head]) -> list[int | None]:
@@ -387,7 +391,8 @@ def _send_to_queue(
     for row in rows:
         try:
             written.append((row, draft_of(row, settings)))
-        except DelayqError as error:
+        except Exception as error:
+            # Whatever is wrong with a row, those behind it have to go.
             problems[_problem(name, error)] += 1
     for part in _parts(written):
         if boottime_ms() - read_ms > ROW_REPEAT_MS:
@@ -410,13 +415,13 @@ def draft_of(row: Any, settings: QueueSettings) -> Draft:
     """
     payload = bytes(row.payload)
     anew = envelopes.signed_anew(payload, settings, get_keyring())
-    if row.token.encode() not in payload[: envelopes.PEEK_BYTES]:
+    if TOKEN_MARK + row.token.encode() + b'"' not in payload[: envelopes.PEEK_BYTES]:
         raise DecodeError("a row has the payload of another one", payload)
     beside = Beside()
     if row.beside:
         try:
             beside = msgspec.json.decode(bytes(row.beside), type=Beside)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise DecodeError(f"what is beside it cannot be read: {error}") from error
     extras = NO_EXTRAS
     if beside.priority or beside.limit or beside.expires_ms or beside.has_on_dead:

@@ -6,7 +6,7 @@ the wait for a worker's look.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from django.db import (
@@ -17,6 +17,7 @@ from django.db import (
     transaction,
 )
 from django.db.transaction import TransactionManagementError
+from msgspec import Meta
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
@@ -34,6 +35,7 @@ from django_delayq.exceptions import DelayqError, InvalidTask
 from django_delayq.jobs import sharding
 from django_delayq.jobs.commit import Hook, is_awaited
 from django_delayq.jobs.job import Draft, Job
+from django_delayq.jobs.limit import MAX_LIMIT_KEY, MAX_LIMIT_NAME
 from django_delayq.jobs.options import Commit
 from django_delayq.jobs.sending import written
 from django_delayq.jobs.telling import task_of
@@ -41,6 +43,7 @@ from django_delayq.logs import get_log
 from django_delayq.outbox.models import OutboxRow
 from django_delayq.redaction import redact
 from django_delayq.signals import job_scheduled, tell
+from django_delayq.wire.delay import MAX_DELAY_MS
 
 logger = get_log("django_delayq.outbox")
 
@@ -52,15 +55,15 @@ _quiet_until_ms: dict[str, float] = {}
 
 
 class Beside(msgspec.Struct, omit_defaults=True):
-    """What few jobs have beside their call and their start time."""
+    """What few jobs have beside their call and their start time. No signature covers it."""
 
     #: Its unique key, as `tail_of` takes it.
-    unique: str = ""
+    unique: Annotated[str, Meta(pattern=r"\A([es]|\Z)")] = ""
     priority: int = 0
     #: Its limit, as `tail_of` takes it.
-    limit: str = ""
+    limit: Annotated[str, Meta(max_length=MAX_LIMIT_NAME + 1 + MAX_LIMIT_KEY)] = ""
     #: For how long after its start time it holds its unique key, ms.
-    expires_ms: int = 0
+    expires_ms: Annotated[int, Meta(ge=0, le=MAX_DELAY_MS)] = 0
     #: Others follow it once it is a dead letter; its payload says which.
     has_on_dead: bool = False
 

@@ -442,6 +442,14 @@ def test_row_whose_key_is_gone_stays_and_is_told(
         ("start_time", "=9²"),
         ("beside", b"{"),
         ("beside", b'{"priority":101}'),
+        ("beside", b'{"later":' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
+        ("beside", b'{"expires_ms":-1}'),
+        ("beside", b'{"expires_ms":9223372036854775807}'),
+        ("beside", b'{"limit":"' + b"x" * 70_000 + b'"}'),
+        ("beside", b'{"unique":"x"}'),
+        # Parts of what the payload says, and no token.
+        ("token", ""),
+        ("token", "delayq"),
     ],
 )
 def test_row_whose_columns_make_no_sense_holds_up_no_other(
@@ -456,6 +464,42 @@ def test_row_whose_columns_make_no_sense_holds_up_no_other(
 
     assert hand.tokens() == [other.token]
     assert swept.problems.total() == 1
+
+
+def test_row_that_only_sqlite_takes_holds_up_no_other(
+    queue: str, hand: Hand, alias: str
+) -> None:
+    if connections[alias].vendor != "sqlite":
+        pytest.skip("other databases check lengths and types")
+    bad = [("start_time", "+" + "9" * 5_000), ("payload", "text"), ("token", b"bytes")]
+    made = OutboxRow.objects.using(alias)
+    table = OutboxRow._meta.db_table
+    for column, value in bad:
+        row = made.get(token=commit_unsent(queue, alias).token)
+        with connections[alias].cursor() as cursor:
+            cursor.execute(
+                f"UPDATE {table} SET {column} = %s WHERE id = %s", [value, row.pk]
+            )
+    other = commit_unsent(queue, alias)
+
+    swept = sweep(alias)
+
+    assert hand.tokens() == [other.token]
+    assert swept.problems.total() == len(bad)
+
+
+@pytest.mark.parametrize("written_ms", [-(2**63), 2**63 - 1])
+def test_row_of_no_possible_time_holds_up_no_other(
+    queue: str, hand: Hand, alias: str, written_ms: int
+) -> None:
+    job = commit_unsent(queue, alias)
+    OutboxRow.objects.using(alias).update(written_ms=written_ms)
+    other = commit_unsent(queue, alias)
+    assert relay_module.look(alias).rows == 2
+
+    sweep(alias)
+
+    assert set(hand.tokens()) == {job.token, other.token}
 
 
 @pytest.mark.parametrize("what", ["payload", "token", "queue"])
@@ -502,7 +546,7 @@ def test_a_node_that_is_away_keeps_no_rows_of_other_queues(
     swept = sweep(alias)
 
     assert hand.tokens() == [job.token]
-    assert swept.problems == {f"queue {queue}-2: Connection refused": 1}
+    assert swept.problems == {f"queue '{queue}-2': Connection refused": 1}
 
 
 @pytest.mark.parametrize("away", [away, TryAgainError("TRYAGAIN Multiple keys")])
