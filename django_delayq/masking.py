@@ -24,6 +24,8 @@ LEAST_PIECE = 8
 LONG_PIECE = 32
 #: A longer text is not looked for as JSON in a repr: each form of it would have as many characters again.
 MOST_TWICE = 10_000
+#: An integer of more bits is not looked for.
+MOST_BITS = 12_000
 #: With more secrets than this, a text is masked as a whole: each of them is looked for.
 MOST_SECRETS = 1_000
 #: The work of one masker, in steps: to look for one secret in 1,000 characters is one. Beyond it, texts are masked as a whole.
@@ -287,7 +289,9 @@ def texts_of(value: Any) -> Iterator[str]:
         elif issubclass(cls, int) and cls is not bool:
             # Without its sign, which stays.
             whole = abs(int.__int__(value))
-            yield from (f"{whole}", f"{whole:,}")
+            # Python refuses to write the digits of longer ones, so it has written them nowhere.
+            if whole.bit_length() <= MOST_BITS:
+                yield from (f"{whole}", f"{whole:,}")
         elif issubclass(cls, float):
             number = abs(float.__float__(value))
             # JSON may write 1e16 where Python has 1e+16.

@@ -157,6 +157,11 @@ def test_every_form_of_a_value_is_found(text: str) -> None:
     assert ("rue" in masked) == ("rue" in text)
 
 
+def test_integer_that_python_does_not_write_is_passed_over() -> None:
+    assert list(texts_of([10**5_000, 17])) == ["17", "17"]
+    assert len(list(texts_of(10**3_600))) == 2
+
+
 def test_value_of_a_lazy_object_is_not_made() -> None:
     def fail() -> str:
         raise AssertionError("it was made")
