@@ -9,6 +9,7 @@ from django_delayq import (
     InvalidSchedule,
     ScheduleNotFound,
     every,
+    get_job,
     get_schedule,
     get_schedules,
     store_schedule,
@@ -16,6 +17,7 @@ from django_delayq import (
 from django_delayq.calls.running import run
 from django_delayq.conf import get_keyring, get_settings
 from django_delayq.jobs import periodic as definitions
+from django_delayq.jobs import registry
 from django_delayq.repair.moving import schedules_of, take_schedule
 from django_delayq.repair.pages import end_schedule
 from django_delayq.wire.signing import SEAL_LENGTH
@@ -170,6 +172,24 @@ def test_other_moments_of_before_do_not_come_back(client, worker, queue_name):
 
     schedule = get_schedule("beat", queue_name)
     assert (schedule.when, schedule.is_paused) == (NEVER, True)
+
+
+def test_fired_schedule_has_the_arguments_of_the_code_of_today(
+    client, configure, queue_name
+):
+    def define(value):
+        registry._tasks.clear()
+        make(queue_name, NEVER, args=[value])
+
+    define("before")
+    Clock(client, queue_name).turn()
+    text = client.hget(keys_of(queue_name).schedules, "code beat")
+    define("today")
+
+    client.hset(keys_of(queue_name).schedules, "code beat", text)
+
+    job = get_schedule("beat", queue_name).fire()
+    assert get_job(job.id).args == ["today"]
 
 
 def test_key_rotation_signs_nothing_anew_that_was_written_back(
