@@ -20,6 +20,7 @@ from redis.connection import Connection, ConnectionPool, SSLConnection
 from redis.exceptions import (
     AuthenticationError,
     AuthorizationError,
+    InvalidResponse,
     NoPermissionError,
     RedisError,
     ResponseError,
@@ -110,6 +111,48 @@ class _Contexts:
         return context if time.monotonic() < kept_s + CONTEXT_KEPT_S else None
 
 
+class _PromptSocket:
+    """A socket on which each answer has to be whole ``patience_s`` after its question.
+
+    The time-out of a socket bounds each piece of an answer. Who sends one byte at a time would be waited for forever.
+    """
+
+    def __init__(self, sock: Any, patience_s: Any) -> None:
+        self._wrapped = sock
+        self._patience_s = patience_s
+        self._until_s = time.monotonic() + patience_s
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._wrapped, name)
+
+    def sendall(self, data: Any) -> None:
+        self._wrapped.settimeout(self._patience_s)
+        self._wrapped.sendall(data)
+        self._until_s = time.monotonic() + self._patience_s
+
+    def recv(self, *args: Any) -> bytes:
+        self._wait_no_longer()
+        return self._wrapped.recv(*args)  # type: ignore[no-any-return]
+
+    def recv_into(self, *args: Any) -> int:
+        self._wait_no_longer()
+        return self._wrapped.recv_into(*args)  # type: ignore[no-any-return]
+
+    def _wait_no_longer(self) -> None:
+        left_s = self._until_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("its answer takes too long")
+        self._wrapped.settimeout(left_s)
+
+
+class _SentinelConnection(Connection):
+    """A connection to a Sentinel."""
+
+    def _connect(self) -> Any:
+        sock = super()._connect()  # type: ignore[no-untyped-call]
+        return _PromptSocket(sock, self.socket_timeout)
+
+
 class _SentinelSSLConnection(SSLConnection):
     """A connection to a Sentinel, with TLS."""
 
@@ -122,13 +165,14 @@ class _SentinelSSLConnection(SSLConnection):
         if context is None or self.ssl_validate_ocsp or self.ssl_validate_ocsp_stapled:
             sock = super()._connect()  # type: ignore[no-untyped-call]
             self._contexts.keep(sock.context, is_async=False)
-            return sock
+            return _PromptSocket(sock, self.socket_timeout)
         sock = Connection._connect(self)
         try:
-            return context.wrap_socket(sock, server_hostname=self.host)
+            wrapped = context.wrap_socket(sock, server_hostname=self.host)
         except OSError:
             sock.close()
             raise
+        return _PromptSocket(wrapped, self.socket_timeout)
 
 
 class _AsyncSentinelSSLConnection(AsyncSSLConnection):
@@ -185,10 +229,9 @@ class Sentinels:
                     for question in self._questions():
                         connection.send_command(*question)
                         replies.append(connection.read_response())
-                except (RedisError, OSError) as error:
-                    answers.note_error(address, error)
-                else:
                     answers.note(replies)
+                except (RedisError, OSError, RecursionError) as error:
+                    answers.note_error(address, error)
                 finally:
                     connection.disconnect()
             if answers.are_enough:
@@ -207,10 +250,9 @@ class Sentinels:
                     for question in self._questions():
                         await connection.send_command(*question)
                         replies.append(await connection.read_response())
-                except (RedisError, OSError) as error:
-                    answers.note_error(address, error)
-                else:
                     answers.note(replies)
+                except (RedisError, OSError, RecursionError) as error:
+                    answers.note_error(address, error)
                 finally:
                     await connection.disconnect(nowait=True)
             if answers.are_enough:
@@ -276,7 +318,7 @@ class Sentinels:
         arguments = self._arguments(address, patience_s, is_async=is_async)
         given = self.arguments[address]
         if not given.get("ssl"):
-            return (AsyncConnection if is_async else Connection)(**arguments)
+            return (AsyncConnection if is_async else _SentinelConnection)(**arguments)
         contexts = self._contexts.setdefault(id(given), _Contexts())
         cls: Any = _AsyncSentinelSSLConnection if is_async else _SentinelSSLConnection
         return cls(contexts=contexts, **arguments)
@@ -314,14 +356,25 @@ class _Answers:
         self._cut_off = 0
 
     def note(self, replies: Sequence[Any]) -> None:
-        state, address = replies
-        facts = dict(zip(state[::2], state[1::2], strict=True))
-        if int(facts[b"num-other-sentinels"]) < self._sentinels.min_others:
-            self._cut_off += 1
-        elif address is not None:
-            host = self._sentinels.forced_host or address[0].decode()
+        """Take what a Sentinel has answered to the questions.
+
+        Raises:
+            InvalidResponse: no Sentinel answers so.
+        """
+        try:
+            state, address = replies
+            facts = dict(zip(state[::2], state[1::2], strict=True))
+            others = int(facts[b"num-other-sentinels"])
             epoch = int(facts[b"config-epoch"])
-            self._primaries.append(Primary(epoch, host, int(address[1])))
+            primary = address and Primary(epoch, *_address_of(*address))
+        except (TypeError, ValueError, LookupError, AttributeError) as error:
+            raise InvalidResponse("no Sentinel answers so") from error
+        if others < self._sentinels.min_others:
+            self._cut_off += 1
+        elif primary:
+            if (forced := self._sentinels.forced_host) is not None:
+                primary = primary._replace(host=forced)
+            self._primaries.append(primary)
 
     def note_error(self, address: Address, error: Exception) -> None:
         if isinstance(error, ResponseError) and "No such master" in str(error):
@@ -375,6 +428,21 @@ class _Answers:
                 f"no Sentinel of {name!r} has a certificate that is accepted: {told}; name its authority by ssl_ca_certs"
             )
         return PrimaryNotFound(f"no Sentinel of {name!r} answers: {told}")
+
+
+def _address_of(host: bytes, port: bytes) -> Address:
+    """Read the address of a primary.
+
+    Raises:
+        ValueError, AttributeError: nobody can connect to it.
+    """
+    name, number = host.decode(), int(port)
+    is_name = 0 < len(name) < 256 and name.isprintable()
+    if not is_name or not 0 < number < 65_536:
+        raise ValueError("no address")
+    # Python refuses a long part of a name by this error, which no caller would take for one of a connection.
+    name.encode("idna")
+    return name, number
 
 
 def _is_refusal(error: Exception) -> bool:

@@ -42,7 +42,8 @@ class SwitchListener:
 
     def _look(self, message: bytes | None) -> None:
         """Shut the connections to a replaced primary. A new subscription may have missed the message."""
-        if message is not None and message.split()[0].decode() != self._sentinels.name:
+        of_ours = f"{self._sentinels.name} ".encode()
+        if message is not None and not message.startswith(of_ours):
             return
         try:
             self._sentinels.shut_replaced()
