@@ -16,7 +16,16 @@ ROOT = Path(__file__).parent.parent / "django_delayq"
 
 #: From left to right; each may import from itself and from what stands left of it.
 LAYERS = [
-    ["exceptions", "clock", "later", "logs", "masking", "redaction", "wording"],
+    [
+        "exceptions",
+        "clock",
+        "decoding",
+        "later",
+        "logs",
+        "masking",
+        "redaction",
+        "wording",
+    ],
     ["calls"],
     ["clients"],
     ["wire"],

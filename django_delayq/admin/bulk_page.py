@@ -37,7 +37,9 @@ from django_delayq.admin.search import Filter, SearchForm, look
 from django_delayq.admin.visit import Visit, add_outcome
 from django_delayq.calls.steps import perform
 from django_delayq.clients.clients import own_clients
+from django_delayq.decoding import Decoder
 from django_delayq.exceptions import (
+    DecodeError,
     DelayqError,
     JobNotFound,
     MaybeChanged,
@@ -117,11 +119,14 @@ def _read_signed(text: str, user: str, *, is_fresh: bool = True) -> list[str]:
     return said
 
 
+_progress = Decoder[Progress](Progress, trusted=True)
+
+
 def open_progress(text: str, user: str, *, is_fresh: bool = True) -> Progress:
     try:
         _, progress = _read_signed(text, user, is_fresh=is_fresh)
-        return msgspec.json.decode(progress, type=Progress)
-    except (signing.BadSignature, msgspec.MsgspecError, TypeError) as error:
+        return _progress.decode(progress)
+    except (signing.BadSignature, DecodeError, TypeError) as error:
         raise Http404("this form does not say how far the steps have come") from error
 
 

@@ -24,9 +24,11 @@ from django_delayq.calls.command import Command
 from django_delayq.calls.steps import perform
 from django_delayq.clients.clients import own_clients
 from django_delayq.conf import QueueSettings
+from django_delayq.decoding import Decoder
 from django_delayq.delivery import looking
 from django_delayq.delivery.searching import SEARCH_PAGE
 from django_delayq.delivery.states import State
+from django_delayq.exceptions import DecodeError
 from django_delayq.jobs.finding import LISTED, FoundJobs, Mark, find_jobs
 from django_delayq.jobs.registry import all_tasks
 from django_delayq.showing import display
@@ -212,12 +214,15 @@ def _salt_of(search: Filter) -> str:
     return f"{_SALT}:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
+_cursor = Decoder[Cursor](Cursor, trusted=True)
+
+
 def open_cursor(text: str, search: Filter) -> Cursor | None:
     """Read what `Cursor.seal` wrote; None: it is damaged, or belongs to another search."""
     try:
         found = signing.loads(text, salt=_salt_of(search))
-        return msgspec.json.decode(found, type=Cursor)
-    except (signing.BadSignature, msgspec.MsgspecError, TypeError):
+        return _cursor.decode(found)
+    except (signing.BadSignature, DecodeError, TypeError):
         return None
 
 

@@ -11,9 +11,11 @@ import msgspec
 
 from django_delayq.calls.call import Call
 from django_delayq.calls.script import bind
+from django_delayq.decoding import Decoder
 from django_delayq.delivery.binding import PACKAGES
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.states import State
+from django_delayq.exceptions import DecodeError
 from django_delayq.redaction import brief
 
 #: Records of one `note_ended` or `read_ended` call: some 0.3 ms of the server's time.
@@ -29,6 +31,10 @@ LATEST_MS = 253_402_300_799_999
 NONE = -1
 
 
+#: A time, ms, or `NONE`.
+Took = Annotated[float, msgspec.Meta(ge=-LATEST_MS, le=LATEST_MS)]
+
+
 class EndRecord(msgspec.Struct, array_like=True, gc=False):
     """How one job ended. `_ended.lua` writes the same array."""
 
@@ -39,17 +45,17 @@ class EndRecord(msgspec.Struct, array_like=True, gc=False):
     #: By the server's clock, epoch ms.
     ended_ms: Annotated[int, msgspec.Meta(ge=0, le=LATEST_MS)]
     #: From the start time to the first start, ms.
-    late_ms: float = NONE
+    late_ms: Took = NONE
     #: From the start of the last attempt to its end, ms.
-    took_ms: float = NONE
+    took_ms: Took = NONE
     #: Attempts that were made; `NONE`: that is not known.
-    attempts: int = NONE
+    attempts: Annotated[int, msgspec.Meta(ge=NONE, le=LATEST_MS)] = NONE
     #: The first line of the error, or why the job did not run.
     error: str = ""
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(EndRecord).decode
+_decode = Decoder[EndRecord](EndRecord, form=msgspec.msgpack).decode
 
 
 def first_line(text: str) -> str:
@@ -95,6 +101,6 @@ def read_records(stored: Iterable[bytes]) -> list[EndRecord]:
     for text in dict.fromkeys(stored):
         try:
             found.append(_decode(text))
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except DecodeError:
             continue
     return sorted(found, key=lambda record: record.ended_ms, reverse=True)

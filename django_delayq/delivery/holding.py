@@ -4,10 +4,9 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
-
 from django_delayq.calls.call import Argument, Call
 from django_delayq.calls.script import bind
+from django_delayq.decoding import Count, Decoder
 from django_delayq.delivery.binding import PACKAGES, now_argument
 from django_delayq.delivery.claiming import EndedHere, read_ends
 from django_delayq.delivery.keys import DeliveryKeys
@@ -37,6 +36,9 @@ class Held(NamedTuple):
     hold_ms: int | None
 
 
+_shape = Decoder[list[str | int]](list[str | Count])
+
+
 class Shape(NamedTuple):
     """What decides whether a function takes the arguments of a call. A worker reads it from the name of held jobs."""
 
@@ -56,8 +58,8 @@ class Shape(NamedTuple):
     def of_held(cls, name: str) -> "Shape | None":
         """Read what `held_name` wrote; None: it is another name."""
         try:
-            task, count, *names = msgspec.json.decode(name, type=list[str | int])
-        except (msgspec.MsgspecError, ValueError, RecursionError):
+            task, count, *names = _shape.decode(name)
+        except ValueError:
             # Anybody may have put a member there.
             return None
         if not isinstance(task, str) or not isinstance(count, int):

@@ -9,9 +9,11 @@ import msgspec
 from django_delayq.calls.call import Argument, Call
 from django_delayq.calls.command import Command
 from django_delayq.calls.script import bind
+from django_delayq.decoding import Decoder, whole_number
 from django_delayq.delivery.binding import PACKAGES, new_request, now_argument
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.reasons import Kind, Reason
+from django_delayq.exceptions import DecodeError
 from django_delayq.wire import signing
 from django_delayq.wire.publishing import read_published
 
@@ -112,11 +114,11 @@ def latest_code(keys: DeliveryKeys, now_ms: int) -> Command[int]:
         for name, text in fields.items():
             if not name.startswith(b"code:"):
                 continue
-            with suppress(msgspec.MsgspecError, UnicodeDecodeError, ValueError):
+            with suppress(DecodeError):
                 said = _said.decode(text)
-                is_alive = abs(now_ms - int(said.at)) <= SILENT_MS
+                is_alive = abs(now_ms - (whole_number(said.at) or 0)) <= SILENT_MS
                 if is_alive and said.has_schedules == "1":
-                    latest_ms = max(latest_ms, int(said.loaded))
+                    latest_ms = max(latest_ms, whole_number(said.loaded) or 0)
         return latest_ms
 
     return Command(("HGETALL", keys.control), read)
@@ -130,7 +132,8 @@ class _Said(msgspec.Struct):
     has_schedules: str
 
 
-_said = msgspec.json.Decoder(_Said)
+_said = Decoder[_Said](_Said)
+_any = Decoder[Any](Any, holds_any=True)
 
 
 def limits(keys: DeliveryKeys) -> Call[list[StoredLimit]]:
@@ -142,8 +145,8 @@ def _read_limits(reply: list[bytes]) -> list[StoredLimit]:
     found = []
     for name, text in zip(reply[::2], reply[1::2], strict=True):
         try:
-            stored = msgspec.json.decode(text)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            stored = _any.decode(text)
+        except DecodeError:
             continue
         if isinstance(stored, dict):
             parts = [stored.get(each) for each in ("code", "set")]

@@ -4,12 +4,12 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
-from math import isfinite
 from typing import Any, NamedTuple
 
 from django_delayq.calls.call import Call
 from django_delayq.calls.command import Command
 from django_delayq.calls.script import bind
+from django_delayq.decoding import score_of, whole_number
 from django_delayq.delivery.binding import PACKAGES, now_argument
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import BYTE_BUDGET
@@ -65,7 +65,8 @@ def read_format(keys: DeliveryKeys) -> Command[int]:
 
 def _read_format(reply: list[bytes | None]) -> int:
     found = reply[0] or b""
-    return int(found) if found.isdigit() else signing.FORMAT
+    number = whole_number(found)
+    return signing.FORMAT if number is None else number
 
 
 @brief
@@ -232,7 +233,7 @@ def _read_page(reply: list[Any]) -> Page:
     rows = [
         PageRow(
             reply[i].decode(errors="replace"),
-            _read_score(reply[i + 1]),
+            score_of(reply[i + 1]),
             reply[i + 2],
             reply[i + 3],
             reply[i + 4],
@@ -242,12 +243,6 @@ def _read_page(reply: list[Any]) -> Page:
         for i in range(1, len(reply), 7)
     ]
     return Page(reply[0], rows)
-
-
-def _read_score(text: bytes) -> int | None:
-    # Anybody may have written inf, which is not a time.
-    score = float(text or "inf")
-    return int(score) if isfinite(score) else None
 
 
 def counts(keys: DeliveryKeys, *, now_us: int | None = None) -> Call[Counts]:

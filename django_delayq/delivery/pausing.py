@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-import msgspec
-
 from django_delayq.calls.call import Call
 from django_delayq.calls.script import bind
+from django_delayq.decoding import Decoder
 from django_delayq.delivery.binding import PACKAGES, new_request, now_argument
 from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.exceptions import DecodeError
 from django_delayq.wire.delay import MAX_START_TIME_MS
 from django_delayq.wire.publishing import read_published
 from django_delayq.wording import Wording, gettext, joined
@@ -159,9 +159,12 @@ def _decode(text: bytes | None) -> Any:
     if text is None:
         return None
     try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _any.decode(text)
+    except DecodeError:
         return None
+
+
+_any = Decoder[Any](Any, holds_any=True)
 
 
 def _read(queue: str, task: str | None, pause: Any, now_ms: float) -> Pause | None:

@@ -12,10 +12,12 @@ import msgspec
 
 from django_delayq.calls.call import Argument, Call
 from django_delayq.calls.script import bind
+from django_delayq.decoding import Decoder, score_of, whole_number
 from django_delayq.delivery.binding import PACKAGES, new_request, now_argument
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import REPEAT_MS
 from django_delayq.delivery.storing import NewJob
+from django_delayq.exceptions import DecodeError
 from django_delayq.redaction import brief
 from django_delayq.wire.frame import FrameFormat
 from django_delayq.wire.publishing import note_refusal, read_published
@@ -93,10 +95,10 @@ def _read_advanced(reply: list[Any]) -> Advanced:
     version, moment, has_moved, behind = reply[:4]
     return Advanced(
         version,
-        _read_moment(moment),
+        score_of(moment),
         has_moved > 0,
         has_moved == 2,
-        _read_number(behind),
+        whole_number(behind) or 0,
     )
 
 
@@ -181,16 +183,16 @@ class State(msgspec.Struct):
 
     @property
     def early_ms(self) -> set[int]:
-        return {_read_text(each) for each in self.early.split()}
+        return {whole_number(each) or 0 for each in self.early.split()}
 
     def fired_by(self, now_ms: int) -> int:
         """Return the last moment that has come, epoch ms; 0: none has."""
-        fired_ms = _read_text(self.fired)
+        fired_ms = whole_number(self.fired) or 0
         return now_ms if fired_ms > now_ms + SKEW_MS else fired_ms
 
     @property
     def behind_count(self) -> int:
-        return _read_text(self.behind)
+        return whole_number(self.behind) or 0
 
 
 @brief
@@ -225,35 +227,18 @@ def page(
     def read(reply: list[Any]) -> Page:
         now, version, next_cursor, *rest = reply
         fields = [
-            (field, value, _read_moment(score))
+            (field, value, score_of(score))
             for field, value, score in zip(
                 rest[::3], rest[1::3], rest[2::3], strict=True
             )
         ]
-        return Page(int(now), _read_number(version), int(next_cursor), fields)
+        return Page(int(now), whole_number(version) or 0, int(next_cursor), fields)
 
     return Call(
         *bind(PACKAGES, "schedules", keys),
         (now_argument(now_us), cursor, count),
         read,
     )
-
-
-def _read_number(text: bytes) -> int:
-    return int(text) if text.isdigit() else 0
-
-
-def _read_text(text: str) -> int:
-    # As `number_in` of _schedules.lua: a time has no more digits.
-    is_number = text.isascii() and text.isdecimal() and len(text) <= 15
-    return int(text) if is_number else 0
-
-
-def _read_moment(score: bytes | float | None) -> int | None:
-    try:
-        return int(float(score)) if score else None
-    except (ValueError, OverflowError):
-        return None
 
 
 def add_field(
@@ -271,13 +256,13 @@ def add_field(
         setattr(entry, kind, value)
         return
     entry.moment_ms = moment_ms
-    with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+    with suppress(DecodeError):
         entry.state = _state.decode(value)
 
 
-_state = msgspec.json.Decoder(State)
+_state = Decoder[State](State)
 
 
 def read_version(field: bytes | None) -> int:
     """Read the field ``version`` of the definitions; 0: there is none."""
-    return _read_number(field or b"")
+    return whole_number(field or b"") or 0

@@ -1,27 +1,33 @@
 """How far a job that runs is: kept beside it while its lease lasts, for people."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
 from django_delayq.calls.call import Argument, Call
 from django_delayq.calls.script import bind
+from django_delayq.decoding import Decoder, whole_number
 from django_delayq.delivery.binding import PACKAGES, now_argument
 from django_delayq.delivery.ended import LATEST_MS
 from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.exceptions import DecodeError
 from django_delayq.redaction import brief
 
 #: Characters of the text that are kept.
 TEXT_LIMIT = 200
 
 
+#: More is shown by nobody.
+Amount = Annotated[float, msgspec.Meta(ge=-1e18, le=1e18)]
+
+
 class StoredProgress(msgspec.Struct, omit_defaults=True):
     """How far a job is, as it is stored in JSON."""
 
     #: How much is done, and how much there is; None: that is not known.
-    done: float
-    total: float | None = None
+    done: Amount
+    total: Amount | None = None
     text: str = ""
 
 
@@ -37,7 +43,7 @@ class JobProgress(NamedTuple):
 
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(StoredProgress).decode
+_decode = Decoder[StoredProgress](StoredProgress).decode
 
 
 def encode(progress: StoredProgress) -> bytes:
@@ -68,9 +74,9 @@ def read_progress(keys: DeliveryKeys, token: str) -> Call[ReadProgress | None]:
     def read(reply: bytes | None) -> ReadProgress | None:
         at_ms, _, text = (reply or b"").partition(b" ")
         try:
-            found = ReadProgress(_decode(text), int(at_ms))
-        except (msgspec.MsgspecError, ValueError):
+            found = ReadProgress(_decode(text), whole_number(at_ms) or 0)
+        except DecodeError:
             return None
-        return found if 0 <= found.at_ms <= LATEST_MS else None
+        return found if 0 < found.at_ms <= LATEST_MS else None
 
     return Call(*bind(PACKAGES, "read_progress", keys), (token,), read)

@@ -1,11 +1,11 @@
 """Reading everything that a queue holds, or its jobs in some states, in bounded calls, while the queue lives on."""
 
 from collections.abc import Collection
-from math import isfinite
 from typing import Any, NamedTuple
 
 from django_delayq.calls.call import Argument, Call
 from django_delayq.calls.script import bind
+from django_delayq.decoding import score_of
 from django_delayq.delivery.binding import PACKAGES, now_argument
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.states import State
@@ -223,8 +223,4 @@ def _read_found(names: list[str], now_ms: int, row: list[Any]) -> Found:
 
 
 def _read_ms(score: bytes | int) -> int | None:
-    if isinstance(score, int):
-        return score
-    # Anybody may have written inf, which is not a time.
-    ms = float(score or "inf")
-    return int(ms) if isfinite(ms) else None
+    return score if isinstance(score, int) else score_of(score)

@@ -28,8 +28,10 @@ import msgspec
 
 from django_delayq.calls.call import Argument, Call
 from django_delayq.calls.script import bind
+from django_delayq.decoding import Decoder, Number
 from django_delayq.delivery.binding import PACKAGES, now_argument
 from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.exceptions import DecodeError
 
 #: Tasks of one `add_figures` call: a ms of the server's time.
 FIGURES_BATCH = 20
@@ -200,9 +202,9 @@ class Figures(msgspec.Struct):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(list[int]).decode
+_decode = Decoder[list[int]](list[Number], form=msgspec.msgpack).decode
 #: What it raises to read what nobody of us has written, or to sum up its numbers.
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, OverflowError, IndexError)
+_UNREADABLE = (DecodeError, OverflowError, IndexError)
 #: What figures begin with that `_shortened` wrote; others begin as a MessagePack array does.
 _SHORTENED = b"\2"
 #: The numbers of up to four binary digits.

@@ -13,9 +13,11 @@ import msgspec
 from django_delayq.calls.call import Call
 from django_delayq.calls.command import Command
 from django_delayq.calls.script import bind
+from django_delayq.decoding import Count, Decoder
 from django_delayq.delivery.binding import PACKAGES, now_argument
 from django_delayq.delivery.ended import LATEST_MS
 from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.exceptions import DecodeError
 
 #: How long a process that has fallen silent stays in the registry.
 KEPT_MS = 30_000
@@ -69,20 +71,20 @@ class WorkerInfo(msgspec.Struct, omit_defaults=True):
     """What a process says of itself."""
 
     host: str
-    pid: int
+    pid: Count
     #: The version of django-delayq, and the latest format of jobs that it reads.
     version: str = ""
-    format: int = 0
+    format: Count = 0
     queues: list[str] = []
     #: How many jobs it can run at a time, and how many it runs.
-    threads: int = 0
-    coroutines: int = 0
-    busy_threads: int = 0
-    busy_coroutines: int = 0
+    threads: Count = 0
+    coroutines: Count = 0
+    busy_threads: Count = 0
+    busy_coroutines: Count = 0
     #: Up to `MOST_JOBS` of those, the longest running first.
     jobs: list[RunningJob] = []
     #: Bytes that only this process uses.
-    memory: int = 0
+    memory: Count = 0
     #: How long it has been at work.
     uptime_ms: Ms = 0
     #: ``working``, ``quiet`` or ``stopping``.
@@ -90,7 +92,7 @@ class WorkerInfo(msgspec.Struct, omit_defaults=True):
 
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(WorkerInfo).decode
+_decode = Decoder[WorkerInfo](WorkerInfo).decode
 
 
 class Registered(NamedTuple):
@@ -151,7 +153,7 @@ def read_worker(keys: RegistryKeys, worker_id: str) -> Command[WorkerInfo | None
     def read(reply: list[bytes | None]) -> WorkerInfo | None:
         try:
             return _decode(reply[0] or b"")
-        except msgspec.MsgspecError:
+        except DecodeError:
             return None
 
     return Command(("HMGET", keys.workers, worker_id), read)
@@ -182,7 +184,7 @@ def _seen(rows: Sequence[bytes]) -> list[SeenWorker]:
     for name, score, text in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
         try:
             found.append(SeenWorker(name.decode(), int(float(score)), _decode(text)))
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except (DecodeError, UnicodeDecodeError):
             continue
     return found
 

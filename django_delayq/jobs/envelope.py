@@ -31,6 +31,7 @@ from django.utils.functional import LazyObject, Promise
 from django_delayq.codecs import Codec
 from django_delayq.codecs.guess import looks_like
 from django_delayq.conf import QueueSettings, get_keyring, get_settings
+from django_delayq.decoding import Count, Decoder, Number
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import (
     DecodeError,
@@ -65,7 +66,7 @@ class Follower(msgspec.Struct, omit_defaults=True):
     call: "Envelope"
     #: Its unique key, as `tail_of` takes it.
     unique: str = ""
-    priority: int = 0
+    priority: Number = 0
     #: Its limit, as `tail_of` takes it.
     limit: str = ""
 
@@ -89,18 +90,18 @@ class Envelope(msgspec.Struct, omit_defaults=True):
     #: Options that `DelayedTask.using` changed, see TaskOptions.CARRIED.
     options: dict[str, Any] | None = None
     #: When it was enqueued, epoch ms by the clock of the process that did; only a job of Django's tasks has it.
-    at: int | None = None
+    at: Number | None = None
     #: Texts that travel with the call, beside its arguments.
     headers: dict[str, str] = {}
     # Reserved: nothing writes this yet, but every version reads it.
     #: Bits that change the meaning of the rest.
-    flags: int = 0
+    flags: Number = 0
     #: The jobs that follow it.
     follow: Follow | None = None
     #: The token of the callback of its batch.
     batch: str = ""
     #: From when its `expires` counts, epoch ms by the server's clock, if that is later than its start time.
-    since: int = 0
+    since: Number = 0
     #: The token of the later call that has brought the arguments; empty: they are the job's first.
     later: str = ""
 
@@ -114,10 +115,14 @@ class _Sealed(msgspec.Struct):
 
 
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(Envelope)
+#: Of a call that is signed, and of one of anybody.
+_signed = Decoder[Envelope](
+    Envelope, "not a call that this version reads", trusted=True
+)
+_claimed = Decoder[Envelope](Envelope, "it does not hold a call", holds_any=True)
 
 
-_unsealer = msgspec.json.Decoder(_Sealed)
+_unsealer = Decoder[_Sealed](_Sealed, "not a job of ours")
 #: How `NotSigned.missing` begins where a codec did not read the payload; its name follows.
 OTHER_CODEC = "codec other than "
 #: `peek_task` looks at this many bytes.
@@ -194,7 +199,7 @@ def _wrap(sealed: _Sealed, codec: Codec | None) -> bytes:
     text = _encoder.encode(sealed)
     if codec is None or codec.name in _PLAIN:
         return text
-    for value in (text.decode(), msgspec.json.decode(text)):
+    for value in (text.decode(), msgspec.to_builtins(sealed)):
         try:
             payload = codec.encode(value)
         except DelayqError:
@@ -282,9 +287,10 @@ def claimed_call(payload: bytes, codec: Codec | None = None) -> Envelope:
             payload,
         )
     try:
-        return _decoder.decode(sealed.body.encode())
-    except (UnicodeEncodeError, msgspec.MsgspecError) as error:
-        raise DecodeError(f"it does not hold a call: {error}", payload) from error
+        return _claimed.decode(sealed.body)
+    except DecodeError as error:
+        error.data = payload
+        raise
 
 
 def _unseal(payload: bytes, codec: Codec | None) -> _Sealed:
@@ -319,7 +325,7 @@ def _taken_out(payload: bytes, unfit: str) -> _Sealed:
             halves = found[0].decode("utf-8", "surrogatepass")
             text = halves.encode("utf-16", "surrogatepass").decode("utf-16")
             return _unsealer.decode("{" + text + "}")
-    except (UnicodeError, msgspec.MsgspecError):
+    except (UnicodeError, DecodeError):
         pass
     raise NotSigned(
         f"{unfit} does not read it, and it {looks_like(payload)}",
@@ -407,13 +413,11 @@ def _open(sealed: _Sealed, queue: str, keyring: Keyring) -> Envelope:
     try:
         body = sealed.body.encode()
         keyring.check(sealed.mac, queue, sealed.delayq, body)
-        return _decoder.decode(body)
     except UnicodeEncodeError:
         # Half a surrogate pair: a Java codec may bring it, we never write it.
         raise NotSigned("it holds text that is not Unicode") from None
-    except msgspec.MsgspecError as error:
-        # The body is signed, so the fault is ours or another version's.
-        raise DecodeError(f"not a call that this version reads: {error}") from error
+    # The body is signed: if it cannot be read, the fault is ours or another version's.
+    return _signed.decode(body)
 
 
 def plain(
@@ -579,11 +583,15 @@ def result_text(
     return _encoder.encode(body)
 
 
+_body = Decoder[dict[str, Any]](dict[str, Any], holds_any=True)
+_any = Decoder[Any](Any, holds_any=True)
+
+
 class _Last(msgspec.Struct):
     """What is relied on of the last attempt."""
 
-    attempts: int = 0
-    kills: int = 0
+    attempts: Count = 0
+    kills: Count = 0
 
 
 def read_result(text: bytes | str) -> dict[str, Any]:
@@ -593,9 +601,9 @@ def read_result(text: bytes | str) -> dict[str, Any]:
         DecodeError: no version up to this one has written it.
     """
     try:
-        body = msgspec.json.decode(text, type=dict[str, Any])
+        body = _body.decode(text)
         body["state"] = State(str(body.get("state")))
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+    except ValueError as error:
         raise DecodeError(
             f"what is kept of how a job ended cannot be read: {error}"
         ) from error
@@ -644,8 +652,7 @@ def read_error(text: bytes) -> dict[str, Any] | None:
     if not text:
         return None
     try:
-        error = msgspec.json.decode(text)
-    except (msgspec.MsgspecError, RecursionError):
-        # Anybody who can write to the server may have written it, as deep as they like.
+        error = _any.decode(text)
+    except DecodeError:
         return {"error": text.decode(errors="replace")}
     return error if isinstance(error, dict) else {"error": str(error)}

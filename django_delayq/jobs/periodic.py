@@ -12,6 +12,7 @@ import msgspec
 
 from django_delayq import conf
 from django_delayq.clock import boottime_ms
+from django_delayq.decoding import Decoder
 from django_delayq.delivery import storing
 from django_delayq.delivery.periods import SKEW_MS
 from django_delayq.delivery.storing import NewJob
@@ -120,8 +121,8 @@ class LoadTime:
 #: What stands before the JSON of a text since there are registers. An earlier version reads it as white space.
 REGISTERED = b" "
 _encoder = msgspec.json.Encoder()
-definitions: msgspec.json.Decoder[Definition] = msgspec.json.Decoder(Definition)
-changes: msgspec.json.Decoder[Change] = msgspec.json.Decoder(Change)
+definitions = Decoder[Definition](Definition, trusted=True)
+changes = Decoder[Change](Change, trusted=True)
 
 
 def sealed(queue: str, kind: str, name: str, body: Definition | Change) -> bytes:

@@ -13,8 +13,9 @@ from typing import NamedTuple
 import msgspec
 
 from django_delayq import conf
+from django_delayq.decoding import Decoder
 from django_delayq.delivery.periods import KEPT, Entry
-from django_delayq.exceptions import InvalidSchedule, NotSigned
+from django_delayq.exceptions import DecodeError, InvalidSchedule, NotSigned
 from django_delayq.jobs import periodic as definitions
 from django_delayq.logs import get_log
 from django_delayq.wire.signing import SEAL_LENGTH
@@ -25,7 +26,7 @@ logger = get_log("django_delayq.jobs")
 KINDS = ("stored", "change")
 #: How its field begins; behind that is the id of the key that it is signed with: projects that share a queue have one each.
 FIELD = "register "
-_bodies = msgspec.json.Decoder(tuple[int, dict[str, str]])
+_bodies = Decoder[tuple[int, dict[str, str]]](tuple[int, dict[str, str]], trusted=True)
 
 
 class Register(NamedTuple):
@@ -83,7 +84,7 @@ def read(
             continue
         try:
             found[key_id] = _bodies.decode(keyring.unseal(_place(queue), text))
-        except (NotSigned, msgspec.MsgspecError) as error:
+        except DecodeError as error:
             logger.error(
                 "queue %s: a register of its schedules is ignored: %s", queue, error
             )

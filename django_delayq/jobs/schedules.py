@@ -25,6 +25,7 @@ from django_delayq.delivery.periods import KEPT, Entry
 from django_delayq.delivery.states import State
 from django_delayq.delivery.storing import NewJob
 from django_delayq.exceptions import (
+    DecodeError,
     DelayqError,
     InvalidSchedule,
     InvalidTask,
@@ -255,7 +256,7 @@ def _read(queue: str, kind: str, name: str, text: bytes) -> Definition | None:
     body = _unsealed(queue, kind, name, text)
     try:
         return definitions.definitions.decode(body) if body else None
-    except msgspec.MsgspecError as error:
+    except DecodeError as error:
         logger.error("queue %s: schedule %r cannot be read: %s", queue, name, error)
         return None
 
@@ -264,7 +265,7 @@ def _read_change(queue: str, name: str, text: bytes) -> Change | None:
     body = _unsealed(queue, "change", name, text)
     try:
         return definitions.changes.decode(body) if body else None
-    except msgspec.MsgspecError as error:
+    except DecodeError as error:
         logger.error("queue %s: schedule %r cannot be read: %s", queue, name, error)
         return None
 

@@ -12,6 +12,7 @@ from django_delayq import conf
 from django_delayq.calls.steps import Steps, aperform, perform
 from django_delayq.calls.together import together
 from django_delayq.clients.clients import own_clients
+from django_delayq.decoding import Decoder
 from django_delayq.delivery.workers import (
     MOST_WORKERS,
     WORKERS_BATCH,
@@ -23,7 +24,7 @@ from django_delayq.delivery.workers import (
     read_worker,
     read_workers,
 )
-from django_delayq.exceptions import InvalidSearch, NotSigned
+from django_delayq.exceptions import DecodeError, InvalidSearch, NotSigned
 from django_delayq.jobs.pausing import actor
 from django_delayq.redaction import show
 
@@ -99,7 +100,7 @@ class Order(msgspec.Struct):
 
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Order).decode
+_decode = Decoder[Order](Order, trusted=True).decode
 
 
 def workers(queue: str | None = None) -> list[Worker]:
@@ -257,6 +258,6 @@ def read_order(worker_id: str, sealed: bytes, now_ms: int) -> Order | None:
     body = conf.get_keyring().unseal(_place(worker_id), sealed)
     try:
         order = _decode(body)
-    except msgspec.MsgspecError as error:
+    except DecodeError as error:
         raise NotSigned(f"it cannot be read: {error}") from error
     return order if now_ms < order.till_ms else None

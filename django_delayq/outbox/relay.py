@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, TypeVar
 
-import msgspec
 from django.db import connections, transaction
 from django.db.models import F, Q, QuerySet
 from django.db.models.functions import Greatest, Length
@@ -34,6 +33,7 @@ from django_delayq.conf import (
     get_settings,
     keys_of,
 )
+from django_delayq.decoding import Decoder
 from django_delayq.delivery import storing
 from django_delayq.delivery.durability import Wait, durably, fence
 from django_delayq.delivery.limits import MAX_BATCH
@@ -407,6 +407,9 @@ def _send_to_queue(
     return sent
 
 
+_beside = Decoder[Beside](Beside)
+
+
 def draft_of(row: Any, settings: QueueSettings) -> Draft:
     """Return what was prepared of a row, signed with the key that signs now; ``row`` has its age.
 
@@ -420,8 +423,8 @@ def draft_of(row: Any, settings: QueueSettings) -> Draft:
     beside = Beside()
     if row.beside:
         try:
-            beside = msgspec.json.decode(bytes(row.beside), type=Beside)
-        except (msgspec.MsgspecError, RecursionError) as error:
+            beside = _beside.decode(bytes(row.beside))
+        except DecodeError as error:
             raise DecodeError(f"what is beside it cannot be read: {error}") from error
     extras = NO_EXTRAS
     if beside.priority or beside.limit or beside.expires_ms or beside.has_on_dead:

@@ -28,6 +28,7 @@ from django_delayq.calls.steps import perform
 from django_delayq.clients.clients import own_clients
 from django_delayq.clock import boottime_ms
 from django_delayq.conf import QueueSettings, get_settings
+from django_delayq.decoding import Number
 from django_delayq.delivery import storing
 from django_delayq.delivery.states import State
 from django_delayq.delivery.storing import ROW_REPEAT_MS, Scheduled
@@ -59,7 +60,7 @@ class Beside(msgspec.Struct, omit_defaults=True):
 
     #: Its unique key, as `tail_of` takes it.
     unique: Annotated[str, Meta(pattern=r"\A([es]|\Z)")] = ""
-    priority: int = 0
+    priority: Number = 0
     #: Its limit, as `tail_of` takes it.
     limit: Annotated[str, Meta(max_length=MAX_LIMIT_NAME + 1 + MAX_LIMIT_KEY)] = ""
     #: For how long after its start time it holds its unique key, ms.

@@ -16,6 +16,7 @@ from redis.exceptions import OutOfMemoryError
 from django_delayq import conf
 from django_delayq.calls.running import run
 from django_delayq.conf import QueueSettings
+from django_delayq.decoding import Count, Decoder
 from django_delayq.delivery import looking
 from django_delayq.exceptions import DecodeError
 from django_delayq.repair import pages
@@ -41,11 +42,11 @@ VERSION = 1
 class Begin(msgspec.Struct, frozen=True, tag="begin", tag_field="is"):
     """The first line."""
 
-    version: int
+    version: Count
     #: Whether the jobs also stay where they are, and run there.
     copy: bool
     #: By queue, in how many shards its unique keys and schedules are, 0: under its bare name. A queue without any has none.
-    key_shards: dict[str, int] = {}
+    key_shards: dict[str, Count] = {}
 
 
 class OfQueue(msgspec.Struct, frozen=True, tag="queue", tag_field="is"):
@@ -54,7 +55,7 @@ class OfQueue(msgspec.Struct, frozen=True, tag="queue", tag_field="is"):
     name: str
     run: str
     #: The format that its jobs are in, at most.
-    format: int
+    format: Count
     settings: Settings
     #: What somebody has changed of schedules in code.
     changed: dict[str, MovedSchedule]
@@ -70,7 +71,7 @@ class OfSchedule(msgspec.Struct, frozen=True, tag="schedule", tag_field="is"):
 class Page(msgspec.Struct, frozen=True, tag="page", tag_field="is"):
     """A page of jobs of the queue before it."""
 
-    number: int
+    number: Count
     jobs: list[Moved]
     #: Of these jobs: a page that lacks some must not be stored, as the whole one would be taken for stored then.
     digest: str
@@ -87,7 +88,7 @@ _COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ", b"BZh")
 
 Line = Begin | OfQueue | OfSchedule | Page | End
 _encoder = msgspec.json.Encoder()
-_decoder: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
+_decoder = Decoder[Line](Line, holds_any=True)
 
 
 def write(line: Line) -> bytes:
@@ -105,7 +106,7 @@ def read(file: BinaryIO | Iterable[bytes]) -> Iterator[Line]:
     for number, text in enumerate(file, 1):
         try:
             line = _decoder.decode(text)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except DecodeError as error:
             if text.startswith(_COMPRESSED):
                 raise DecodeError(
                     "the file is compressed: unpack it first, as gunzip and unzstd do, or pipe what they write into"

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from django_delayq.calls.call import Argument, Call
 from django_delayq.calls.script import bind
+from django_delayq.decoding import whole_number
 from django_delayq.delivery.binding import now_argument
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import MAX_BATCH
@@ -109,9 +110,10 @@ def begin_export(keys: DeliveryKeys, run: str, kind: Kind) -> Call[Run]:
 def run_of(text: bytes | None) -> Run | None:
     """Read the field of the control hash that names the run of a queue."""
     parts = (text or b"").decode(errors="replace").split(" ")
-    if len(parts) != 3 or parts[1] not in list(Kind) or not parts[2].isdigit():
+    if len(parts) != 3 or parts[1] not in list(Kind):
         return None
-    return Run(parts[0], Kind(parts[1]), int(parts[2]))
+    number = whole_number(parts[2])
+    return None if number is None else Run(parts[0], Kind(parts[1]), number)
 
 
 def stored_field(run: str) -> str:

@@ -512,7 +512,7 @@ def test_full_queue_takes_the_job_of_a_moment(rig):
         b'{"print":"p1"}',
         b'{"fired":"1e20"}',
         b'{"fired":"%b"}' % (b"9" * 5_000),
-        b'{"fired":"9999999999999999"}',
+        b'{"fired":"99999999999999999"}',
     ],
 )
 def test_state_that_no_script_has_written_is_missing_and_stops_nothing(rig, state):

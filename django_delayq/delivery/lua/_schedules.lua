@@ -29,7 +29,7 @@ end
 
 -- A number of the state; nil: it is none of ours, and no client would read it as one.
 local function number_in(text)
-  return text and #text <= 15 and tonumber(text:match('^%d+$')) or nil
+  return text and #text <= 16 and tonumber(text:match('^%d+$')) or nil
 end
 
 -- The last moment that has come, epoch ms; 0: none has. One that a clock saw which has been set back since counts as now.
@@ -69,7 +69,6 @@ local function moment_of(name)
   return moment and is_score(moment) and moment or nil
 end
 
--- As a client reads it: what somebody has written as '1e3' is no number to either.
 local function read_version()
-  return tonumber((redis.call('HGET', keys.schedules, 'version') or ''):match('^%d+$')) or 0
+  return number_in(redis.call('HGET', keys.schedules, 'version')) or 0
 end
