@@ -35,6 +35,7 @@ from django_delayq.jobs.options import commit_of
 from django_delayq.jobs.preparing import check_key
 from django_delayq.redaction import redact_url, show
 from django_delayq.testing import mode
+from django_delayq.wording import one_line
 from django_delayq.worker.surroundings import find_middleware
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def check_server(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMes
         return [
             *found,
             checks.Error(
-                f"The server of DELAYQ['CONNECTION'] cannot be asked: {fault.message.rstrip('.')}.",
+                f"The server of DELAYQ['CONNECTION'] cannot be asked: {one_line(fault.message).rstrip('.')}.",
                 hint=fault.hint,
                 id="django_delayq.E009",
             ),
@@ -71,8 +72,8 @@ def check_server(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMes
     found += [
         checks.CheckMessage(
             _LEVELS[problem.level.name][0],
-            problem.message,
-            hint=problem.hint,
+            one_line(problem.message),
+            hint=one_line(problem.hint),
             id=_LEVELS[problem.level.name][1],
         )
         for problem in problems

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from django_delayq.masking import mask
+from django_delayq.wording import printable
 
 
 class Log(logging.LoggerAdapter[logging.Logger]):
@@ -30,7 +31,9 @@ class Log(logging.LoggerAdapter[logging.Logger]):
 
     @cached_property
     def logger(self) -> logging.Logger:  # type: ignore[override]
-        return logging.getLogger(self._name)
+        logger = logging.getLogger(self._name)
+        logger.addFilter(_with_printable_traceback)
+        return logger
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
         secrets = kwargs.pop("secrets", ())
@@ -42,7 +45,9 @@ class Log(logging.LoggerAdapter[logging.Logger]):
                 text = str(msg) % args
                 if isinstance(error, BaseException):
                     text += "\n" + "".join(traceback.format_exception(error))
-                msg, args = "%s", (mask(text.rstrip(), secrets),)
+                msg, args = "%s", (printable(mask(text.rstrip(), secrets)),)
+            elif (shown := _shown(msg, args)) is not None:
+                msg, args = "%s", (shown,)
             # Skips this frame, which is not the caller's.
             self.logger.log(level, msg, *args, stacklevel=2, **kwargs)
         except BaseException as error:
@@ -58,7 +63,7 @@ class Log(logging.LoggerAdapter[logging.Logger]):
         error: BaseException,
     ) -> None:
         try:
-            text, why = str(msg) % args, class_name(error)
+            text, why = printable(str(msg) % args), class_name(error)
             try:
                 if kwargs.pop("exc_info", None) is None:
                     raise error
@@ -70,6 +75,25 @@ class Log(logging.LoggerAdapter[logging.Logger]):
         except BaseException:
             # No way is left to report it.
             return
+
+
+def _with_printable_traceback(record: logging.LogRecord) -> bool:
+    """Have handlers write a traceback without what would steer a terminal. They still get the exception."""
+    if record.exc_info and not record.exc_text:
+        text = logging.Formatter().formatException(record.exc_info)
+        if (shown := printable(text)) != text:
+            record.exc_text = shown
+    return True
+
+
+def _shown(msg: object, args: tuple[object, ...]) -> str | None:
+    """Return a message whose values would steer a terminal, or forge lines of the log, with escapes; None: none does."""
+    text = str(msg) % args if args else str(msg)
+    if text.isprintable():
+        return None
+    # A message of several lines may have values of several lines, such as a traceback.
+    shown = printable(text if "\n" in str(msg) else text.replace("\n", "\\n"))
+    return None if shown == text else shown
 
 
 def class_name(error: BaseException) -> str:

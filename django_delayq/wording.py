@@ -15,6 +15,34 @@ _TWO_STOPS = re.compile("([.!?…。！？])[.。]$")
 #: Begins with a word, and not with code such as ``cron('…')`` or ``max_attempts``.
 _PROSE = re.compile(r"[^\W\d_]+(?![\w(=\[]|\.\w)")
 Value = str | int | datetime
+#: What steers a terminal, or turns the direction in which a line is read; and the separators that end one.
+_STEERING = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]"
+)
+_KEPT = "\n\t"
+
+
+def steers(text: str) -> bool:
+    """Return whether a text has characters that would change how a terminal shows it, and what follows it."""
+    return _STEERING.search(text) is not None
+
+
+def printable(text: object) -> str:
+    """Return text that steers no terminal: control and formatting characters become backslash escapes."""
+    shown = str(text)
+    if shown.isprintable():
+        return shown
+    return "".join(
+        char
+        if char.isprintable() or char in _KEPT
+        else char.encode("unicode_escape").decode()
+        for char in shown
+    )
+
+
+def one_line(text: object) -> str:
+    """Return printable text with its line breaks as spaces."""
+    return " ".join(printable(text).split())
 
 
 class Wording(str):

@@ -12,7 +12,7 @@ from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.exceptions import DecodeError
 from django_delayq.wire.delay import MAX_START_TIME_MS
 from django_delayq.wire.publishing import read_published
-from django_delayq.wording import Wording, gettext, joined
+from django_delayq.wording import Wording, gettext, joined, one_line
 
 #: How many tasks may be paused on one queue: each of its claims carries their pauses.
 MAX_PAUSED_TASKS = 100
@@ -54,7 +54,7 @@ class Pause(NamedTuple):
         else:
             what = gettext(
                 "task {task} on queue {queue} is paused since {since}",
-                task=self.task,
+                task=one_line(self.task),
                 queue=self.queue,
                 since=self.since,
             )
@@ -62,7 +62,7 @@ class Pause(NamedTuple):
         if self.until is not None:
             until = gettext(", until {until}", until=self.until)
         # One line, whatever somebody has written.
-        by, reason = " ".join(self.by.split()), " ".join(self.reason.split())
+        by, reason = one_line(self.by), one_line(self.reason)
         return joined(
             what=what,
             until=until,

@@ -34,6 +34,7 @@ from django_delayq.jobs.sharding import on_each
 from django_delayq.logs import get_log
 from django_delayq.redaction import show
 from django_delayq.wire.delay import Delay, parse_delay
+from django_delayq.wording import one_line, steers
 
 logger = get_log("django_delayq.jobs")
 
@@ -310,7 +311,7 @@ def checked_text(text: object, what: str) -> str:
     """Return a text that somebody gives about a pause.
 
     Raises:
-        EncodeError: it is no text, too long, or no Unicode.
+        EncodeError: it is no text, too long, or no Unicode; or it would steer a terminal.
     """
     if not isinstance(text, str):
         raise EncodeError(
@@ -324,6 +325,10 @@ def checked_text(text: object, what: str) -> str:
         text.encode()
     except UnicodeEncodeError as error:
         raise EncodeError(f"{what}= cannot be written as UTF-8: {error}") from None
+    if steers(text):
+        raise EncodeError(
+            f"{what}={show(text)} has characters that steer a terminal, or turn the direction of a line; leave them out"
+        )
     return text
 
 
@@ -336,7 +341,7 @@ def acting_as(name: str) -> Iterator[None]:
 
     ``name`` is what `checked_text` takes.
     """
-    token = _acting_as.set(" ".join(name.split()))
+    token = _acting_as.set(one_line(name))
     try:
         yield
     finally:
@@ -352,4 +357,4 @@ def actor() -> str:
     except (OSError, KeyError):
         # A container may run under a number that has no name.
         user = "somebody"
-    return f"{user}@{socket.gethostname()}"[:MAX_REASON]
+    return one_line(f"{user}@{socket.gethostname()}")[:MAX_REASON]

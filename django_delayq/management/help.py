@@ -15,6 +15,7 @@ from django.core.management.base import (
 from django.utils.functional import Promise
 
 from django_delayq.management.terminal import wrapped
+from django_delayq.wording import printable
 from django_delayq.worker import streams
 
 
@@ -25,12 +26,29 @@ class _HelpFormatter(DjangoHelpFormatter, RawDescriptionHelpFormatter):
         return wrapped(text, width)
 
 
-class _Willing(OutputWrapper):
+class _Printable(OutputWrapper):
+    """A stream of a command, on which nothing steers the terminal but what is styled here."""
+
+    def write(  # type: ignore[override]
+        self, msg: object = "", style_func: Any = None, ending: str | None = None
+    ) -> None:
+        super().write(printable(msg), style_func, ending)
+
+    def write_styled(self, text: str, ending: str | None = None) -> None:
+        """Write text that has escape sequences of ours, and nothing that others wrote as it is."""
+        super().write(text, str, ending)
+
+
+class _Willing(_Printable):
     """The standard error of a command, which goes on if nobody can read there."""
 
     def write(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]
         with suppress(*streams.UNWRITABLE):
             super().write(*args, **kwargs)
+
+    def write_styled(self, *args: Any, **kwargs: Any) -> None:
+        with suppress(*streams.UNWRITABLE):
+            super().write_styled(*args, **kwargs)
 
     def flush(self) -> None:
         with suppress(*streams.UNWRITABLE):
@@ -40,15 +58,27 @@ class _Willing(OutputWrapper):
 class CommandWithExamples(BaseCommand):
     """A command whose ``--help`` ends with its examples, line by line; all of it in the reader's language."""
 
+    stdout: _Printable
+    stderr: _Printable
     summary: ClassVar[str | Promise]
     examples: ClassVar[str | Promise]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         streams.replace_closed()
         super().__init__(*args, **kwargs)
+        self.stdout = _Printable(kwargs.get("stdout") or sys.stdout)
         stderr = _Willing(kwargs.get("stderr") or sys.stderr)
         stderr.style_func = self.stderr.style_func
         self.stderr = stderr
+
+    def execute(self, *args: Any, **options: Any) -> str | None:
+        """Run the command, on the streams of `call_command` if it names some."""
+        # Django would wrap them in its own way.
+        if (stdout := options.pop("stdout", None)) is not None:
+            self.stdout = _Printable(stdout)
+        if (stderr := options.pop("stderr", None)) is not None:
+            self.stderr = _Printable(stderr)
+        return super().execute(*args, **options)
 
     def run_from_argv(self, argv: list[str]) -> None:
         """Run the command as a program. If nobody reads its output any more, that is its end and no error."""

@@ -24,8 +24,6 @@ from django_delayq.jobs.ended import EndedJob, ended_jobs
 from django_delayq.jobs.job import Job, get_job, handle_of
 from django_delayq.management.terminal import (
     Column,
-    one_line,
-    printable,
     width_of,
     wrapped,
 )
@@ -35,6 +33,7 @@ from django_delayq.showing.display import Moment, ShownProgress, relative_text
 from django_delayq.showing.fields import Field
 from django_delayq.showing.timeline import Event
 from django_delayq.translating import number_text, say_problems, state_label
+from django_delayq.wording import one_line, printable
 
 #: Columns of a paragraph, and of what stands below a label.
 WIDTH, INDENT = 100, "  "

@@ -32,7 +32,7 @@ class ProgressLine:
                 what=text, done=number_text(done), total=number_text(total)
             )
         if self._is_terminal:
-            self._stream.write(f"\r\x1b[K{text}", ending="")
+            self._stream.write_styled(f"\r\x1b[K{text}", ending="")
             self._is_open = True
         else:
             self._stream.write(text)
@@ -41,6 +41,6 @@ class ProgressLine:
     def end(self) -> None:
         """End the line, so that something else can be printed."""
         if self._is_open:
-            self._stream.write("\r\x1b[K", ending="")
+            self._stream.write_styled("\r\x1b[K", ending="")
             self._stream.flush()
             self._is_open = False

@@ -15,8 +15,6 @@ from django_delayq.jobs.workers import Worker, WorkerState
 from django_delayq.management.terminal import (
     Column,
     fitted,
-    one_line,
-    printable,
     table,
     width_of,
     wrapped,
@@ -24,6 +22,7 @@ from django_delayq.management.terminal import (
 from django_delayq.showing.display import short_time_text, span_text
 from django_delayq.showing.overview import MINUTES, Overview, QueueStatus
 from django_delayq.translating import number_text, say_fault, say_problems
+from django_delayq.wording import one_line, printable
 
 #: Columns of a paragraph where no terminal says how many it has.
 PARAGRAPH = 100

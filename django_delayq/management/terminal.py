@@ -1,7 +1,4 @@
-"""Text for a terminal: without characters that steer it, in columns that line up, in lines that fit.
-
-Anybody may have written a payload or an error, and a terminal obeys what it is sent.
-"""
+"""Text for a terminal: in columns that line up, in lines that fit. `wording.printable` takes out what would steer it."""
 
 import re
 import shutil
@@ -14,7 +11,6 @@ from typing import Any, NamedTuple
 GAP, LEAST_GAP = 2, 1
 #: Rows whose cells decide together how wide the columns are.
 ROWS_AT_ONCE = 100
-_KEPT = "\n\t"
 
 
 def width_of_screen(stream: Any) -> int | None:
@@ -22,24 +18,6 @@ def width_of_screen(stream: Any) -> int | None:
     if not getattr(stream, "isatty", lambda: False)():
         return None
     return shutil.get_terminal_size((80, 24)).columns
-
-
-def printable(text: object) -> str:
-    """Return text that steers no terminal: control and formatting characters become backslash escapes."""
-    shown = str(text)
-    if shown.isprintable():
-        return shown
-    return "".join(
-        char
-        if char.isprintable() or char in _KEPT
-        else char.encode("unicode_escape").decode()
-        for char in shown
-    )
-
-
-def one_line(text: object) -> str:
-    """Return printable text with its line breaks as spaces."""
-    return " ".join(printable(text).split())
 
 
 def width_of(text: str) -> int:
@@ -174,5 +152,5 @@ class Screen:
         self._is_first = False
 
     def _write(self, text: str) -> None:
-        self._stream.write(text, ending="")
+        self._stream.write_styled(text, ending="")
         self._stream.flush()

@@ -5,12 +5,11 @@ import pytest
 from django_delayq.management.terminal import (
     Column,
     fitted,
-    one_line,
-    printable,
     table,
     width_of,
     wrapped,
 )
+from django_delayq.wording import one_line, printable
 
 
 @pytest.mark.parametrize(

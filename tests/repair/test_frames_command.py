@@ -637,6 +637,8 @@ class Terminal(StringIO):
     def write(self, text: str, ending: str = "\n") -> int:
         return super().write(text + ending)
 
+    write_styled = write
+
 
 def test_progress_is_one_line_on_a_terminal_and_a_few_in_a_log(
     monkeypatch: pytest.MonkeyPatch,

@@ -21,12 +21,12 @@ from django_delayq.health.facts import ask
 from django_delayq.health.problems import Level, find_role
 from django_delayq.jobs.workers import workers
 from django_delayq.management.help import CommandWithExamples
-from django_delayq.management.terminal import one_line
 from django_delayq.management.times import span
 from django_delayq.showing.display import span_text
 from django_delayq.showing.overview import QueueStatus, look_at_queues
 from django_delayq.showing.plain_json import json_text
 from django_delayq.translating import number_text, say, say_fault
+from django_delayq.wording import one_line
 
 HEALTHY, UNHEALTHY, UNKNOWN = 0, 1, 2
 #: How long the answer may take, unless --timeout says otherwise.

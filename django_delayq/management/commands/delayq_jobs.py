@@ -27,8 +27,6 @@ from django_delayq.management.errors import explained
 from django_delayq.management.help import CommandWithExamples
 from django_delayq.management.progress import ProgressLine
 from django_delayq.management.terminal import (
-    one_line,
-    printable,
     table,
     width_of_screen,
 )
@@ -36,6 +34,7 @@ from django_delayq.management.times import moment, span, window
 from django_delayq.redaction import show
 from django_delayq.showing.plain_json import json_text
 from django_delayq.translating import moment_text, number_text, state_label
+from django_delayq.wording import one_line, printable
 
 T = TypeVar("T")
 #: Rows of a table, unless --limit says otherwise.
@@ -381,7 +380,7 @@ class Command(CommandWithExamples):
         width = width_of_screen(self.stdout)
         for line in table(columns, rows, width, self.style.MIGRATE_HEADING):
             self._progress.end()
-            self.stdout.write(line)
+            self.stdout.write_styled(line)
 
     def _show(self, options: dict[str, Any]) -> None:
         missing, start = 0, ""
@@ -398,7 +397,8 @@ class Command(CommandWithExamples):
             title, *lines = jobs_report.lines_of(
                 shown, is_folded=options["verbosity"] < 2
             )
-            self.stdout.write(start + self.style.MIGRATE_HEADING(title))
+            self.stdout.write(start, ending="")
+            self.stdout.write(title, self.style.MIGRATE_HEADING)
             start = "\n"
             for line in lines:
                 self.stdout.write(line)

@@ -9,6 +9,7 @@ from django_delayq import conf
 from django_delayq.jobs.pausing import resume
 from django_delayq.management.errors import explained, said_by_command
 from django_delayq.management.help import CommandWithExamples
+from django_delayq.wording import one_line
 
 EXAMPLES = gettext_lazy(
     """
@@ -78,4 +79,4 @@ def _said(queue: str | None, task: str | None, was_paused: bool) -> str:
             if was_paused
             else gettext("task {task} was not paused on queue {queue}")
         )
-    return template.format(queue=queue, task=task)
+    return one_line(template.format(queue=queue, task=task))

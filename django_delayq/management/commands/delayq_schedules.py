@@ -16,6 +16,7 @@ from django_delayq.management.help import CommandWithExamples
 from django_delayq.showing.display import plain_value
 from django_delayq.showing.plain_json import json_text
 from django_delayq.translating import moment_text, when_text
+from django_delayq.wording import one_line
 
 #: How many moments of each schedule are shown.
 SHOWN = 5
@@ -146,7 +147,7 @@ def _lines(schedule: Schedule) -> list[str]:
         note = gettext("not enrolled yet: the first worker that starts does that")
         lines.append(f"  {note}")
     if schedule.paused_since is not None:
-        reason = " ".join(schedule.paused_reason.split())
+        reason = one_line(schedule.paused_reason)
         template = (
             gettext("paused since {since}, by {by}: {reason}")
             if reason
@@ -154,7 +155,7 @@ def _lines(schedule: Schedule) -> list[str]:
         )
         told = template.format(
             since=moment_text(schedule.paused_since),
-            by=" ".join(schedule.paused_by.split()),
+            by=one_line(schedule.paused_by),
             reason=reason,
         )
         lines.append(f"  {told}")

@@ -87,7 +87,7 @@ class Command(CommandWithExamples):
             self._checked_ms = float("-inf")
             if options["watch"] is None:
                 for line in self._look(queues, options["json"]):
-                    self.stdout.write(line)
+                    self.stdout.write_styled(line)
                 return
         try:
             self._watch(queues, options["watch"], options["json"])
