@@ -180,7 +180,13 @@ def recorded_engine(home: Path) -> Engine | None:
         raise NotOurs(
             f"nothing says which server wrote {str(home / 'data')!r}"
         ) from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         raise NotOurs(f"{str(home / 'engine.json')!r} cannot be read") from error
 
 
@@ -232,7 +238,7 @@ def recorded_socket(home: Path) -> Path | None:
     try:
         place = json.loads((home / "place.json").read_bytes())
         return Path(place["socket"]) if place["home"] == str(home) else None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None  # there is no record yet, or an editor mangled it
 
 

@@ -32,6 +32,8 @@ MAC_AT = 5
 #: The id of the key that a payload of ours is signed with, where no codec hides it, and the bytes within which it ends.
 _KEY_ID = re.compile(rb'"mac":".(....)')
 _KEY_ID_WITHIN = 160
+#: What an id of a key looks like. Other characters would reach logs and terminals.
+_IS_KEY_ID = re.compile(r"[A-Za-z0-9+/]{4}")
 #: Bytes before the body of what `Keyring.seal` returns: the id of the key, and the MAC in hex.
 SEAL_LENGTH = 36
 
@@ -207,6 +209,8 @@ class Keyring:
                     return body
                 raise NotSigned(f"its signature, of the key {key.id!r}, does not fit")
         shown = key_id.decode(errors="replace")
+        if not _IS_KEY_ID.fullmatch(shown):
+            raise NotSigned(f"it is signed with the key {shown!r}, and none is so")
         raise NotSigned(
             f"it is signed with the key {shown!r}, and this project has"
             f" {', '.join(map(repr, self._keys))}",
@@ -235,11 +239,15 @@ class Keyring:
             return NotSigned(
                 f"its signature, of the key {key_id!r}, does not fit its token, its queue {queue!r} and its body"
             )
+        if not (format.isascii() and format.isalnum()):
+            return NotSigned(f"it is written in format {format!r}, and none is so")
         if format != str(FORMAT):
             return NotSigned(
                 f"it is written in format {format!r}, and this version reads format {FORMAT}",
                 missing=f"format {format}",
             )
+        if not _IS_KEY_ID.fullmatch(key_id):
+            return NotSigned(f"it is signed with the key {key_id!r}, and none is so")
         return NotSigned(
             f"it is signed with the key {key_id!r}, and this project has {', '.join(map(repr, self._keys))}",
             missing=f"key {key_id}",

@@ -980,12 +980,15 @@ def _call_of(envelope: Envelope) -> Read:
     )
 
 
+#: How many of these are logged.
+MOST_TOLD = 100
 # Each queue with what it lacks, as far as that was logged.
 _told: set[tuple[str, str]] = set()
 
 
 def _tell_of_missing(queue: str, error: NotSigned) -> None:
-    if (queue, error.missing) in _told:
+    # Anybody who can write to the queue can make up more of them.
+    if (queue, error.missing) in _told or len(_told) >= MOST_TOLD:
         return
     _told.add((queue, error.missing))
     hint = "Start workers of the version that wrote them"

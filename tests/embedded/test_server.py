@@ -570,7 +570,7 @@ def test_leftovers_that_name_other_processes_harm_nobody(project, come):
 
 
 @pytest.mark.parametrize(
-    "content", ["", "{", "[]", '{"home": 1}', '{"home": "/", "socket": 2}']
+    "content", ["", "{", "[]", "[" * 9_999, '{"home": 1}', '{"home": "/", "socket": 2}']
 )
 def test_mangled_record_of_the_place_is_replaced(project, come, content):
     home = project / ".delayq"
@@ -939,7 +939,9 @@ def test_guardian_opens_no_data_of_another_engine(project, record):
     assert list((home / "data").iterdir()) == []
 
 
-@pytest.mark.parametrize("record", ["", "[]", '{"engine": "Valkey", "version": 9}'])
+@pytest.mark.parametrize(
+    "record", ["", "[]", "[" * 9_999, '{"engine": "Valkey", "version": 9}']
+)
 def test_data_of_nobody_knows_whom_are_refused(project, record):
     write_record(project, record)
 

@@ -217,6 +217,9 @@ SIGNATURE = json.loads(LITERAL[0][1])["mac"]
         (changed(mac=SIGNATURE[:5] + "a" * 32), "does not fit", ""),
         (changed(mac="3" + SIGNATURE[1:]), "in format '3'", "format 3"),
         (changed(mac="2abcd" + SIGNATURE[5:]), "with the key 'abcd'", "key abcd"),
+        # Whoever made these up has them in no log and on no terminal.
+        (changed(mac="\n" + SIGNATURE[1:]), r"in format '\n', and none is", ""),
+        (changed(mac="2\x1b[2J" + SIGNATURE[5:]), r"key '\x1b[2J', and none is", ""),
         # The end of the token is the beginning of the body.
         (
             changed(delayq=TOKEN + "{", body='"task":"app.tasks.send"}'),
@@ -232,6 +235,15 @@ def test_what_nobody_has_signed_is_told_from_what_cannot_be_checked(
         read(payload)
 
     assert (refused.value.missing, refused.value.data) == (missing, payload)
+
+
+def test_seal_of_a_key_that_none_can_be_names_no_key() -> None:
+    with pytest.raises(NotSigned, match="none is so") as refused:
+        Keyring(["a secret of a project"]).unseal(
+            "here", b"\x1b[2J" + b"0" * 32 + b"text"
+        )
+
+    assert refused.value.missing == ""
 
 
 def test_text_of_a_codec_that_is_no_unicode_is_nothing_that_we_have_signed() -> None:

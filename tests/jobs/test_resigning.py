@@ -123,6 +123,26 @@ def test_what_nobody_here_has_signed_stays_as_it_is(
     assert hand.client.zrange(hand.keys.queue.timeout_set, 0, -1) == frames
 
 
+def test_keys_that_somebody_has_made_up_are_told_as_one(
+    queue: str, hand: Hand, keys_are: Any
+) -> None:
+    keys_are(NEW)
+    forged = [
+        sealed(b"x", queue, f"{n:022}", signature=f"2{n:04}{'0' * 32}")
+        for n in range(50)
+    ]
+    hand.client.rpush(hand.keys.queue.destination, *forged)
+    output = StringIO()
+
+    with pytest.raises(SystemExit):
+        call_command("delayq_resign", queue, stdout=output)
+
+    told = output.getvalue()
+    assert "30 that need the key …," in told
+    assert "key 0049" in told
+    assert "key 0000" not in told
+
+
 def test_run_that_is_repeated_finds_nothing_to_do(
     queue: str, hand: Hand, keys_are: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,8 +8,10 @@ from django_delayq.conf import get_settings
 from django_delayq.delivery import holding
 from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.states import State
+from django_delayq.exceptions import NotSigned
 from django_delayq.jobs import registry
 from django_delayq.wire.signing import LENGTH
+from django_delayq.worker import attempt as attempt_module
 from tests.polling import wait_until
 from tests.worker.project import tasks
 from tests.worker.records import record
@@ -114,6 +116,17 @@ def test_job_of_an_unknown_format_is_held_and_told_once(
     assert run(client, holding.held_names(keys)).counts == {Reason(Kind.FORMAT, "9"): 1}
     assert (job.attempts, job.kills) == (0, 0)
     assert (records.count("run"), records.count("handled")) == (0, 0)
+
+
+def test_only_so_many_missing_keys_are_logged(monkeypatch, caplog):
+    told = set()
+    monkeypatch.setattr(attempt_module, "_told", told)
+    monkeypatch.setattr(attempt_module, "MOST_TOLD", 2)
+
+    for key in ("key 0001", "key 0002", "key 0001", "key 0003"):
+        attempt_module._tell_of_missing("mail", NotSigned("why", missing=key))
+
+    assert len(caplog.records) == len(told) == 2
 
 
 @pytest.mark.parametrize("how", ["cut", "zeros", "another's", "gone"])
