@@ -12,9 +12,14 @@ from hashlib import blake2b
 from hmac import compare_digest
 
 from django_delayq.exceptions import InvalidSettings, NotSigned
+from django_delayq.wire import encryption
 
 #: The format of envelopes, locators and headers that this version reads and writes; the first character of a signature.
 FORMAT = 2
+#: The same format, where a part of the envelope is encrypted: earlier versions hold such jobs.
+ENCRYPTED = "E"
+#: How signatures begin that this version writes.
+MARKS = (str(FORMAT), ENCRYPTED)
 #: Characters of a signature.
 LENGTH = 37
 #: Characters of a token: 16 random bytes in URL-safe base64.
@@ -36,6 +41,11 @@ _KEY_ID_WITHIN = 160
 _IS_KEY_ID = re.compile(r"[A-Za-z0-9+/]{4}")
 #: Bytes before the body of what `Keyring.seal` returns: the id of the key, and the MAC in hex.
 SEAL_LENGTH = 36
+
+
+def readable_marks() -> Sequence[str]:
+    """Return how signatures begin of jobs that this process can read."""
+    return MARKS if encryption.has_library() else MARKS[:1]
 
 
 def looks_like_job(payload: bytes) -> bool:
@@ -71,23 +81,30 @@ class Key:
             state.update(b"%d:%b" % (len(part), part))
         return state.digest()
 
-    def signer(self) -> "Signer":
-        """Return the signer of this key."""
-        return Signer(self._key, self.id)
+    def cipher_key(self, use: str, place: str) -> bytes:
+        """Return the key of 32 bytes that encrypts what is for one use and one place."""
+        state = blake2b(key=self._key, digest_size=32, person=b"delayq encrypt")
+        for part in (use.encode(), place.encode()):
+            state.update(b"%d:%b" % (len(part), part))
+        return state.digest()
+
+    def signer(self, mark: str) -> "Signer":
+        """Return the signer of this key whose signatures begin with one of `MARKS`."""
+        return Signer(self._key, self.id, mark)
 
 
 class Signer(dict[str, blake2b]):
-    """Signs with one key in the format of this version; such a signature is valid in no other format.
+    """Signs with one key in one format; such a signature is valid in no other format.
 
     As a dict, it maps each queue to the hash state with which all its signatures begin. A signer runs twice for every
     job, so it copies a state instead of beginning one, and looks it up without a call of ours.
     """
 
-    def __init__(self, key: bytes, key_id: str) -> None:
+    def __init__(self, key: bytes, key_id: str, mark: str) -> None:
         self._key = key
-        self._person = b"delayq mac %d" % FORMAT
+        self._person = b"delayq mac " + mark.encode()
         #: The format and the id of the key, with which all its signatures begin.
-        self.head = f"{FORMAT}{key_id}"
+        self.head = mark + key_id
 
     def __repr__(self) -> str:
         return f"<Signer {self.head}>"
@@ -153,9 +170,11 @@ class Keyring:
             self._keys[key.id] = key
         if not self._keys:
             raise InvalidSettings("there is no secret")
-        signers = [key.signer() for key in self._keys.values()]
-        #: The signer of the first key.
-        self.signer = signers[0]
+        first, *_ = self._keys.values()
+        signers = [key.signer(mark) for key in self._keys.values() for mark in MARKS]
+        #: The signers of the first key: of most envelopes, and of those with an encrypted part.
+        self.signer, self.encrypted_signer = signers[: len(MARKS)]
+        self._first = first
         # The signer that checks, by the head of a signature.
         self._checkers = {signer.head: signer for signer in signers}
 
@@ -185,15 +204,13 @@ class Keyring:
 
     def token(self, *parts: str) -> str:
         """Return the token that belongs to these parts: always the same, and only this key makes it."""
-        first = next(iter(self._keys.values()))
-        digest = first.digest(b"delayq token", [part.encode() for part in parts])
+        digest = self._first.digest(b"delayq token", [part.encode() for part in parts])
         return urlsafe_b64encode(digest).rstrip(b"=").decode()
 
     def seal(self, place: str, body: bytes) -> bytes:
         """Sign what is no job, for one place: the id of the key, a MAC in hex, the body."""
-        key = next(iter(self._keys.values()))
-        mac = key.digest(b"delayq seal", [place.encode(), body])
-        return key.id.encode() + mac.hex().encode() + body
+        mac = self._first.digest(b"delayq seal", [place.encode(), body])
+        return self._first.id.encode() + mac.hex().encode() + body
 
     def unseal(self, place: str, sealed: bytes) -> bytes:
         """Return what `seal` has signed for a place.
@@ -225,6 +242,49 @@ class Keyring:
             key.id.encode() != key_id for key in self._keys.values()
         )
 
+    def encrypt(self, use: str, place: str, text: bytes) -> str:
+        """Encrypt a text for one use and one place with the first key.
+
+        Raises:
+            InvalidSettings: the library for that is not installed.
+        """
+        key = self._first
+        return encryption.encrypt(key.cipher_key(use, place), key.id, text)
+
+    def is_encrypted_now(self, encrypted: str) -> bool:
+        """Return whether the first key has encrypted a text, as far as it says so itself."""
+        return encryption.key_id_of(encrypted) == self._first.id
+
+    def decrypt(self, use: str, place: str, encrypted: str) -> bytes:
+        """Return what `encrypt` has encrypted for this use and place.
+
+        Raises:
+            NotSigned: it was changed, or is of another place; or ``missing`` names the key or the library that it needs.
+        """
+        key_id = encryption.key_id_of(encrypted)
+        if key_id is None:
+            raise NotSigned(
+                "it is encrypted in a form that this version does not know",
+                missing=f"format {ENCRYPTED}",
+            )
+        if not _IS_KEY_ID.fullmatch(key_id):
+            raise NotSigned(f"it is encrypted with the key {key_id!r}, and none is so")
+        key = self._keys.get(key_id)
+        if key is None:
+            raise NotSigned(
+                f"it is encrypted with the key {key_id!r}, and this project has {', '.join(map(repr, self._keys))}",
+                missing=f"key {key_id}",
+            )
+        try:
+            text = encryption.decrypt(key.cipher_key(use, place), encrypted)
+        except InvalidSettings as error:
+            raise NotSigned(str(error), missing=f"format {ENCRYPTED}") from error
+        if text is None:
+            raise NotSigned(
+                f"what is encrypted in it, with the key {key_id!r}, was changed or is of another job"
+            )
+        return text
+
     def _refusal(self, signature: str, queue: str, token: str) -> NotSigned:
         if len(token) != TOKEN_LENGTH:
             return NotSigned(
@@ -241,7 +301,7 @@ class Keyring:
             )
         if not (format.isascii() and format.isalnum()):
             return NotSigned(f"it is written in format {format!r}, and none is so")
-        if format != str(FORMAT):
+        if format not in MARKS:
             return NotSigned(
                 f"it is written in format {format!r}, and this version reads format {FORMAT}",
                 missing=f"format {format}",

@@ -73,9 +73,9 @@ LITERAL = [
         b'\\"args\\":[\\"\xc3\xbc\xe2\x82\xac\xf0\x9f\x98\x80 \\\\\\"\\\\\\\\\\\\n\\\\u0000/\\"]}"}',
     ),
     (
-        Envelope("t", at=1_700_000_000_000, headers={"trace": "1"}, flags=1),
-        b'{"delayq":"AbCdEfGhIjKlMnOpQrSt-_","mac":"2yxQ831185f17d1e0579da96170574282d0eb","body":"{\\"task\\":\\"t\\",'
-        b'\\"at\\":1700000000000,\\"headers\\":{\\"trace\\":\\"1\\"},\\"flags\\":1}"}',
+        Envelope("t", at=1_700_000_000_000, headers={"trace": "1"}),
+        b'{"delayq":"AbCdEfGhIjKlMnOpQrSt-_","mac":"2yxQ888b94fe65d016d4d0c3d1f76ff6127ac","body":"{\\"task\\":\\"t\\",'
+        b'\\"at\\":1700000000000,\\"headers\\":{\\"trace\\":\\"1\\"}}"}',
     ),
 ]
 
@@ -256,7 +256,7 @@ def test_text_of_a_codec_that_is_no_unicode_is_nothing_that_we_have_signed() -> 
 
 def test_signature_is_of_one_format(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(signing, "FORMAT", 3)
+        patch.setattr(signing, "MARKS", ("3", "E"))
         payload = encode(
             Envelope("t", [1, 2]), TOKEN, QUEUE, Keyring(["a secret of this test"])
         )
