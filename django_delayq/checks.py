@@ -344,6 +344,14 @@ def _check_shared(
                 id="django_delayq.E008",
             )
         ]
+    if task.options.encrypt:
+        return [
+            checks.Error(
+                f"Task {task.name!r} goes to queue {queue.name!r} with encrypt=True, and Java could not read its jobs.",
+                hint="Use a queue without REDISSON, or encrypt=False.",
+                id="django_delayq.E008",
+            )
+        ]
     if task.options.priority:
         return [
             checks.Error(

@@ -68,6 +68,7 @@ from django_delayq.redaction import (
     redact_url,
     show,
 )
+from django_delayq.wire.encryption import INSTALL, has_library
 from django_delayq.wire.frame import FrameFormat
 from django_delayq.wire.signing import Keyring
 
@@ -147,6 +148,9 @@ class QueueSettings:
     max_jobs: int | None = None
     #: Which replicas and disks have to have a job before a call that stores or changes it returns; None: none.
     durable: Durable | None = None
+    #: Whether what the server has of its jobs is encrypted: arguments, results, errors, progress. It needs
+    #: django-delayq[encryption].
+    encrypt: bool = False
     #: How many of its last ended jobs the queue remembers, for people; 0: none.
     keep_ended: int = 1_000
     #: Seconds to keep dead letters; None: forever.
@@ -784,6 +788,7 @@ _QUEUE: dict[str, tuple[str, _Check, str]] = {
         "a number of jobs, 1 to 1,000,000,000, or None for any number",
     ),
     "DURABLE": ("durable", _optional(is_durability), f"{DURABLE_WANTED} or None"),
+    "ENCRYPT": ("encrypt", _is_bool, "True or False"),
     "KEEP_ENDED": ("keep_ended", _is_keep_ended, _KEEP_ENDED),
     "DEAD_TTL": ("dead_ttl_s", _is_ttl, _TTL),
     "MAX_DEAD": (
@@ -850,6 +855,8 @@ def find_problems(value: Any) -> Iterator[Problem]:
             yield from _check_keys(path, options, _QUEUE)
             if isinstance(retry := options.get("RETRY"), dict):
                 yield from _check_keys(f"{path}['RETRY']", _in_capitals(retry), _RETRY)
+            if options.get("ENCRYPT") is True:
+                yield from _check_encrypt(path, options)
             if _QUEUE["SHARDS"][1](options.get("SHARDS")):
                 yield from _check_shards(name, options, path, queues)
         yield from _check_prefix(value.get("PREFIX", ""), queues)
@@ -890,6 +897,22 @@ def _check_prefix(prefix: Any, queues: dict[Any, Any]) -> Iterator[Problem]:
                 f" shard of {show(shard[0])}.",
                 "Rename the queue, or choose a PREFIX that does not end with a colon.",
             )
+
+
+def _check_encrypt(path: str, options: dict[str, Any]) -> Iterator[Problem]:
+    """Yield what hinders a queue from being encrypted."""
+    if options.get("REDISSON") is not None:
+        yield Problem(
+            "E003",
+            f"{path} has both ENCRYPT and REDISSON.",
+            "Take one of them out: Java could not read the jobs.",
+        )
+    if not has_library():
+        yield Problem(
+            "E003",
+            f"{path} has ENCRYPT, and the library for encryption is not installed.",
+            f"Run {INSTALL}, or take ENCRYPT out.",
+        )
 
 
 def _check_shards(

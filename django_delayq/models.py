@@ -1,7 +1,8 @@
 """A model without a table: what gives jobs their permissions and their place in the admin.
 
-Jobs live on the server. ``migrate`` makes a content type and three permissions of this, and nothing else: "view" to
-see queues and jobs, "change" to run, move, pause and limit them, "delete" to cancel and discard them.
+Jobs live on the server. ``migrate`` makes a content type and four permissions of this, and nothing else: "view" to
+see queues and jobs, "change" to run, move, pause and limit them, "delete" to cancel and discard them, "view encrypted"
+to see what is encrypted of a job.
 """
 
 from typing import ClassVar
@@ -31,6 +32,7 @@ class Job(models.Model):
         managed = False
         base_manager_name = "objects"
         default_permissions = ("view", "change", "delete")
+        permissions = (("view_encrypted_job", "Can view what is encrypted of a job"),)
         verbose_name = gettext_lazy("job")
         verbose_name_plural = gettext_lazy("queues and jobs")
 

@@ -36,6 +36,8 @@ class Hidden:
 
 
 HIDDEN = Hidden()
+#: In the place of what is encrypted.
+ENCRYPTED = "encrypted"
 
 #: Names of URL parameters and dict keys whose values are never shown.
 _SECRET = re.compile(r"pass|pwd|secret|token|auth|credential|api.?key", re.IGNORECASE)

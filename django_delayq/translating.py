@@ -119,6 +119,16 @@ def list_text(items: Iterable[str]) -> str:
     return gettext("{others} and {last}").format(others=told, last=last)
 
 
+def unsearched_text(count: int) -> str:
+    """Say that a text was not looked for in encrypted jobs."""
+    template = ngettext(
+        "{count} encrypted job was not searched: nobody looks for a text inside of it",
+        "{count} encrypted jobs were not searched: nobody looks for a text inside of them",
+        count,
+    )
+    return template.format(count=number_text(count))
+
+
 def when_text(when: When) -> str:
     """Say when a schedule comes."""
     words = when.words

@@ -155,6 +155,7 @@ def test_calls_and_handlers_take_every_option_but_those_that_they_refuse() -> No
         "queue",
         "limit",
         "sensitive",
+        "encrypt",
     }
 
 

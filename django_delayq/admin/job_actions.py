@@ -18,6 +18,7 @@ from django_delayq.conf import QueueSettings
 from django_delayq.delivery import changing, looking
 from django_delayq.delivery.states import GRAVES, Change, State
 from django_delayq.exceptions import DecodeError, JobNotFound, TaskNotFound
+from django_delayq.jobs import job as handles
 from django_delayq.jobs import registry
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.job import get_job, handle_of, kept_if_cancelled
@@ -99,7 +100,7 @@ def run_again(visit: Visit, job_id: str) -> HttpResponse:
         act.fail(job.state)
         return HttpResponseRedirect(here)
     act.begin(CHANGE, gettext("Run again, as another job."))
-    same = _with_options(task, act.settings.name, job.options)
+    same = _with_options(task, job)
     # At once, even where the request is a transaction: its page is shown next, and nothing here writes a row.
     (again,) = send_all([prepare(same, 0, job.args, job.kwargs)])
     if again.created:
@@ -117,11 +118,11 @@ def run_again(visit: Visit, job_id: str) -> HttpResponse:
     return HttpResponseRedirect(visit.job_url(again.id))
 
 
-def _with_options(
-    task: TaskDefinition, queue: str, carried: dict[str, Any] | None
-) -> TaskDefinition:
-    """Return a task whose jobs go to a queue, with the options of one call."""
-    options = task.options.changed(queue=queue).with_carried(carried or {})
+def _with_options(task: TaskDefinition, job: handles.Job[Any]) -> TaskDefinition:
+    """Return the task of a job whose new jobs go to its queue, with the options of that call."""
+    options = task.options.changed(
+        queue=job.queue, encrypt=task.options.encrypt or job.is_encrypted
+    ).with_carried(job.options or {})
     return TaskDefinition(task.function, task.name, options, task.base)
 
 

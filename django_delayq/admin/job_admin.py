@@ -73,6 +73,12 @@ class JobAdmin(_ModelAdmin):
     def has_view_permission(self, request: HttpRequest, obj: Job | None = None) -> bool:
         return self._has("view", request, obj) or self._has("change", request, obj)
 
+    def has_view_encrypted_permission(
+        self, request: HttpRequest, obj: Job | None = None
+    ) -> bool:
+        """Return whether a user may see what is encrypted, where the user may see a job at all."""
+        return self._has("view_encrypted", request, obj)
+
     def has_change_permission(
         self, request: HttpRequest, obj: Job | None = None
     ) -> bool:

@@ -44,7 +44,11 @@ def show_job(visit: Visit, job_id: str) -> HttpResponse:
     record = None
     if seen.state in fields.OVER or seen.state is State.MISSING:
         (record,) = ask([read_record(settings.keys, token)])
+    decrypts = visit.may("view_encrypted", settings.name)
     if record is not None:
+        if decrypts:
+            body = envelopes.decrypted_result(record.body, token)
+            record = record._replace(body=body)
         seen = record.over(seen)
     worker = ""
     if seen.worker:
@@ -54,7 +58,9 @@ def show_job(visit: Visit, job_id: str) -> HttpResponse:
     context = context_of(visit, settings, token, seen, left, worker)
     context["record"] = record
     context["result"] = "" if record is None else record.result(settings)
-    context["progress"] = display.ShownProgress.of(stored, seen.now_ms)
+    context["progress"] = display.ShownProgress.of(
+        stored, seen.now_ms, token if decrypts else ""
+    )
     concerned = (None, context["content"].task)
     context["paused"] = say_problems(
         problems.find_paused(pause for pause in pauses if pause.task in concerned)
@@ -86,9 +92,11 @@ def context_of(
     worker: str = "",
 ) -> dict[str, Any]:
     """Return what the page of a job shows, and which buttons it has."""
+    decrypts = visit.may("view_encrypted", settings.name)
     content = display.read_content(
-        seen.payload, len(seen.payload), settings, in_full=True
+        seen.payload, len(seen.payload), settings, in_full=True, decrypts=decrypts
     )
+    of_errors = token if decrypts else ""
     state = fields.state_text(seen.state, seen.score_ms, seen.now_ms)
     has_expired = state == "lease expired"
     waits = (
@@ -111,10 +119,11 @@ def context_of(
         "events": timeline.events_of(
             seen,
             state,
-            display.read_attempts(seen),
+            display.read_attempts(seen, of_errors),
             content.enqueued_ms,
             worker,
             fields.note_of(state, content, settings),
+            of_errors,
         ),
         "content": content,
         "raw": None if content.is_sensitive else display.read_raw(seen.payload),
@@ -152,6 +161,7 @@ class Record(NamedTuple):
     state: State
     payload: bytes
     history: bytes
+    #: As `envelopes.read_result` returns it.
     body: dict[str, Any]
 
     def over(self, seen: Inspected) -> Inspected:
@@ -165,8 +175,15 @@ class Record(NamedTuple):
             kills=last.get("kills", 0),
         )
 
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether nobody has decrypted it."""
+        return isinstance(self.body.get("encrypted"), str)
+
     def result(self, settings: QueueSettings) -> str:
         """What it returned, as JSON; empty: nothing is kept of that."""
+        if self.is_encrypted:
+            return gettext("encrypted")
         if "result" not in self.body:
             return ""
         return display.result_text(self.body["result"], self.payload, settings)

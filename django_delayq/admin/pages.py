@@ -10,14 +10,13 @@ from django_delayq.clock import epoch_ms
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery.looking import Counts, Page, PageRow
 from django_delayq.delivery.states import State
-from django_delayq.jobs.arguments import shown_arguments
 from django_delayq.jobs.finding import Fit
 from django_delayq.jobs.job import Job
 from django_delayq.showing.display import (
     Content,
     Failure,
     Moment,
-    call_line,
+    call_of,
     clean,
     read_content,
     read_failure,
@@ -226,8 +225,7 @@ def row_of_fit(fit: Fit, now_ms: int, queue: QueueSettings) -> Row:
 
 def row_of_job(job: Job[Any]) -> Row:
     """Make the row of a job that somebody has named, as it was at the last look."""
-    call = call_line(shown_arguments(job.task, job.args, job.kwargs))
-    content = Content(clean(job.task or ""), job.task is None, call)
+    content = Content(clean(job.task or ""), job.task is None, call_of(job))
     now_ms = epoch_ms()
     return Row(
         0,

@@ -238,6 +238,8 @@ class Look:
     found: int
     #: Where the next page goes on; None: this is the last.
     cursor: Cursor | None
+    #: Encrypted jobs of this page's search, in which nobody looks for the text.
+    unsearched: int
 
 
 def look(search: Filter, cursor: Cursor | None, per_page: int) -> Look:
@@ -274,6 +276,7 @@ def look(search: Filter, cursor: Cursor | None, per_page: int) -> Look:
         max(total, looked),
         found,
         None if mark.is_at_end else Cursor(mark, looked, found),
+        walk.unsearched,
     )
 
 

@@ -18,6 +18,7 @@ from django_delayq.admin.search import (
 from django_delayq.admin.visit import Visit
 from django_delayq.exceptions import InvalidSearch
 from django_delayq.jobs.finding import LISTED
+from django_delayq.translating import unsearched_text
 
 
 def find(visit: Visit) -> HttpResponse:
@@ -62,6 +63,7 @@ def find(visit: Visit) -> HttpResponse:
             (row, row.token and visit.job_url(row.id, next=here)) for row in seen.rows
         ],
         "conditions": search.words,
+        "unsearched": seen.unsearched and unsearched_text(seen.unsearched),
         "go_on_url": seen.cursor
         and visit.search_url(f"{search.query}&from={seen.cursor.seal(search)}"),
         "begin_url": cursor and visit.search_url(search.query),

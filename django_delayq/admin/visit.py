@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from django.contrib.admin import ModelAdmin
 
 #: What somebody may do to a queue and its jobs; the names are those of Django's permissions.
-Right = Literal["view", "change", "delete"]
+Right = Literal["view", "view_encrypted", "change", "delete"]
 #: What parts an entry of the admin's log: what was begun, and how it went.
 _THEN = " → "
 #: Characters that steer a terminal.
@@ -147,6 +147,10 @@ class Visit:
         model = Job.of_queue(conf.get_settings().whole(queue))
         return self._admin.has_view_or_change_permission(self.request, model) and (
             right == "view"
+            or (
+                right == "view_encrypted"
+                and self._admin.has_view_encrypted_permission(self.request, model)  # type: ignore[attr-defined]
+            )
             or (
                 right == "change"
                 and self._admin.has_change_permission(self.request, model)

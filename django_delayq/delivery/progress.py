@@ -29,6 +29,8 @@ class StoredProgress(msgspec.Struct, omit_defaults=True):
     done: Amount
     total: Amount | None = None
     text: str = ""
+    #: The text, if it is encrypted.
+    encrypted: str = ""
 
 
 @brief

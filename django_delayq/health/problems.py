@@ -392,6 +392,18 @@ def find_missing(held: HeldNames, key_ids: Collection[str]) -> Iterator[ServerPr
                     " workers, until they have run."
                 ),
             )
+        elif kind == Kind.FORMAT and which == signing.ENCRYPTED:
+            yield ServerProblem(
+                Level.ERROR,
+                ngettext(
+                    "{number:,} job is held, because it is encrypted and a worker cannot read that.",
+                    "{number:,} jobs are held, because they are encrypted and a worker cannot read that.",
+                    count,
+                ),
+                gettext(
+                    "Install django-delayq[encryption] where workers run, in a version that can encrypt, and restart them."
+                ),
+            )
         elif kind == Kind.FORMAT and which != str(signing.FORMAT):
             yield ServerProblem(
                 Level.ERROR,

@@ -68,6 +68,7 @@ FIXED = {
     "no_retry_on": "exceptions do not travel with a job",
     "limit": "workers know by the decorator how many jobs it admits",
     "sensitive": "pages and workers know by the decorator what to hide",
+    "encrypt": "it is about all that the server has of the task",
     "once": "the decorator wraps the function that workers run",
 }
 
@@ -210,6 +211,11 @@ def queue_handler(
         raise InvalidTask(
             f"on_duplicate={read.on_duplicate!r}: what others offer to queue {queue!r} holds no unique key, so its handler"
             " gets no duplicates; leave it out"
+        )
+
+    if read.encrypt:
+        raise InvalidTask(
+            f"encrypt=True: what others offer to queue {queue!r} is not encrypted; leave it out"
         )
 
     def decorate(function: Callable[[Any], R]) -> DelayedTask[[Any], R]:

@@ -10,6 +10,7 @@ import re
 from array import array
 from collections import deque
 from collections.abc import (
+    Callable,
     Iterator,
     Mapping,
     Sequence,
@@ -45,15 +46,20 @@ from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.masking import mask
 from django_delayq.redaction import SHOWN, brief, show
 from django_delayq.wire.signing import (
+    ENCRYPTED,
     FORMAT,
     JOB_START,
     LENGTH,
     MAC_AT,
+    MARKS,
     TOKEN_BEFORE,
     TOKEN_LENGTH,
     TOKEN_MARK,
     Keyring,
 )
+
+#: Encrypts a text for one use.
+Encrypt = Callable[[str, bytes], str]
 
 
 class Follower(msgspec.Struct, omit_defaults=True):
@@ -93,8 +99,7 @@ class Envelope(msgspec.Struct, omit_defaults=True):
     at: Number | None = None
     #: Texts that travel with the call, beside its arguments.
     headers: dict[str, str] = {}
-    # Reserved: nothing writes this yet, but every version reads it.
-    #: Bits that change the meaning of the rest.
+    #: Bits that change the meaning of the rest: `IS_ENCRYPTED` and `CARRIES_ENCRYPTED`.
     flags: Number = 0
     #: The jobs that follow it.
     follow: Follow | None = None
@@ -104,6 +109,23 @@ class Envelope(msgspec.Struct, omit_defaults=True):
     since: Number = 0
     #: The token of the later call that has brought the arguments; empty: they are the job's first.
     later: str = ""
+    #: What `IS_ENCRYPTED` says of the call, while it is encrypted.
+    encrypted: str = ""
+
+
+class _Secret(msgspec.Struct, omit_defaults=True):
+    """What is encrypted of a call."""
+
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    headers: dict[str, str] = {}
+
+
+#: The call is encrypted where it is stored; and some of the calls that follow it are.
+IS_ENCRYPTED, CARRIES_ENCRYPTED = 1, 2
+#: The headers by which a job knows its schedule, which are never encrypted.
+SCHEDULE, MOMENT = "schedule", "moment"
+_SHOWN_HEADERS = frozenset({SCHEDULE, MOMENT})
 
 
 class _Sealed(msgspec.Struct):
@@ -120,8 +142,11 @@ _signed = Decoder[Envelope](
     Envelope, "not a call that this version reads", trusted=True
 )
 _claimed = Decoder[Envelope](Envelope, "it does not hold a call", holds_any=True)
+_secrets = Decoder[_Secret](_Secret, "not what this version encrypts", trusted=True)
 
 
+#: Of an envelope that is signed, and of what this project has encrypted.
+_trusted = Decoder[dict[str, Any]](dict[str, Any], trusted=True)
 _unsealer = Decoder[_Sealed](_Sealed, "not a job of ours")
 #: How `NotSigned.missing` begins where a codec did not read the payload; its name follows.
 OTHER_CODEC = "codec other than "
@@ -183,16 +208,96 @@ def encode(
 
 
 def _seal(envelope: Envelope, token: str, queue: str, keyring: Keyring) -> _Sealed:
+    follow = envelope.follow
+    if envelope.flags or (follow is not None and _carries_encrypted(follow)):
+        call: dict[str, Any] = msgspec.to_builtins(envelope)
+        _encrypt(call, token, keyring)
+        body = _encoder.encode(call)
+        mac = keyring.encrypted_signer.sign(queue, token, body)
+        return _Sealed(token, mac, body.decode())
     body = _encoder.encode(envelope)
     return _Sealed(token, keyring.signer.sign(queue, token, body), body.decode())
 
 
 def _reseal(sealed: _Sealed, source: str, target: str, keyring: Keyring) -> _Sealed:
     """Return a job signed for another queue, or with the key that signs now."""
-    _open(sealed, source, keyring)
+    call = _open(sealed, source, keyring, decrypts=False)
     # The body may have fields of a later version: they stay.
-    mac = keyring.signer.sign(target, sealed.delayq, sealed.body.encode())
-    return _Sealed(sealed.delayq, mac, sealed.body)
+    body, signer = sealed.body.encode(), keyring.signer
+    if call.flags:
+        signer = keyring.encrypted_signer
+        fields = _trusted.decode(body)
+        if _encrypt(fields, sealed.delayq, keyring):
+            body = _encoder.encode(fields)
+    mac = signer.sign(target, sealed.delayq, body)
+    return _Sealed(sealed.delayq, mac, body.decode())
+
+
+def _carries_encrypted(follow: Follow) -> bool:
+    return any(job.call.flags for job in (*follow.then, *follow.dead))
+
+
+def _encrypt(call: dict[str, Any], token: str, keyring: Keyring) -> bool:
+    """Encrypt with the first key what is to be, in a call and those that follow it; return whether anything changed.
+
+    So whoever has the key of a job's signature can decrypt all of it.
+    """
+    has_changed, flags = False, call.get("flags", 0)
+    follow = call.get("follow") or {}
+    jobs = [*follow.get("then", ()), *follow.get("dead", ())]
+    for job in jobs:
+        has_changed |= _encrypt(job["call"], job["token"], keyring)
+    if any(job["call"].get("flags") for job in jobs):
+        flags |= CARRIES_ENCRYPTED
+    if flags & IS_ENCRYPTED:
+        encrypted = call.get("encrypted", "")
+        if not encrypted:
+            headers = call.pop("headers", {})
+            secret = _Secret(call.pop("args", []), call.pop("kwargs", {}))
+            secret.headers = {
+                name: text
+                for name, text in headers.items()
+                if name not in _SHOWN_HEADERS
+            }
+            if shown := {
+                name: headers[name] for name in headers.keys() & _SHOWN_HEADERS
+            }:
+                call["headers"] = shown
+            text = _encoder.encode(secret)
+        elif keyring.is_encrypted_now(encrypted):
+            text = b""
+        else:
+            text = keyring.decrypt("call", token, encrypted)
+        if text:
+            call["encrypted"] = keyring.encrypt("call", token, text)
+            has_changed = True
+    if flags:
+        call["flags"] = flags
+    return has_changed
+
+
+def decrypted(call: Envelope, token: str, keyring: Keyring) -> Envelope:
+    """Return a call as it is run: if it is encrypted, a copy of it that is not.
+
+    Raises:
+        NotSigned: the text that is encrypted was changed, or is of another job; or `Keyring.decrypt` lacks something.
+    """
+    if call.flags & ~(IS_ENCRYPTED | CARRIES_ENCRYPTED):
+        raise NotSigned(
+            f"a later version wrote it, with the flags {call.flags}",
+            missing=f"format {ENCRYPTED}.{call.flags}",
+        )
+    if not call.encrypted:
+        return call
+    text = keyring.decrypt("call", token, call.encrypted)
+    secret = _secrets.decode(text)
+    return msgspec.structs.replace(
+        call,
+        args=secret.args,
+        kwargs=secret.kwargs,
+        headers={**call.headers, **secret.headers},
+        encrypted="",
+    )
 
 
 def _wrap(sealed: _Sealed, codec: Codec | None) -> bytes:
@@ -257,18 +362,23 @@ def is_readable(payload: bytes, max_foreign_bytes: int) -> bool:
 
 
 def open_payload(
-    payload: bytes, queue: str, keyring: Keyring, codec: Codec | None = None
+    payload: bytes,
+    queue: str,
+    keyring: Keyring,
+    codec: Codec | None = None,
+    *,
+    decrypts: bool = True,
 ) -> Envelope:
     """Read a payload that this project has signed for a queue.
 
-    ``codec`` may be another than the one that wrote it.
+    ``codec`` may be another than the one that wrote it. Without ``decrypts``, what is encrypted stays so.
 
     Raises:
         NotSigned: it has the form of a job, but no valid signature of this project.
         DecodeError: it is not a job of ours.
     """
     try:
-        return _open(_unseal(payload, codec), queue, keyring)
+        return _open(_unseal(payload, codec), queue, keyring, decrypts=decrypts)
     except DecodeError as error:
         error.data = payload
         raise
@@ -277,11 +387,13 @@ def open_payload(
 def claimed_call(payload: bytes, codec: Codec | None = None) -> Envelope:
     """Read a payload without checking who wrote it. Use it to show the call, never to run it.
 
+    What is encrypted stays so.
+
     Raises:
         DecodeError: it cannot be read, or has a format that this version does not know.
     """
     sealed = _unseal(payload, codec)
-    if not sealed.mac.startswith(str(FORMAT)):
+    if not sealed.mac.startswith(MARKS):
         raise DecodeError(
             f"it is written in format {sealed.mac[:1]!r}, and this version reads format {FORMAT}",
             payload,
@@ -409,7 +521,9 @@ def _seal_in(value: object) -> _Sealed:
     raise DecodeError(f"not a job of ours: a {type(value).__name__}")
 
 
-def _open(sealed: _Sealed, queue: str, keyring: Keyring) -> Envelope:
+def _open(
+    sealed: _Sealed, queue: str, keyring: Keyring, *, decrypts: bool = True
+) -> Envelope:
     try:
         body = sealed.body.encode()
         keyring.check(sealed.mac, queue, sealed.delayq, body)
@@ -417,7 +531,10 @@ def _open(sealed: _Sealed, queue: str, keyring: Keyring) -> Envelope:
         # Half a surrogate pair: a Java codec may bring it, we never write it.
         raise NotSigned("it holds text that is not Unicode") from None
     # The body is signed: if it cannot be read, the fault is ours or another version's.
-    return _signed.decode(body)
+    call = _signed.decode(body)
+    if call.flags and decrypts:
+        return decrypted(call, sealed.delayq, keyring)
+    return call
 
 
 def plain(
@@ -566,21 +683,22 @@ def result_text(
     error: str | None = None,
     last: dict[str, Any] | None = None,
     at_ms: int | None = None,
+    encrypt: Encrypt | None = None,
 ) -> bytes:
     """Write how a job ended, for callers that wait for its result.
 
-    ``last`` is its last attempt, which says when it ended; ``at_ms`` is when a job ended that did not run.
+    ``last`` is its last attempt, which says when it ended; ``at_ms`` is when a job ended that did not run. ``encrypt``
+    encrypts its result or error.
     """
     body: dict[str, Any] = {"state": state}
     if at_ms is not None:
         body["at"] = at_ms
     if last is not None:
         body["last"] = last
-    if error is not None:
-        body["error"] = error
-    else:
-        body["result"] = result
-    return _encoder.encode(body)
+    told = {"result": result} if error is None else {"error": error}
+    if encrypt is not None:
+        told = {"encrypted": encrypt("result", _encoder.encode(told))}
+    return _encoder.encode(body | told)
 
 
 _body = Decoder[dict[str, Any]](dict[str, Any], holds_any=True)
@@ -594,8 +712,10 @@ class _Last(msgspec.Struct):
     kills: Count = 0
 
 
-def read_result(text: bytes | str) -> dict[str, Any]:
+def read_result(text: bytes | str, token: str = "") -> dict[str, Any]:
     """Read what `result_text` wrote: its state is a `State`, and a last attempt of another form is left out.
+
+    With the token of the job, it is decrypted: then ``encrypted`` is True.
 
     Raises:
         DecodeError: no version up to this one has written it.
@@ -611,7 +731,12 @@ def read_result(text: bytes | str) -> dict[str, Any]:
         msgspec.convert(body.get("last"), _Last)
     except msgspec.ValidationError:
         body.pop("last", None)
-    return body
+    return decrypted_result(body, token)
+
+
+def decrypted_result(body: dict[str, Any], token: str) -> dict[str, Any]:
+    """Return what `read_result` has read without a token, decrypted."""
+    return _decrypted_part("result", body, token)
 
 
 def error_text(
@@ -623,10 +748,12 @@ def error_text(
     began_ms: int | None = None,
     worker: str = "",
     class_path: str = "",
+    encrypt: Encrypt | None = None,
 ) -> bytes:
     """Write why an attempt failed, for the admin and the dead letter; and when it began, and where, if it did begin.
 
-    ``class_path`` is what imports the class of the exception that the task raised.
+    ``class_path`` is what imports the class of the exception that the task raised. ``encrypt`` encrypts error and
+    traceback.
     """
     told: dict[str, Any] = {
         "error": error,
@@ -634,6 +761,11 @@ def error_text(
         "traceback": traceback,
         "at": at_ms,
     }
+    if encrypt is not None:
+        text = _encoder.encode(
+            {name: told.pop(name) for name in ("error", "traceback")}
+        )
+        told["encrypted"] = encrypt("error", text)
     if began_ms is not None:
         told |= {"began": began_ms, "worker": worker}
     if class_path:
@@ -641,18 +773,67 @@ def error_text(
     return _encoder.encode(told)
 
 
-def read_history(lines: bytes) -> list[dict[str, Any]]:
-    """Read the attempts behind a job, a line each."""
-    found = [read_error(line) for line in lines.split(b"\n") if line]
+def read_history(lines: bytes, token: str = "") -> list[dict[str, Any]]:
+    """Read the attempts behind a job, a line each; for ``token`` see `read_error`."""
+    found = [read_error(line, token) for line in lines.split(b"\n") if line]
     return [each for each in found if each is not None]
 
 
-def read_error(text: bytes) -> dict[str, Any] | None:
-    """Read what `error_text`, or a script, wrote."""
+def read_error(text: bytes, token: str = "") -> dict[str, Any] | None:
+    """Read what `error_text`, or a script, wrote.
+
+    With the token of the job, it is decrypted: then ``encrypted`` is True.
+    """
     if not text:
         return None
     try:
         error = _any.decode(text)
     except DecodeError:
         return {"error": text.decode(errors="replace")}
-    return error if isinstance(error, dict) else {"error": str(error)}
+    if not isinstance(error, dict):
+        return {"error": str(error)}
+    return _decrypted_part("error", error, token)
+
+
+def _decrypted_part(use: str, body: dict[str, Any], token: str) -> dict[str, Any]:
+    """Return what was written of a job with its encrypted part decrypted; without a token, as it is."""
+    encrypted = body.get("encrypted")
+    if not token or encrypted is None:
+        return body
+    body["encrypted"] = True
+    try:
+        text = get_keyring().decrypt(use, token, str(encrypted))
+        return body | _trusted.decode(text)
+    except DecodeError as error:
+        # Anybody who can write to the server may have written it; or the key has gone.
+        return body | {"error": f"(cannot be decrypted: {error})"}
+
+
+def encrypted_anew(
+    use: str, lines: bytes, token: str, keyring: Keyring
+) -> bytes | None:
+    """Return what `error_text` or `result_text` wrote, a line each, encrypted with the first key; None: it already is.
+
+    Raises:
+        NotSigned: ``missing`` names the key that it needs.
+    """
+    found = [_encrypted_anew(use, line, token, keyring) for line in lines.split(b"\n")]
+    new = b"\n".join(found)
+    return None if new == lines else new
+
+
+def _encrypted_anew(use: str, line: bytes, token: str, keyring: Keyring) -> bytes:
+    if b'"encrypted":"' not in line:
+        return line
+    try:
+        body = _body.decode(line)
+        encrypted = str(body.get("encrypted"))
+        if keyring.is_encrypted_now(encrypted):
+            return line
+        text = keyring.decrypt(use, token, encrypted)
+    except DecodeError as error:
+        if isinstance(error, NotSigned) and error.missing:
+            raise
+        # Anybody who can write to the server may have written it.
+        return line
+    return _encoder.encode(body | {"encrypted": keyring.encrypt(use, token, text)})

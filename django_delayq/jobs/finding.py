@@ -59,6 +59,8 @@ LISTED = frozenset({*searching.PLACES.values(), State.DUE})
 LONGEST_NUMBER = 4096
 _PLAIN_NAME = re.compile(r"[\w.]+", re.ASCII)
 _MAY_DIFFER = re.compile(r'["\\/\x00-\x1f\x7f-\x9f]')
+#: What the payload of an encrypted job has.
+_ENCRYPTED = b'\\"encrypted\\":\\"'
 _NUMBER = re.compile(r"[\d.e+-]+")
 _ORDER = {place: number for number, place in enumerate(searching.PLACES)}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -129,6 +131,12 @@ class FoundJobs(Generic[R]):
     ) -> None:
         self._search = search
         self._watch = watch
+        self._walk: Walk | MergedWalk | None = None
+
+    @property
+    def unsearched(self) -> int:
+        """How many encrypted jobs the last iteration passed over: whether the text is in them is not looked at."""
+        return 0 if self._walk is None else self._walk.unsearched
 
     def watched(self, watch: Callable[[int], None]) -> "FoundJobs[R]":
         """Return the same search, which tells ``watch`` after each page how many elements it has looked at."""
@@ -166,11 +174,15 @@ class FoundJobs(Generic[R]):
         settings = conf.get_settings()
         wholes = [settings.whole(name) for name in self._search.queues]
         if len(set(wholes)) == len(wholes):
-            return self.walk()
+            self._walk = walk = self.walk()
+            return walk
         parts: dict[str, list[str]] = {}
         for whole, name in zip(wholes, self._search.queues, strict=True):
             parts.setdefault(whole, []).append(name)
-        return MergedWalk(self._search, list(parts.values()), self._watch)
+        self._walk = merged = MergedWalk(
+            self._search, list(parts.values()), self._watch
+        )
+        return merged
 
     @property
     def queues(self) -> tuple[str, ...]:
@@ -369,6 +381,8 @@ class Walk:
         self._window = ALWAYS
         #: Where the jobs are moved, epoch ms.
         self.target_ms = 0
+        #: Encrypted jobs that may have the text: nobody looks for it in them.
+        self.unsearched = 0
 
     @property
     def mark(self) -> Mark:
@@ -457,6 +471,7 @@ class Walk:
             if search.task is not None and job.task != search.task:
                 continue
             if search.text is not None and not has_text(job, found, search.text):
+                self.unsearched += job.is_encrypted or "encrypted" in (job.error or {})
                 continue
             if self._left is not None:
                 self._left -= 1
@@ -494,6 +509,9 @@ def may_have(text: str | None, found: Found) -> bool:
         # JSON writes some characters in another way, and a number in more than one.
         or _MAY_DIFFER.search(text)
         or _NUMBER.fullmatch(text)
+        # It is counted.
+        or _ENCRYPTED in found.payload
+        or b'"encrypted":"' in found.error
     ):
         return True
     for part in (found.payload, found.error):
@@ -506,9 +524,14 @@ def may_have(text: str | None, found: Found) -> bool:
 
 
 def has_text(job: Job[Any], found: Found, text: str) -> bool:
-    """Return whether a case-folded text stands in a value of the arguments, or in the error."""
-    if any(text in each.casefold() for each in _strings_in(job.error)):
+    """Return whether a case-folded text stands in a value of the arguments, or in the error, if they are not encrypted."""
+    error = job.error or {}
+    if "encrypted" not in error and any(
+        text in each.casefold() for each in _strings_in(error)
+    ):
         return True
+    if job.is_encrypted:
+        return False
     # What is not shown cannot be guessed either.
     if job.task is None:
         if has_sensitive(found.payload):
@@ -553,8 +576,15 @@ class MergedWalk:
         self._left = search.limit
         self._looked = 0
         self._now_us: int | None = None
+        # Those of walks that are at their end.
+        self._unsearched = 0
         # Those that are not at their end, with what they have read.
         self._walks: list[tuple[Walk, deque[Fit]]] = []
+
+    @property
+    def unsearched(self) -> int:
+        """See `Walk.unsearched`."""
+        return self._unsearched + sum(walk.unsearched for walk, _ in self._walks)
 
     def next(self) -> Steps[Iterator[Job[Any]] | None]:
         """Return the jobs that come next; None at the end."""
@@ -594,6 +624,7 @@ class MergedWalk:
                     raise page
                 if page is None:
                     self._walks.remove(each)
+                    self._unsearched += each[0].unsearched
                     continue
                 each[1].extend(page.fits)
                 self._looked += page.looked

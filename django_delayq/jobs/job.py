@@ -140,6 +140,8 @@ class Here(NamedTuple):
     late_ms: float = 0.0
     #: The token of the later call that has brought the arguments; empty: they are the job's first.
     later: str = ""
+    #: Encrypts what the server gets of the job; None: that is not encrypted.
+    encrypt: envelopes.Encrypt | None = None
 
 
 class Job(Generic[R_co]):
@@ -154,6 +156,7 @@ class Job(Generic[R_co]):
         "_claimed",
         "_draft",
         "_headers",
+        "_is_encrypted",
         "_kept",
         "args",
         "attempts",
@@ -272,6 +275,11 @@ class Job(Generic[R_co]):
         # As with the headers, few jobs have the slot.
         at_ms = getattr(self, "_at_ms", None)
         return None if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC)
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether the server had its arguments encrypted at the last look; here they are as they were given."""
+        return getattr(self, "_is_encrypted", False)
 
     @property
     def kept(self) -> dict[str, Any] | None:
@@ -479,7 +487,7 @@ class Job(Generic[R_co]):
         here = self._running_here("it makes no progress", "progress()")
         if text and (secrets := here.secrets()):
             text = mask(str(text), secrets)
-        here.report(stored_progress(done, total, text))
+        here.report(stored_progress(done, total, text, here.encrypt))
 
     def read_progress(self) -> Progress | None:
         """Return how far the job is, as its task has said last; None: it does not run, or has not said so."""
@@ -490,7 +498,7 @@ class Job(Generic[R_co]):
         return await aperform(own_clients.of_loop, self._reading_progress())
 
     def _reading_progress(self) -> Steps[Progress | None]:
-        return as_progress((yield read_progress(self._keys, self.token)))
+        return as_progress((yield read_progress(self._keys, self.token)), self.token)
 
     @property
     def stopping(self) -> bool:
@@ -844,9 +852,9 @@ class Job(Generic[R_co]):
         if seen.worker:
             self._claimed = (seen.claimed_ms, seen.worker)
         self.attempts, self.kills = seen.attempts, seen.kills
-        self.error = envelopes.read_error(seen.error)
+        self.error = envelopes.read_error(seen.error, self.token)
         self.unique, self.priority = seen.unique, seen.priority
-        self.history = envelopes.read_history(seen.history)
+        self.history = envelopes.read_history(seen.history, self.token)
         return self.state
 
     def _read(self, payload: bytes) -> None:
@@ -869,13 +877,15 @@ class Job(Generic[R_co]):
             envelope.options,
         )
         self.take_headers(envelope.headers, envelope.at)
+        if envelope.flags & envelopes.IS_ENCRYPTED:
+            self._is_encrypted = True
 
     def _reading_record(self) -> Steps[bool]:
         """Read what is kept of a job that has ended, for as long as its result is; return False if that is nothing."""
         kept = yield Command(("LRANGE", self._keys.result(self.token), 0, 2))
         if not kept:
             return False
-        body = envelopes.read_result(kept[0])
+        body = envelopes.read_result(kept[0], self.token)
         self._kept = body
         if self.state is State.MISSING:
             # A dead letter that the server does not know any more was discarded.
@@ -883,7 +893,7 @@ class Job(Generic[R_co]):
             self.state = State.FAILED if is_discarded else State(body["state"])
         if len(kept) == 3:
             self._read(kept[1])
-            self.history = envelopes.read_history(kept[2])
+            self.history = envelopes.read_history(kept[2], self.token)
         if last := body.get("last"):
             self.attempts = last.get("attempts", 0)
             self.kills = last.get("kills", 0)
@@ -924,7 +934,7 @@ class Job(Generic[R_co]):
             )
 
     def _result(self, text: bytes | str) -> R_co:
-        body = envelopes.read_result(text)
+        body = envelopes.read_result(text, self.token)
         self.state = body["state"]
         if "error" in body and self.state is State.SUCCEEDED:
             raise JobFailed(
@@ -1078,7 +1088,7 @@ def job_of(queue: str, found: Found) -> Job[Any]:
     job: Job[Any] = Job(queue, found.token, None, [], {})
     job.state, job.start_time_ms = found.state, found.due_ms
     job.attempts, job.kills = found.attempts, found.kills
-    job.error = envelopes.read_error(found.error)
+    job.error = envelopes.read_error(found.error, found.token)
     job.unique, job.priority = found.unique, found.priority
     job._read(found.payload)
     return job

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypedDict, cast
 
 from django.db import DEFAULT_DB_ALIAS
 
-from django_delayq.conf import Backoff, get_settings, suggestion
+from django_delayq.conf import Backoff, QueueSettings, get_settings, suggestion
 from django_delayq.delivery.durability import (
     DURABLE_WANTED,
     Durability,
@@ -18,6 +18,7 @@ from django_delayq.delivery.durability import (
 from django_delayq.exceptions import InvalidSettings, InvalidTask
 from django_delayq.jobs.limit import Limit
 from django_delayq.redaction import show
+from django_delayq.wire.encryption import MISSING, has_library
 
 Seconds = float | timedelta
 
@@ -92,6 +93,7 @@ class DecoratorOptions(CallOptions, HandlerOptions, total=False):
 
     limit: Limit | None
     sensitive: tuple[str, ...]
+    encrypt: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +132,8 @@ class TaskOptions:
     limit: Limit | None = None
     #: Names of parameters whose values no page, log, error or repr shows.
     sensitive: tuple[str, ...] = ()
+    #: Encrypt what the server has of its jobs: arguments, results, errors, progress. It needs django-delayq[encryption].
+    encrypt: bool = False
     #: How long the result is kept for `Job.wait`; None: not at all.
     keep_result: Seconds | None = None
     #: A random wait, up to this long, is added to each delay, so that many jobs of one moment do not begin together.
@@ -189,6 +193,9 @@ class TaskOptions:
             self.sensitive,
             "a tuple of parameter names, such as ('token',)",
         )
+        check(isinstance(self.encrypt, bool), "encrypt", self.encrypt, "True or False")
+        if self.encrypt and not has_library():
+            raise InvalidTask(f"encrypt=True: {MISSING}")
         for name in ("time_limit", "expires", "keep_result", "spread", "max_wait"):
             value = getattr(self, name)
             check(
@@ -412,6 +419,19 @@ def check_priority(priority: object, queue: str) -> None:
         raise InvalidTask(
             f"priority={priority}: queue {queue!r} is shared with Redisson, whose transfer knows no priorities;"
             " use a queue without REDISSON, or priority=0"
+        )
+
+
+def check_encrypt(task: str, queue: QueueSettings) -> None:
+    """Make sure that the jobs of a task can be encrypted on a queue.
+
+    Raises:
+        InvalidTask: the queue is shared with Redisson.
+    """
+    if queue.is_shared:
+        raise InvalidTask(
+            f"encrypt=True of task {task!r}: queue {queue.name!r} is shared with Redisson, and Java could not read its jobs;"
+            " use a queue without REDISSON"
         )
 
 

@@ -24,7 +24,13 @@ from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.duplicates import on_holder
 from django_delayq.jobs.job import Draft, Extras, Job, is_unicode
-from django_delayq.jobs.options import Seconds, TaskOptions, check_priority, seconds
+from django_delayq.jobs.options import (
+    Seconds,
+    TaskOptions,
+    check_encrypt,
+    check_priority,
+    seconds,
+)
 from django_delayq.masking import mask, texts_of
 from django_delayq.redaction import HIDDEN, show
 from django_delayq.wire.delay import (
@@ -87,6 +93,9 @@ def prepare(
     call = envelopes.Envelope(task.name, plain_args, plain_kwargs, carried, at_ms)
     if settings.context:
         call.headers = contexts.capture(settings.context, task.name, queue.name, token)
+    if queue.encrypt or options.encrypt:
+        check_encrypt(task.name, queue)
+        call.flags = envelopes.IS_ENCRYPTED
     codec = queue.payload_codec if queue.is_shared else None
     payload = envelopes.encode(call, token, queue.name, conf.get_keyring(), codec)
     if len(payload) > settings.max_payload_bytes:

@@ -6,14 +6,16 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from django_delayq.conf import get_keyring
 from django_delayq.delivery.progress import (
     TEXT_LIMIT,
     ReadProgress,
     StoredProgress,
     encode,
 )
-from django_delayq.exceptions import InvalidTask
-from django_delayq.redaction import show
+from django_delayq.exceptions import InvalidTask, NotSigned
+from django_delayq.jobs.envelope import Encrypt
+from django_delayq.redaction import ENCRYPTED, show
 
 
 class Progress(NamedTuple):
@@ -38,8 +40,10 @@ running_report: ContextVar[Callable[[Any, bytes], None]] = ContextVar(
 )
 
 
-def stored_progress(done: float, total: float | None, text: str) -> bytes:
-    """Return what a task says of its progress as it is stored.
+def stored_progress(
+    done: float, total: float | None, text: str, encrypt: Encrypt | None = None
+) -> bytes:
+    """Return what a task says of its progress as it is stored; ``encrypt`` encrypts the text.
 
     Raises:
         InvalidTask: a number is none, or negative, or the text is no text.
@@ -60,15 +64,26 @@ def stored_progress(done: float, total: float | None, text: str) -> bytes:
         # A text that Django translates later is one now.
         text = str(text)
     cut = text[:TEXT_LIMIT].encode(errors="replace").decode()
-    return encode(
-        StoredProgress(float(done), None if total is None else float(total), cut)
-    )
+    stored = StoredProgress(float(done), None if total is None else float(total), cut)
+    if encrypt is not None and cut:
+        stored.text, stored.encrypted = "", encrypt("progress", cut.encode())
+    return encode(stored)
 
 
-def as_progress(read: ReadProgress | None) -> Progress | None:
-    """Return what was read as it is shown."""
+def as_progress(read: ReadProgress | None, token: str = "") -> Progress | None:
+    """Return what was read as it is shown. Without the token of the job, an encrypted text reads `ENCRYPTED`."""
     if read is None:
         return None
     told = read.progress
     at = datetime.fromtimestamp(read.at_ms / 1000, UTC)
-    return Progress(told.done, told.total, told.text, at)
+    text = told.text
+    if told.encrypted:
+        text = _decrypted(told.encrypted, token) if token else ENCRYPTED
+    return Progress(told.done, told.total, text, at)
+
+
+def _decrypted(encrypted: str, token: str) -> str:
+    try:
+        return get_keyring().decrypt("progress", token, encrypted).decode()
+    except (NotSigned, UnicodeDecodeError) as error:
+        return f"(cannot be decrypted: {error})"

@@ -343,7 +343,11 @@ def _opened(
     """
     try:
         return envelopes.open_payload(
-            linked.payload, job.queue, conf.get_keyring(), settings.payload_codec
+            linked.payload,
+            job.queue,
+            conf.get_keyring(),
+            settings.payload_codec,
+            decrypts=False,
         )
     except DecodeError as error:
         raise MaybeScheduled(

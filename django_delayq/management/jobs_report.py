@@ -55,14 +55,15 @@ def columns(*, have_ended: bool = False) -> list[Column]:
     ]
 
 
-def row_of(job: Job[Any]) -> list[str]:
+def row_of(job: Job[Any], *, decrypts: bool = False) -> list[str]:
+    """Return a row of the table; ``decrypts`` says whether it shows what is encrypted."""
     due_ms = job.start_time_ms
     return [
         one_line(job.id) if job.token else gettext("(no ID)"),
         state_label(job.state),
         "" if due_ms is None else relative_text(due_ms - int(epoch_ms())),
         _attempts_text(job),
-        one_line(call_text(job) + _error_text(job)),
+        one_line(call_text(job, decrypts=decrypts) + _error_text(job, decrypts)),
     ]
 
 
@@ -89,22 +90,31 @@ def _ms_of(moment: datetime) -> int:
     return int((moment - _EPOCH) / timedelta(milliseconds=1))
 
 
-def _error_text(job: Job[Any]) -> str:
-    error = (job.error or {}).get("error")
+def _error_text(job: Job[Any], decrypts: bool) -> str:
+    error = _shown_error(job.error or {}, decrypts).get("error")
     return f": {redact(display.clean(error))}" if error else ""
 
 
-def call_text(job: Job[Any]) -> str:
+def _shown_error(error: dict[str, Any], decrypts: bool) -> dict[str, Any]:
+    if decrypts or "encrypted" not in error:
+        return error
+    return error | {"error": gettext("encrypted"), "traceback": "", "encrypted": True}
+
+
+def call_text(job: Job[Any], *, decrypts: bool = False) -> str:
     """Write a job as the call that it is: ``shop.tasks.cancel_unpaid(order_id=3)``."""
     if job.task is None:
         return gettext("an element of somebody else")
-    return f"{job.task}({display.call_line(shown_arguments(job.task, job.args, job.kwargs))})"
+    return f"{job.task}({display.call_of(job, decrypts=decrypts)})"
 
 
-def as_json(job: Job[Any]) -> dict[str, Any]:
-    """Describe a job for programs. Arguments whose names are known are among the ``kwargs``, however they were given."""
+def as_json(job: Job[Any], *, decrypts: bool = False) -> dict[str, Any]:
+    """Describe a job for programs. Arguments whose names are known are among the ``kwargs``, however they were given.
+
+    Unless ``decrypts``, an encrypted job has None for them.
+    """
     arguments = shown_arguments(job.task, job.args, job.kwargs)
-    return {
+    told = {
         "id": display.clean(job.id) if job.token else None,
         "queue": job.queue,
         "state": str(job.state),
@@ -120,15 +130,18 @@ def as_json(job: Job[Any]) -> dict[str, Any]:
         "kills": job.kills,
         "priority": job.priority,
         "unique": display.clean(job.unique),
-        "error": None if job.error is None else _attempt(job.error),
+        "error": None if job.error is None else _attempt(job.error, decrypts),
     }
+    if job.is_encrypted and not decrypts:
+        told |= {"args": None, "kwargs": None, "encrypted": True}
+    return told
 
 
-def _attempt(error: dict[str, Any]) -> dict[str, Any]:
+def _attempt(error: dict[str, Any], decrypts: bool) -> dict[str, Any]:
     """Describe an attempt; its times were written by a worker, or by anybody."""
     return {
         name: _iso(value) if name in ("at", "began") else display.plain_value(value)
-        for name, value in error.items()
+        for name, value in _shown_error(error, decrypts).items()
     }
 
 
@@ -159,9 +172,11 @@ class Shown(NamedTuple):
     worker: str
     #: How it ended, if it has ended and the queue still knows.
     ended: EndedJob | None
+    #: Whether what is encrypted is shown.
+    decrypts: bool
 
 
-def look_at(job_id: str) -> Shown:
+def look_at(job_id: str, *, decrypts: bool = False) -> Shown:
     """Ask the server about a job, in a few calls; and if it has ended, how.
 
     Raises:
@@ -169,7 +184,7 @@ def look_at(job_id: str) -> Shown:
         QueueNotFound: its queue is not configured.
     """
     job = handle_of(job_id)
-    shown = perform(own_clients.of_thread, _looking(job))
+    shown = perform(own_clients.of_thread, _looking(job, decrypts))
     state = job._take(shown.seen)
     if state not in fields.OVER and state is not State.MISSING:
         return shown
@@ -183,7 +198,7 @@ def look_at(job_id: str) -> Shown:
     return shown._replace(job=job, ended=ended)
 
 
-def _looking(job: Job[Any]) -> Steps[Shown]:
+def _looking(job: Job[Any], decrypts: bool) -> Steps[Shown]:
     settings = conf.get_settings()
     keys = settings.queue(job.queue).keys
     seen: Inspected = yield looking.inspect(keys, job.token)
@@ -193,12 +208,13 @@ def _looking(job: Job[Any]) -> Steps[Shown]:
     progress, worker = None, ""
     if seen.worker:
         stored = yield read_progress(keys, job.token)
-        progress = ShownProgress.of(stored, seen.now_ms)
+        token = job.token if decrypts else ""
+        progress = ShownProgress.of(stored, seen.now_ms, token)
         info = yield read_worker(settings.registry, seen.worker)
         worker = seen.worker if info is None else f"{info.host}:{info.pid}"
     paused = find_paused(each for each in pauses if each.task in (None, job.task))
     told = [f"{each.message} {each.hint}" for each in say_problems(paused)]
-    return Shown(job, seen, left, told, progress, worker, None)
+    return Shown(job, seen, left, told, progress, worker, None, decrypts)
 
 
 def _ended(job: Job[Any]) -> EndedJob | None:
@@ -213,7 +229,14 @@ def lines_of(shown: Shown, *, is_folded: bool = True) -> Iterator[str]:
         yield from _lines_of_end(shown)
         return
     queue = conf.get_settings().queue(job.queue)
-    content = display.read_content(seen.payload, len(seen.payload), queue, in_full=True)
+    content = display.read_content(
+        seen.payload,
+        len(seen.payload),
+        queue,
+        in_full=True,
+        decrypts=shown.decrypts,
+    )
+    token = job.token if shown.decrypts else ""
     state = fields.state_text(seen.state, seen.score_ms, seen.now_ms)
     title = content.task or gettext("an element of somebody else")
     yield one_line(f"{title}({content.arguments})" if content.task else title)
@@ -232,10 +255,11 @@ def lines_of(shown: Shown, *, is_folded: bool = True) -> Iterator[str]:
     events = timeline.events_of(
         seen,
         state,
-        display.read_attempts(seen),
+        display.read_attempts(seen, token),
         content.enqueued_ms,
         shown.worker,
         fields.note_of(state, content, queue),
+        token,
     )
     for event in events:
         yield from _lines_of_event(event, is_folded)
@@ -282,7 +306,7 @@ def _lines_of_end(shown: Shown) -> Iterator[str]:
         if ended.error:
             told.append(Field(gettext("Error"), ended.error))
     if job.kept is not None and "result" in job.kept:
-        result = display.pretty_json(_result_of(job))
+        result = display.pretty_json(_result_of(shown))
         told.append(Field(gettext("Result"), result, is_code=True))
     for field in told:
         yield from _lines_of_field(field)
@@ -298,11 +322,6 @@ def _lines_of_field(field: Field) -> Iterator[str]:
     yield from _paragraph(
         one_line(value) + printable(note), _labelled(str(field.label))
     )
-
-
-def _result_of(job: Job[Any]) -> Any:
-    result = (job.kept or {}).get("result")
-    return masked_result(job.task, job.args, job.kwargs, result)
 
 
 def _labelled(label: str) -> str:
@@ -324,10 +343,10 @@ def in_full(shown: Shown) -> dict[str, Any]:
     """Describe a job in full, for programs."""
     job, ended = shown.job, shown.ended
     return {
-        **as_json(job),
+        **as_json(job, decrypts=shown.decrypts),
         "options": display.plain_value(job.options or {}),
         "schedule": display.clean(job.schedule_name) or None,
-        "history": [_attempt(each) for each in job.history],
+        "history": [_attempt(each, shown.decrypts) for each in job.history],
         "batch_left": shown.left,
         "paused": shown.paused,
         "worker": display.clean(shown.worker) or None,
@@ -339,8 +358,15 @@ def in_full(shown: Shown) -> dict[str, Any]:
             "text": shown.progress.text,
         },
         "ended": None if ended is None else _end(ended),
-        "result": display.plain_value(_result_of(job)),
+        "result": display.plain_value(_result_of(shown)),
     }
+
+
+def _result_of(shown: Shown) -> Any:
+    job, kept = shown.job, shown.job.kept or {}
+    if "encrypted" in kept and not shown.decrypts:
+        return gettext("encrypted")
+    return masked_result(job.task, job.args, job.kwargs, kept.get("result"))
 
 
 def end_as_json(ended: EndedJob) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from django_delayq.jobs.arguments import (
     task_in,
 )
 from django_delayq.jobs.envelope import Envelope, Follow, Follower
+from django_delayq.jobs.job import Job
 from django_delayq.jobs.moments import in_zone
 from django_delayq.jobs.progress import as_progress
 from django_delayq.jobs.registry import get_handler
@@ -289,6 +290,8 @@ class Content:
     call: list[tuple[str, str]] = field(default_factory=list)
     #: Some of the arguments, or of those of jobs that follow, are sensitive, so the payload itself is not shown.
     is_sensitive: bool = False
+    #: The server has the call encrypted.
+    is_encrypted: bool = False
     #: When Django's tasks enqueued it, epoch ms; None: it is none of theirs.
     enqueued_ms: int | None = None
     #: The value that the queue's codec reads in a foreign payload.
@@ -309,7 +312,12 @@ class Content:
 
 
 def read_content(
-    payload: bytes, size: int, queue: QueueSettings, *, in_full: bool = False
+    payload: bytes,
+    size: int,
+    queue: QueueSettings,
+    *,
+    in_full: bool = False,
+    decrypts: bool = False,
 ) -> Content:
     """Read a payload of ``size`` bytes, or its beginning."""
     most = get_settings().max_foreign_bytes
@@ -317,7 +325,11 @@ def read_content(
         return _read_beginning(payload[:PREVIEW_BYTES], size, queue)
     try:
         envelope = envelopes.open_payload(
-            payload, queue.name, get_keyring(), queue.payload_codec
+            payload,
+            queue.name,
+            get_keyring(),
+            queue.payload_codec,
+            decrypts=decrypts,
         )
     except NotSigned as error:
         if error.missing:
@@ -340,7 +352,7 @@ def _content_of(envelope: Envelope, queue: str, in_full: bool) -> Content:
     return Content(
         task=clean(envelope.task),
         is_foreign=False,
-        arguments=call_line(arguments),
+        arguments=gettext("encrypted") if envelope.encrypted else call_line(arguments),
         call=[
             (clean(each.name), _value_text(each.value, pretty_json))
             for each in arguments
@@ -348,6 +360,7 @@ def _content_of(envelope: Envelope, queue: str, in_full: bool) -> Content:
         if in_full
         else [],
         is_sensitive=_is_sensitive(envelope),
+        is_encrypted=bool(envelope.flags & envelopes.IS_ENCRYPTED),
         enqueued_ms=envelope.at,
         options=envelope.options,
         schedule=clean(envelope.headers.get("schedule", "")),
@@ -378,6 +391,13 @@ def call_line(arguments: Sequence[Argument]) -> str:
     if len(arguments) > MOST_ARGUMENTS:
         call.append("…")
     return cut(", ".join(call), ROW_CHARACTERS)
+
+
+def call_of(job: Job[Any], *, decrypts: bool = False) -> str:
+    """Write the arguments of a job in one line."""
+    if job.is_encrypted and not decrypts:
+        return gettext("encrypted")
+    return call_line(shown_arguments(job.task, job.args, job.kwargs))
 
 
 def _value_text(value: object, write: Callable[[object], str]) -> str:
@@ -537,9 +557,11 @@ class ShownProgress:
     at: Moment | None
 
     @classmethod
-    def of(cls, read: ReadProgress | None, now_ms: int) -> "ShownProgress | None":
-        """Describe progress, if there is any; else return None."""
-        told = as_progress(read)
+    def of(
+        cls, read: ReadProgress | None, now_ms: int, token: str = ""
+    ) -> "ShownProgress | None":
+        """Describe progress, if there is any; else return None. For ``token`` see `as_progress`."""
+        told = as_progress(read, token)
         if read is None or told is None:
             return None
         done, share = number_text(_whole(told.done)), told.share
@@ -574,11 +596,13 @@ class Failure:
         return cut(" ".join(self.message.split()), ROW_CHARACTERS)
 
 
-def read_failure(error: bytes, now_ms: int) -> Failure | None:
-    """Read an error as a worker or a script wrote it."""
-    found = envelopes.read_error(error)
+def read_failure(error: bytes, now_ms: int, token: str = "") -> Failure | None:
+    """Read an error as a worker or a script wrote it; with the token of its job, an encrypted one as well."""
+    found = envelopes.read_error(error, token)
     if found is None:
         return None
+    if not token and "encrypted" in found:
+        found["error"] = gettext("encrypted")
     at, began = found.get("at"), found.get("began")
     took_ms = at - began if type(at) is int and type(began) is int else -1
     return Failure(
@@ -593,16 +617,18 @@ def read_failure(error: bytes, now_ms: int) -> Failure | None:
     )
 
 
-def read_attempts(seen: Inspected) -> list[Failure]:
-    """Read the attempts behind a job, the last first.
+def read_attempts(seen: Inspected, token: str = "") -> list[Failure]:
+    """Read the attempts behind a job, the last first; for ``token`` see `read_failure`.
 
     The last error of a job that is held, or in quarantine, says why it is, and is of no attempt.
     """
     found = [
-        read_failure(line, seen.now_ms) for line in seen.history.split(b"\n") if line
+        read_failure(line, seen.now_ms, token)
+        for line in seen.history.split(b"\n")
+        if line
     ]
     attempts = [each for each in found if each is not None]
-    last = read_failure(seen.error, seen.now_ms)
+    last = read_failure(seen.error, seen.now_ms, token)
     is_reason = seen.state in (State.HELD, State.QUARANTINED)
     if last is None or is_reason or (attempts and last.at == attempts[0].at):
         return attempts

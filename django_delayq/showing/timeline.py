@@ -81,10 +81,12 @@ def events_of(
     enqueued_ms: int | None,
     worker: str,
     note: str,
+    token: str = "",
 ) -> list[Event]:
     """Return the life of a job, in order.
 
-    ``attempts`` are those behind it, the last first; ``worker`` runs it now; ``note`` says what its state means.
+    ``attempts`` are those behind it, the last first; ``worker`` runs it now; ``note`` says what its state means; for
+    ``token`` see `display.read_failure`.
     """
     now_ms, start_ms = seen.now_ms, seen.start_time_ms
     events = []
@@ -117,7 +119,7 @@ def events_of(
         is_ahead = bool(first_ms) and enqueued_ms > first_ms
         moment = None if is_ahead else Moment.of(enqueued_ms, now_ms)
         events.insert(0, Event(gettext("Enqueued"), moment))
-    events += _now(seen, state, worker, note)
+    events += _now(seen, state, worker, note, token)
     return events
 
 
@@ -148,7 +150,9 @@ def _attempt(number: int, attempt: Failure) -> Event:
     )
 
 
-def _now(seen: Inspected, state: str, worker: str, note: str) -> list[Event]:
+def _now(
+    seen: Inspected, state: str, worker: str, note: str, token: str = ""
+) -> list[Event]:
     """Say where the job is, and when that changes."""
     now_ms = seen.now_ms
     if seen.state is State.RUNNING:
@@ -161,7 +165,7 @@ def _now(seen: Inspected, state: str, worker: str, note: str) -> list[Event]:
         return [Event(gettext("Runs since"), since, facts, note, is_open=True)]
     label, reason = state_label(state), None
     if seen.state in _REASONS:
-        reason = read_failure(seen.error, now_ms)
+        reason = read_failure(seen.error, now_ms, token)
     moment = None
     if seen.score_ms and seen.state in SCORE_LABELS:
         label = str(SCORE_LABELS[seen.state])

@@ -274,6 +274,7 @@ def _is_due(note: Note, due_in: Delay) -> bool:
 def _captured(note: Note) -> CapturedJob:
     codec = conf.get_settings().queue(note.queue).payload_codec
     call = envelopes.claimed_call(note.payload, codec)
+    call = envelopes.decrypted(call, note.token, conf.get_keyring())
     return _job_of(
         note.queue,
         note.token,
@@ -293,7 +294,7 @@ def _follower(job: Follower, start_ms: int) -> CapturedJob:
     return _job_of(
         job.queue,
         job.token,
-        job.call,
+        envelopes.decrypted(job.call, job.token, conf.get_keyring()),
         wait,
         at_ms,
         State.UNCOMMITTED,

@@ -236,6 +236,31 @@ class Attempt:
         return self._secrets
 
     @property
+    def encrypts(self) -> bool:
+        """Whether what the server gets of its end is encrypted."""
+        return self.queue.encrypt or (self.options is not None and self.options.encrypt)
+
+    @property
+    def _encrypting(self) -> envelopes.Encrypt | None:
+        return self._encrypt if self.encrypts else None
+
+    def _encrypt(self, use: str, text: bytes) -> str:
+        try:
+            return get_keyring().encrypt(use, self.leased.token, text)
+        except Exception:
+            # A job has to end all the same, and this must not be written as it is.
+            logger.exception(
+                "job %s (%s): its %s cannot be encrypted, and is left out",
+                self.id,
+                self.name,
+                use,
+            )
+            return ""
+
+    def _result_text(self, state: State, **told: Any) -> bytes:
+        return envelopes.result_text(state, encrypt=self._encrypting, **told)
+
+    @property
     def waits_for_key(self) -> bool:
         """Whether the job is held for a worker that can verify it."""
         return self.verdict is Verdict.HOLD and self.hold_ms is None
@@ -411,7 +436,7 @@ class Attempt:
         self.is_unrun = True
         self.message = text
         self.error = self._error_text(text, "killed")
-        self.result = envelopes.result_text(State.DEAD, error=text)
+        self.result = self._result_text(State.DEAD, error=text)
         self._conclude(Verdict.BURY)
 
     def _conclude(self, verdict: Verdict) -> None:
@@ -535,7 +560,7 @@ class Attempt:
         self.message = text
         self.ended_ms = boottime_ms()
         at_ms = round(self.ended_ms + self.server_minus_local_ms)
-        self.result = envelopes.result_text(State.EXPIRED, error=text, at_ms=at_ms)
+        self.result = self._result_text(State.EXPIRED, error=text, at_ms=at_ms)
         if policy == "dead":
             self.error = self._error_text(text, "expired")
             self._conclude(Verdict.BURY)
@@ -557,7 +582,7 @@ class Attempt:
         self.ended_ms = boottime_ms()
         if self.options is not None and self.options.keep_result is not None:
             try:
-                self.result = envelopes.result_text(
+                self.result = self._result_text(
                     State.SUCCEEDED,
                     result=envelopes.plain_value(value, "its result"),
                     last=self._last(),
@@ -572,7 +597,7 @@ class Attempt:
                     self.name,
                     text,
                 )
-                self.result = envelopes.result_text(
+                self.result = self._result_text(
                     State.SUCCEEDED, error=text, last=self._last()
                 )
         if self.follow is None:
@@ -629,7 +654,7 @@ class Attempt:
             self.when = f"+{LAST_RESORT_DELAY_MS}"
             self.verdict = Verdict.RETRY
         else:
-            self.result = envelopes.result_text(State.DEAD, error=self.message)
+            self.result = self._result_text(State.DEAD, error=self.message)
             self._conclude(Verdict.BURY)
 
     def _say_little(self, error: BaseException, kind: str) -> None:
@@ -696,7 +721,7 @@ class Attempt:
         self.message = _reason_of(decision, self.secrets if says_more else ())
         if issubclass(type(decision), Cancel):
             why = self.message or "by its task"
-            self.result = envelopes.result_text(
+            self.result = self._result_text(
                 State.CANCELLED, error=why, last=self._last()
             )
             self.verdict = Verdict.CANCEL
@@ -732,7 +757,7 @@ class Attempt:
         self, verdict: Verdict, error: BaseException, *, kind: str, text: str = ""
     ) -> None:
         self._note(error, kind, text)
-        self.result = envelopes.result_text(State(verdict), error=self.message)
+        self.result = self._result_text(State(verdict), error=self.message)
         self.ended_ms = self.ended_ms or boottime_ms()
         self._conclude(verdict)
 
@@ -767,6 +792,7 @@ class Attempt:
             began_ms=began_ms,
             worker=_this_worker(),
             class_path=class_path,
+            encrypt=self._encrypting,
         )
 
     def give_back(self) -> None:
@@ -831,6 +857,7 @@ class Attempt:
             lambda: self.secrets,
             self.late_ms,
             self.later,
+            self._encrypting,
         )
         job.take_headers(self.headers, self._enqueued_ms())
         return job
@@ -842,7 +869,11 @@ class Attempt:
             return None
         with suppress(DecodeError):
             return envelopes.open_payload(
-                payload, self.queue.name, get_keyring(), self.queue.payload_codec
+                payload,
+                self.queue.name,
+                get_keyring(),
+                self.queue.payload_codec,
+                decrypts=False,
             ).at
         return None
 
@@ -968,6 +999,9 @@ def _call_of(envelope: Envelope) -> Read:
     options = task.options
     if envelope.options:
         options = options.with_carried(envelope.options)
+    if envelope.flags & envelopes.IS_ENCRYPTED and not options.encrypt:
+        # It was scheduled on another queue, or before encrypt=True was taken away.
+        options = options.changed(encrypt=True)
     return (
         task,
         options,

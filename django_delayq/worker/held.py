@@ -12,7 +12,7 @@ from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.jobs.registry import all_tasks, find_task, get_handler
 from django_delayq.logs import get_log
 from django_delayq.redaction import show
-from django_delayq.wire.signing import FORMAT
+from django_delayq.wire.signing import readable_marks
 from django_delayq.worker import telling
 from django_delayq.worker.pausing import Pauses
 
@@ -57,7 +57,7 @@ class HeldJobs:
         keyring = get_keyring()
         known += [Reason(Kind.KEY, key) for key in keyring.ids]
         # An older version may have held jobs because of the format that this one reads.
-        known.append(Reason(Kind.FORMAT, str(FORMAT)))
+        known += [Reason(Kind.FORMAT, mark) for mark in readable_marks()]
         known += self._fitting() + self._of_codecs()
         if get_handler(settings.name) is not None:
             known.append(Reason(Kind.TASK))

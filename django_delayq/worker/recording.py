@@ -22,6 +22,7 @@ from django_delayq.delivery.ended import (
 )
 from django_delayq.delivery.states import State
 from django_delayq.logs import get_log
+from django_delayq.redaction import ENCRYPTED
 from django_delayq.worker.attempt import Attempt, Verdict
 
 logger = get_log("django_delayq.worker")
@@ -163,6 +164,8 @@ def _record(attempt: Attempt) -> EndRecord:
     has_run = attempt.verdict in _RAN and not attempt.is_unrun
     name = attempt.task.name if attempt.task is not None else attempt.unknown_task
     text = "" if attempt.verdict is Verdict.SUCCEED else attempt.message
+    if text and attempt.encrypts:
+        text = ENCRYPTED
     return EndRecord(
         leased.token,
         name[:NAME_LIMIT],

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from django_delayq.clock import boottime_ms, monotonic_ms
+from django_delayq.conf import get_keyring
 from django_delayq.delivery.claiming import EndedHere
 from django_delayq.delivery.states import State
 from django_delayq.delivery.storing import NewJob
@@ -297,7 +298,11 @@ def tell_stored(queue: str, jobs: Sequence[NewJob]) -> None:
 def tell_stored_here(queue: str, jobs: Sequence[NewJob]) -> None:
     """Do as `tell_stored`, in this thread."""
     for new in jobs:
-        call = envelopes.claimed_call(new.payload, queue_of(queue).payload_codec)
+        call = envelopes.decrypted(
+            envelopes.claimed_call(new.payload, queue_of(queue).payload_codec),
+            new.token,
+            get_keyring(),
+        )
         job: Job[Any] = Job(queue, new.token, call.task, call.args, call.kwargs)
         job.take_headers(call.headers)
         job.state = State.SCHEDULED

@@ -1076,13 +1076,14 @@ def test_no_migration_is_missing(db: None) -> None:
     call_command("makemigrations", "--check", "--dry-run", verbosity=0)
 
 
-def test_migrate_makes_three_permissions(db: None) -> None:
+def test_migrate_makes_four_permissions(db: None) -> None:
     from django.contrib.auth.models import Permission
 
     ours = Permission.objects.filter(content_type__app_label="django_delayq")
     assert sorted(ours.values_list("codename", "name")) == [
         ("change_job", "Can change job"),
         ("delete_job", "Can delete job"),
+        ("view_encrypted_job", "Can view what is encrypted of a job"),
         ("view_job", "Can view job"),
     ]
 

@@ -520,3 +520,21 @@ def test_result_of_a_queue_with_shards_names_the_queue(
         result = task.get_result(result.id)
         assert result.status == SUCCESSFUL
         assert result.task.queue_name == queue_name
+
+
+def test_results_and_errors_of_an_encrypted_queue_are_those_of_any(
+    configure, queue_name, burst, client
+) -> None:
+    configure({"ENCRYPT": True})
+    done = samples.add.using(queue_name=queue_name).enqueue(20, b=22)
+    failed = samples.fail.using(queue_name=queue_name, max_attempts=1).enqueue("c4nary")
+
+    burst()
+
+    done.refresh()
+    failed.refresh()
+    assert (done.status, done.return_value, done.args) == (SUCCESSFUL, 42, [20])
+    assert failed.status is FAILED
+    assert "c4nary" in failed.errors[0].traceback
+    for key in client.scan_iter(f"*{queue_name}*"):
+        assert b"c4nary" not in client.dump(key)

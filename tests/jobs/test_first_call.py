@@ -45,6 +45,7 @@ HOURLY = every(3_600)
 
 #: By option: the options of the task.
 OPTIONS: dict[str, dict[str, Any]] = {
+    "encrypt": {"encrypt": True},
     "max_attempts": {"max_attempts": 2},
     "backoff": {"backoff": Backoff(base=2)},
     "time_limit": {"time_limit": 5},

@@ -13,11 +13,14 @@ from typing import Any
 import pytest
 from django.core.management import load_command_class
 
-from django_delayq import State, pause, schedule
-from django_delayq.delivery import ended, looking
+from django_delayq import State, delayed_task, pause, schedule
+from django_delayq.conf import get_keyring
+from django_delayq.delivery import ended, looking, settling
 from django_delayq.delivery.ended import EndRecord
 from django_delayq.delivery.progress import JobProgress, note_progress
+from django_delayq.delivery.settling import Rejected
 from django_delayq.delivery.workers import RegistryKeys, WorkerInfo, register
+from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import finding
 from django_delayq.jobs.progress import stored_progress
 from django_delayq.management import progress
@@ -763,3 +766,63 @@ def test_help_of_each_verb_speaks_the_readers_language() -> None:
     for name, verb in verbs.choices.items():
         assert "--settings" in {s for a in verb._actions for s in a.option_strings}
         assert f"{name} [-h]" in verb.format_usage()
+
+
+# What is encrypted
+
+
+@delayed_task(name="tests.jobs_command.guarded", encrypt=True)
+def guarded(text: str) -> None: ...
+
+
+def test_what_is_encrypted_is_shown_only_if_that_is_asked_for(
+    queue: str, hand: Hand, call: Call
+) -> None:
+    job = schedule(guarded.using(queue=queue), LATER, "c4nary")
+    add(queue, "another", delay=LATER)
+
+    for arguments in (["list"], ["list", "--json"], ["show", job.id]):
+        shut = call("delayq_jobs", *arguments)
+        assert "c4nary" not in shut.out + shut.err
+        assert "encrypted" in shut.out
+        assert "c4nary" in call("delayq_jobs", *arguments, "--decrypt").out
+    (shut,) = map(json.loads, call("delayq_jobs", "show", job.id, "--json").lines)
+    assert (shut["args"], shut["kwargs"], shut["encrypted"]) == (None, None, True)
+    (opened,) = map(
+        json.loads, call("delayq_jobs", "show", job.id, "--json", "--decrypt").lines
+    )
+    assert opened["kwargs"] == {"text": "c4nary"}
+
+
+def test_error_and_attempts_of_an_encrypted_job_are_shown_only_if_asked_for(
+    queue: str, hand: Hand, call: Call
+) -> None:
+    job = schedule(guarded.using(queue=queue), 0, "x")
+    leased = hand.take()
+    keyring = get_keyring()
+    error = envelopes.error_text(
+        "c4nary",
+        kind="failed",
+        traceback="c4nary",
+        at_ms=1,
+        encrypt=lambda use, text: keyring.encrypt(use, job.token, text),
+    )
+    hand.run(settling.bury(hand.keys, [Rejected(leased.token, leased.fence, error)]))
+
+    for arguments in (["list"], ["list", "--json"], ["show", job.id]):
+        shut = call("delayq_jobs", *arguments)
+        assert "c4nary" not in shut.out + shut.err
+        assert "c4nary" in call("delayq_jobs", *arguments, "--decrypt").out
+
+
+def test_search_by_text_says_how_many_jobs_are_encrypted(
+    queue: str, call: Call
+) -> None:
+    for n in range(2):
+        schedule(guarded.using(queue=queue), LATER, f"c4nary {n}")
+    add(queue, "c4nary and more", delay=LATER)
+
+    said = call("delayq_jobs", "list", "--text", "c4nary", "--queue", queue)
+
+    assert "c4nary and more" in said.out
+    assert "2 encrypted jobs were not searched" in said.err

@@ -11,7 +11,7 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.contrib.contenttypes.models import ContentType
 from django.db import connections, transaction
-from django.db.models import F
+from django.db.models import F, Value
 from django.db.transaction import TransactionManagementError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TryAgainError
@@ -26,6 +26,7 @@ from django_delayq import (
     State,
     aschedule,
     aschedule_many,
+    conf,
     delayed_task,
     get_job,
     schedule,
@@ -38,6 +39,7 @@ from django_delayq.clock import boottime_ms
 from django_delayq.delivery import storing
 from django_delayq.delivery.storing import ROW_REPEAT_MS
 from django_delayq.jobs import commit as commit_module
+from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import outbox, sharding
 from django_delayq.outbox import relay as relay_module
 from django_delayq.outbox import writing
@@ -940,3 +942,31 @@ def test_limit_of_the_task_goes_with_the_row(
     sweep(alias)
 
     assert all(b"one\0" in locator for locator in hand.client.hvals(hand.keys.locators))
+
+
+@delayed_task(name="tests.outbox.guarded", encrypt=True, keep_result=60)
+def guarded(text: str) -> str:
+    return text
+
+
+def test_row_of_an_encrypted_job_is_encrypted_and_sent_with_a_new_key(
+    queue: str, alias: str, settings: Any, run_worker: Callable[..., InlineWorker]
+) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "KEYS": ["the secret of before"]}
+    of = guarded.using(queue=queue, outbox=True, on_commit=alias)
+    with transaction.atomic(alias):
+        job = schedule(of, 0, "c4nary")
+        (row,) = OutboxRow.objects.using(alias)
+        assert b"c4nary" not in bytes(row.payload) + bytes(row.beside)
+        settings.DELAYQ = {
+            **settings.DELAYQ,
+            "KEYS": ["the secret of today", "the secret of before"],
+        }
+        draft = relay_module.draft_of(
+            OutboxRow.objects.using(alias).annotate(age_ms=Value(0)).get(),
+            conf.get_settings().queue(queue),
+        )
+    settings.DELAYQ = {**settings.DELAYQ, "KEYS": ["the secret of today"]}
+    found = envelopes.open_payload(draft.new.payload, queue, conf.get_keyring())
+    assert found.args == ["c4nary"]
+    assert job.queue == queue

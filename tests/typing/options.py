@@ -41,6 +41,7 @@ def key_of(address: str) -> str:
     priority=-5,
     limit=Limit("mail", concurrency=3),
     sensitive=("address",),
+    encrypt=True,
     keep_result=60,
     spread=timedelta(minutes=5),
     durable=Durable(replicas=1, disk=True),

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
@@ -33,7 +34,12 @@ from django_delayq.management.terminal import (
 from django_delayq.management.times import moment, span, window
 from django_delayq.redaction import show
 from django_delayq.showing.plain_json import json_text
-from django_delayq.translating import moment_text, number_text, state_label
+from django_delayq.translating import (
+    moment_text,
+    number_text,
+    state_label,
+    unsearched_text,
+)
 from django_delayq.wording import one_line, printable
 
 T = TypeVar("T")
@@ -178,6 +184,7 @@ class Command(CommandWithExamples):
         self._add_filters(listing, (ENDED, *OUTCOMES))
         self._add_limit(listing, gettext("100 in a table, all with --json"))
         self._add_json(listing, gettext("print a JSON object a line, for programs."))
+        self._add_decrypt(listing)
         self._add_base(listing)
         showing = verbs.add_parser(
             "show",
@@ -194,6 +201,7 @@ class Command(CommandWithExamples):
             ),
         )
         self._add_json(showing, gettext("print a JSON object a line, for programs."))
+        self._add_decrypt(showing)
         self._add_base(showing)
         for name, verb in VERBS.items():
             self._add_verb(verbs.add_parser(name, help=str(verb.help)), name)
@@ -288,6 +296,13 @@ class Command(CommandWithExamples):
     def _add_json(self, parser: CommandParser, help: str) -> None:
         parser.add_argument("--json", action="store_true", help=help)
 
+    def _add_decrypt(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "--decrypt",
+            action="store_true",
+            help=gettext("show what is encrypted as well."),
+        )
+
     def _add_base(self, parser: CommandParser) -> None:
         """Take Django's own options behind the verb as well, where people type them."""
         for names, given in (
@@ -353,10 +368,12 @@ class Command(CommandWithExamples):
             row_of, as_json = jobs_report.row_of_end, jobs_report.end_as_json
         else:
             found = self._find(options, options["state"], limit)
-            row_of, as_json = jobs_report.row_of, jobs_report.as_json
+            row_of = partial(jobs_report.row_of, decrypts=options["decrypt"])
+            as_json = partial(jobs_report.as_json, decrypts=options["decrypt"])
         if options["json"]:
             for job in found:
                 self._write_json(as_json(job))
+            self._tell_unsearched(found)
             return
         count = 0
 
@@ -367,11 +384,18 @@ class Command(CommandWithExamples):
                 yield row_of(job)
 
         self._write_table(rows(), have_ended=have_ended)
+        self._tell_unsearched(found)
         if not count:
             self.stderr.write(gettext("no job fits"), str)
         elif count == limit:
             told = gettext("{count} are shown; there may be more, which --limit shows")
             self.stderr.write(told.format(count=number_text(count)), str)
+
+    def _tell_unsearched(self, found: Any) -> None:
+        count = getattr(found, "unsearched", 0)
+        if count:
+            self._progress.end()
+            self.stderr.write(unsearched_text(count), str)
 
     def _write_table(
         self, rows: Iterator[Sequence[str]], *, have_ended: bool = False
@@ -384,9 +408,10 @@ class Command(CommandWithExamples):
 
     def _show(self, options: dict[str, Any]) -> None:
         missing, start = 0, ""
+        look_at = partial(jobs_report.look_at, decrypts=options["decrypt"])
         for job_id in options["ids"]:
             try:
-                shown = _by_id_or_token(jobs_report.look_at, job_id)
+                shown = _by_id_or_token(look_at, job_id)
             except (JobNotFound, QueueNotFound) as error:
                 self.stderr.write(printable(error))
                 missing += 1
