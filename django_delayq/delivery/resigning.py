@@ -1,4 +1,4 @@
-"""Replace payloads of a queue, each in its place."""
+"""Replace payloads of a queue, errors and results, each in its place."""
 
 from collections.abc import Iterable
 from enum import StrEnum
@@ -16,6 +16,8 @@ class Where(StrEnum):
     DESTINATION = "destination"
     #: The payloads of jobs that were claimed before.
     PAYLOADS = "payloads"
+    #: The errors of jobs, by the field of their hash.
+    ERRORS = "errors"
 
 
 def resign(
@@ -23,7 +25,7 @@ def resign(
 ) -> Call[int]:
     """Replace payloads that have not changed since they were read; return how many were replaced. Safe to repeat.
 
-    ``items`` are index or token, frame or payload as read, and the new payload. An index may be a
+    ``items`` are index, token or field, frame, payload or error as read, and the new one. An index may be a
     guess, and for a frame it may be empty. In the destination queue it counts from the tail; the last element is -1.
     """
     args: list[Argument] = [where]
@@ -31,5 +33,21 @@ def resign(
         args += item
     return Call(
         *bind(PACKAGES, "resign", keys),
+        args,
+    )
+
+
+def resign_result(
+    keys: DeliveryKeys, token: str, items: Iterable[tuple[int, bytes, bytes]]
+) -> Call[int]:
+    """Replace parts of what is kept of a job that has ended, unless they have changed; return how many. Safe to repeat.
+
+    ``items`` are the index in the list, the part as read, and the new one.
+    """
+    args: list[Argument] = []
+    for item in items:
+        args += item
+    return Call(
+        *bind(PACKAGES, "resign_result", keys, result=keys.result(token)),
         args,
     )

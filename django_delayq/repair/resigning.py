@@ -4,28 +4,40 @@ A project that takes a key out of use needs this first: jobs that wait for month
 it no worker recognises them. Each step leaves every job in its place. After an interrupt, start again.
 """
 
+import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from redis.client import Redis
+from redis.exceptions import NoPermissionError
 
+from django_delayq.calls.connections import nodes_of
 from django_delayq.calls.running import run
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import holding, looking
 from django_delayq.delivery.reasons import Kind, Reason
-from django_delayq.delivery.resigning import Where, resign
+from django_delayq.delivery.resigning import Where, resign, resign_result
 from django_delayq.exceptions import DecodeError, NotSigned
 from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs.registry import all_tasks
 from django_delayq.wire import calls as wire_calls
 from django_delayq.wire.calls import START, Cursor
 from django_delayq.wire.frame import pack, unpack
-from django_delayq.wire.signing import FORMAT, TOKEN_BEFORE, TOKEN_LENGTH, Keyring
+from django_delayq.wire.signing import (
+    TOKEN_BEFORE,
+    TOKEN_LENGTH,
+    Keyring,
+    readable_marks,
+)
 
 #: Payloads that one step reads. Writing them takes some 3 ms of the server's time.
 STEP = 200
 #: Bytes that one step should read, judged by the sizes seen before.
 STEP_BYTES = 1_000_000
+#: Keys that one step looks at, to find results.
+SCANNED = 1_000
 #: Looks through a queue, at most. A look may miss a job that moves meanwhile, so the last one has to find nothing to
 #: sign. If it finds something, a process still signs with an older key.
 LOOKS = 4
@@ -46,6 +58,10 @@ class Tally:
     foreign: int = 0
     #: Signed with a key that is not here, or in another format; by the name of what is missing.
     unknown: dict[str, int] = field(default_factory=dict)
+    #: Errors and results that were encrypted with the first key.
+    encrypted: int = 0
+    #: Whether there may be encrypted results that this run could not look for.
+    has_hidden: bool = False
     #: Were held for lack of a key, and are not any more.
     released: int = 0
     #: Re-signed by the last look; above 0, there may be more.
@@ -66,6 +82,8 @@ class Resigning:
         self._first: Tally | None = None
         self._seen = Tally()
         self._released = 0
+        # Of errors and results.
+        self._encrypted, self._lacking, self._has_hidden = 0, Counter[str](), False
 
     @property
     def tally(self) -> Tally:
@@ -76,7 +94,9 @@ class Resigning:
             # Later looks also count what the first has signed.
             current=first.current,
             foreign=seen.foreign,
-            unknown=seen.unknown,
+            unknown=dict(self._lacking + Counter(seen.unknown)),
+            encrypted=self._encrypted,
+            has_hidden=self._has_hidden,
             released=self._released,
             late=0 if first is seen else seen.signed,
         )
@@ -103,6 +123,9 @@ class Resigning:
             self._first = self._first or self._seen
             if not self._seen.signed:
                 break
+        yield from self._encrypt_errors()
+        if self._queue.encrypt or any(task.base.encrypt for task in all_tasks()):
+            yield from self._encrypt_results()
         yield from self._release()
 
     def _look(self) -> Iterator[None]:
@@ -124,11 +147,7 @@ class Resigning:
             new = envelopes.signed_anew(payload, self._queue, self._keyring)
         except NotSigned as error:
             if error.missing and not is_data:
-                known = tally.unknown
-                name = error.missing
-                if name.startswith("key ") and len(known) >= MOST_UNKNOWN:
-                    name = name if name in known else OTHERS
-                known[name] = known.get(name, 0) + 1
+                _count(tally.unknown, error.missing)
             else:
                 tally.foreign += 1
             return None
@@ -216,13 +235,78 @@ class Resigning:
         fitting = STEP_BYTES * len(part) // size if size else STEP
         self._step = max(1, min(4 * self._step, STEP, fitting))
 
+    def _encrypted_anew(self, use: str, text: bytes, token: str) -> bytes | None:
+        try:
+            return envelopes.encrypted_anew(use, text, token, self._keyring)
+        except NotSigned as error:
+            _count(self._lacking, error.missing)
+            return None
+
+    def _encrypt_errors(self) -> Iterator[None]:
+        self._step, cursor = 1, 0
+        part: Any
+        while True:
+            cursor, part = self._client.hscan(
+                self._queue.keys.errors, cursor, count=self._step
+            )
+            items: list[tuple[Any, bytes, bytes]] = []
+            for field_name, text in part.items():
+                token = field_name.removeprefix(b"history:").decode(errors="replace")
+                if (new := self._encrypted_anew("error", text, token)) is not None:
+                    items.append((field_name, text, new))
+            if items:
+                call = resign(self._queue.keys, Where.ERRORS, items)
+                self._encrypted += run(self._client, call)
+            self._fit(list(part.values()))
+            yield
+            if not cursor:
+                return
+
+    def _encrypt_results(self) -> Iterator[None]:
+        """Encrypt what is kept of jobs that have ended: with the result, their payloads and attempts."""
+        keys = self._queue.keys
+        start = keys.result("")
+        # A name may have what a pattern means.
+        pattern = re.sub(r"([*?\[\]\\^])", r"\\\1", start) + "*"
+        try:
+            for number, name in enumerate(self._names(pattern)):
+                token = name[len(start.encode()) :].decode(errors="replace")
+                self._encrypt_result(token)
+                if number % STEP == 0:
+                    yield
+        except NoPermissionError:
+            self._has_hidden = True
+
+    def _names(self, pattern: str) -> Iterator[bytes]:
+        for node in nodes_of(self._client):
+            yield from node.scan_iter(match=pattern, count=SCANNED)
+
+    def _encrypt_result(self, token: str) -> None:
+        keys = self._queue.keys
+        parts: Any = self._client.lrange(keys.result(token), 0, 2)
+        items = []
+        for index, part in enumerate(parts):
+            if index == 1:
+                try:
+                    new = envelopes.signed_anew(part, self._queue, self._keyring)
+                except DecodeError:
+                    # It runs no more, and is shown as unchecked.
+                    new = None
+            else:
+                use = "error" if index else "result"
+                new = self._encrypted_anew(use, part, token)
+            if new is not None:
+                items.append((index, part, new))
+        if items:
+            self._encrypted += run(self._client, resign_result(keys, token, items)) > 0
+
     def _release(self) -> Iterator[None]:
         """Release jobs that were held for lack of a key or a format that is here: others can run them now as well.
 
         One walk over the names: it does not wait for jobs that a worker without the newest key holds again.
         """
         known = [Reason(Kind.KEY, key) for key in self._keyring.ids]
-        known.append(Reason(Kind.FORMAT, str(FORMAT)))
+        known += [Reason(Kind.FORMAT, mark) for mark in readable_marks()]
         cursor = b""
         while True:
             reply = run(
@@ -240,6 +324,12 @@ class Resigning:
             cursor = reply.cursor
             if not cursor:
                 return
+
+
+def _count(known: dict[str, int], name: str) -> None:
+    if name.startswith("key ") and len(known) >= MOST_UNKNOWN:
+        name = name if name in known else OTHERS
+    known[name] = known.get(name, 0) + 1
 
 
 def _names(payload: bytes, token: bytes) -> bool:

@@ -985,6 +985,12 @@ def _(world: World) -> Any:
     return resigning.resign(world.keys, Where.PAYLOADS, items)
 
 
+@op(resigning.resign_result)
+def _(world: World) -> Any:
+    items = [(0, b'{"state":"succeeded","result":1}', b'{"state":"succeeded"}')]
+    return resigning.resign_result(world.keys, token(world.name()), items)
+
+
 # Repair.
 
 

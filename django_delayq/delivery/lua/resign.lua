@@ -1,17 +1,18 @@
--- Replace payloads of jobs, each in its place: same token, same 8 bytes and score of its frame, same index. Safe to repeat:
+-- Replace payloads or errors of jobs, each in its place: same token, same 8 bytes and score of its frame, same index. Safe to repeat:
 -- a payload that has changed since it was read, or that only a long search would find, is left alone.
 --
 -- Prelude  clock, count, window, frame, list, job
--- Keys     timeout_set, delay_queue, destination, locators, payloads, counters
--- ARGV[1]  where they are: 'frames', 'destination' or 'payloads'
--- ARGV[2]  and on, three each: for 'payloads' the token, else the index when it was read, in the delay queue or,
+-- Keys     timeout_set, delay_queue, destination, locators, payloads, errors, counters
+-- ARGV[1]  where they are: 'frames', 'destination', 'payloads' or 'errors'
+-- ARGV[2]  and on, three each: for 'payloads' and 'errors' the field of the hash, else the index when it was read, in the delay queue or,
 --          counted from the tail, in the destination queue, empty if it was in neither; the frame or payload as it was
 --          read; the payload to write
 -- Returns  how many were written
 
 local where = ARGV[1]
+local hash = where == 'errors' and keys.errors or keys.payloads
 
-check_hashes(keys.locators, keys.payloads, keys.counters)
+check_hashes(keys.locators, keys.payloads, keys.errors, keys.counters)
 local listed_count = redis.call('LLEN', keys.delay_queue)
 redis.call('LLEN', keys.destination)
 
@@ -108,7 +109,7 @@ for i = 2, #ARGV, 3 do
       found[#found + 1] = { index = index, new = payload }
       if token then relocate(token, old, mac) end
     end
-  elseif redis.call('HGET', keys.payloads, hint) == old then
+  elseif redis.call('HGET', hash, hint) == old then
     found[#found + 1] = { token = hint, new = payload }
   end
 end
@@ -121,7 +122,7 @@ for _, item in ipairs(found) do
   elseif where == 'destination' then
     redis.call('LSET', keys.destination, item.index, item.new)
   else
-    redis.call('HSET', keys.payloads, item.token, item.new)
+    redis.call('HSET', hash, item.token, item.new)
   end
 end
 if #places > 0 then redis.call('HSET', keys.locators, unpack(places)) end

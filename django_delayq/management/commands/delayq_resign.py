@@ -144,6 +144,15 @@ class Command(CommandWithExamples):
                 "Not done: jobs that need {keys} are not signed anew. Run this where it is known."
             )
             self.stdout.write(template.format(keys=list_text(missing)))
+        has_hidden = any(tally.has_hidden for tally in tallies)
+        if has_hidden and others:
+            self.stdout.write(
+                gettext(
+                    "Not done: this user may not use SCAN, so encrypted results were not looked for. They need the older key for"
+                    " as long as they are kept; or run this as a user who may."
+                )
+            )
+            return False
         if late or any(name.startswith(OTHER_CODEC) for name in missing):
             # Which key a job in another codec needs is not known before it can be read.
             return False
@@ -172,6 +181,10 @@ def _told(name: str, tally: Tally) -> str:
         (gettext("{count} signed anew"), tally.signed, ""),
         (gettext("{count} already signed with the first key"), tally.current, ""),
     ]
+    if tally.encrypted:
+        told.append(
+            (gettext("{count} errors and results encrypted anew"), tally.encrypted, "")
+        )
     if tally.foreign:
         template = gettext("{count} that are not jobs of this project")
         told.append((template, tally.foreign, ""))
