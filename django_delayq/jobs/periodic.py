@@ -3,6 +3,7 @@
 What is stored of a schedule is JSON, signed with the project's key: a worker stores jobs by it.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from hashlib import blake2b
@@ -26,12 +27,14 @@ from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.arguments import sensitive_texts
 from django_delayq.jobs.decorator import FIXED, DelayedTask
 from django_delayq.jobs.definition import TaskDefinition
+from django_delayq.jobs.envelope import MOMENT, SCHEDULE
 from django_delayq.jobs.job import is_unicode
 from django_delayq.jobs.limit import MAX_LIMIT_KEY
 from django_delayq.jobs.moments import When
 from django_delayq.jobs.options import (
     CallOptions,
     TaskOptions,
+    check_encrypt,
     check_priority,
     seconds,
 )
@@ -81,6 +84,11 @@ class Definition(msgspec.Struct, frozen=True, omit_defaults=True):
     moved_to: str = ""
     #: When it left this queue, by the clock of that; said again while the other waits. 0: the other has it.
     moved_ms: int = 0
+    #: Whether the server has its arguments, and its jobs, encrypted.
+    encrypt: bool = False
+    #: Its arguments, while they are; and what tells this text from others, whichever key has encrypted it.
+    encrypted: str = ""
+    nonce: str = ""
 
     def is_like(self, other: "Definition | None") -> bool:
         """Whether two definitions say the same, whenever they were loaded."""
@@ -118,27 +126,80 @@ class LoadTime:
         return self.ms
 
 
+class _Arguments(msgspec.Struct, omit_defaults=True):
+    """What is encrypted of a definition."""
+
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+
+
 #: What stands before the JSON of a text since there are registers. An earlier version reads it as white space.
 REGISTERED = b" "
+#: What stands between that and the JSON of a definition with an encrypted part.
+ENCRYPTED = b"\t"
+_ENCRYPTED_PART = re.compile(rb'(?<="encrypted":")[^"]*')
 _encoder = msgspec.json.Encoder()
+_arguments = Decoder[_Arguments](_Arguments, trusted=True)
 definitions = Decoder[Definition](Definition, trusted=True)
 changes = Decoder[Change](Change, trusted=True)
 
 
 def sealed(queue: str, kind: str, name: str, body: Definition | Change) -> bytes:
-    """Write and sign what is stored of a schedule."""
-    text = REGISTERED + _encoder.encode(body)
-    return conf.get_keyring().seal(_place(queue, kind, name), text)
+    """Write and sign what is stored of a schedule; what is to be encrypted is."""
+    keyring, place, mark = conf.get_keyring(), _place(queue, kind, name), b""
+    if isinstance(body, Definition) and body.encrypt:
+        mark, text = ENCRYPTED, _encoder.encode(_Arguments(body.args, body.kwargs))
+        body = msgspec.structs.replace(
+            body,
+            args=[],
+            kwargs={},
+            encrypted=keyring.encrypt("schedule", place, text),
+            nonce=storing.new_token(),
+        )
+    text = REGISTERED + mark + _encoder.encode(body)
+    return keyring.seal(_signed_place(place, text), text)
 
 
 def sealed_anew(queue: str, kind: str, name: str, text: bytes) -> bytes:
-    """Sign with the present key what another one, or an earlier version, has signed; what it says stays, byte by byte.
+    """Sign and encrypt with the present key what another one, or an earlier version, has signed; what it says stays.
 
     Raises:
-        NotSigned: this project has not signed it for this place.
+        NotSigned: this project has not signed it for this place, or has another key for what is encrypted.
     """
+    keyring, place = conf.get_keyring(), _place(queue, kind, name)
     body = unsealed(queue, kind, name, text).lstrip(REGISTERED)
-    return conf.get_keyring().seal(_place(queue, kind, name), REGISTERED + body)
+    if body.startswith(ENCRYPTED):
+
+        def anew(found: re.Match[bytes]) -> bytes:
+            secret = keyring.decrypt("schedule", place, found[0].decode())
+            return keyring.encrypt("schedule", place, secret).encode()
+
+        body = _ENCRYPTED_PART.sub(anew, body)
+    body = REGISTERED + body
+    return keyring.seal(_signed_place(place, body), body)
+
+
+def without_encrypted(body: bytes) -> bytes:
+    """Return a signed text without what changes when it is encrypted anew; its nonce tells it from any other."""
+    return _ENCRYPTED_PART.sub(b"", body) if body.startswith(ENCRYPTED) else body
+
+
+def read_definition(queue: str, kind: str, name: str, text: bytes) -> Definition:
+    """Read a definition that `sealed` has written.
+
+    Raises:
+        NotSigned: this project has not signed it for this place, or what it needs to decrypt it is not here.
+        DecodeError: another version has written it.
+    """
+    found = definitions.decode(unsealed(queue, kind, name, text))
+    if not found.encrypted:
+        return found
+    place = _place(queue, kind, name)
+    secret = conf.get_keyring().decrypt("schedule", place, found.encrypted)
+    given = _arguments.decode(secret)
+    return msgspec.structs.replace(
+        found, args=given.args, kwargs=given.kwargs, encrypted="", nonce=""
+    )
 
 
 def unsealed(queue: str, kind: str, name: str, text: bytes) -> bytes:
@@ -147,7 +208,8 @@ def unsealed(queue: str, kind: str, name: str, text: bytes) -> bytes:
     Raises:
         NotSigned: this project has not signed it for this place.
     """
-    return conf.get_keyring().unseal(_place(queue, kind, name), text)
+    place = _signed_place(_place(queue, kind, name), text[SEAL_LENGTH:])
+    return conf.get_keyring().unseal(place, text)
 
 
 def is_sealed_now(text: bytes) -> bool:
@@ -158,6 +220,11 @@ def is_sealed_now(text: bytes) -> bool:
 def is_registered(text: bytes) -> bool:
     """Return whether what is stored of a schedule was written where there are registers."""
     return text.startswith(REGISTERED, SEAL_LENGTH)
+
+
+def _signed_place(place: str, body: bytes) -> str:
+    # A version that knows no encryption would call the task without arguments. For it, this is not signed.
+    return f"encrypted {place}" if body.startswith(REGISTERED + ENCRYPTED) else place
 
 
 def _place(queue: str, kind: str, name: str) -> str:
@@ -229,6 +296,7 @@ class CodeSchedule:
             # A task with a limit is refused.
             limit = f"{OWN_LIMIT}\0{self.name}"
         args, kwargs = envelopes.plain_of(self.task, self.args, self.kwargs)
+        queue = conf.get_settings().find(self.queue)
         carried = options.carried(self.task.base) or {}
         if self.catch_up == "none" and options.expires is not None:
             carried["expires"] = seconds(options.expires)
@@ -243,6 +311,7 @@ class CodeSchedule:
             self.catch_up,
             limit,
             not self.overlap,
+            encrypt=options.encrypt or (queue is not None and queue.encrypt),
         )
 
 
@@ -441,6 +510,8 @@ def check(schedule: CodeSchedule) -> None:
     schedule.when.check()
     check_call(schedule.name, schedule.task, schedule.args, schedule.kwargs)
     check_priority(schedule.options.priority, queue.name)
+    if schedule.options.encrypt:
+        check_encrypt(schedule.task.name, queue)
     check_size(queue, schedule.name, schedule.definition())
 
 
@@ -475,9 +546,6 @@ def check_size(queue: conf.QueueSettings, name: str, definition: Definition) -> 
 
 
 # Jobs.
-
-#: The headers of a job by which it knows its schedule.
-SCHEDULE, MOMENT = "schedule", "moment"
 
 
 def occurrence(
@@ -537,6 +605,7 @@ def _job(
             definition.kwargs,
             options or None,
             headers={SCHEDULE: name, MOMENT: str(moment_ms)},
+            flags=envelopes.IS_ENCRYPTED if definition.encrypt else 0,
         ),
         token,
         queue.name,

@@ -124,4 +124,5 @@ def _place(queue: str) -> str:
 def _digest(text: bytes) -> str:
     """Return what stands for a signed text, whichever key has signed it, and whichever version."""
     body = text[SEAL_LENGTH:].lstrip(definitions.REGISTERED)
+    body = definitions.without_encrypted(body)
     return blake2b(body, digest_size=12).hexdigest() if body else ""

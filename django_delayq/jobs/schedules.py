@@ -37,6 +37,7 @@ from django_delayq.jobs import periodic as definitions
 from django_delayq.jobs import register as registers
 from django_delayq.jobs import sharding
 from django_delayq.jobs.decorator import DelayedTask
+from django_delayq.jobs.envelope import MOMENT, SCHEDULE
 from django_delayq.jobs.job import Draft, Job
 from django_delayq.jobs.moments import When, datetime_of, when_of
 from django_delayq.jobs.options import CallOptions
@@ -253,37 +254,39 @@ class Found(NamedTuple):
 
 
 def _read(queue: str, kind: str, name: str, text: bytes) -> Definition | None:
-    body = _unsealed(queue, kind, name, text)
+    if not text:
+        return None
     try:
-        return definitions.definitions.decode(body) if body else None
+        return definitions.read_definition(queue, kind, name, text)
+    except NotSigned as error:
+        _log_ignored(queue, kind, name, error)
     except DecodeError as error:
         logger.error("queue %s: schedule %r cannot be read: %s", queue, name, error)
-        return None
+    return None
 
 
 def _read_change(queue: str, name: str, text: bytes) -> Change | None:
-    body = _unsealed(queue, "change", name, text)
+    if not text:
+        return None
     try:
-        return definitions.changes.decode(body) if body else None
+        return definitions.changes.decode(
+            definitions.unsealed(queue, "change", name, text)
+        )
+    except NotSigned as error:
+        _log_ignored(queue, "change", name, error)
     except DecodeError as error:
         logger.error("queue %s: schedule %r cannot be read: %s", queue, name, error)
-        return None
+    return None
 
 
-def _unsealed(queue: str, kind: str, name: str, text: bytes) -> bytes:
-    if not text:
-        return b""
-    try:
-        return definitions.unsealed(queue, kind, name, text)
-    except NotSigned as error:
-        logger.error(
-            "queue %s: what is stored of schedule %r is ignored (%s): %s",
-            queue,
-            name,
-            kind,
-            error,
-        )
-        return b""
+def _log_ignored(queue: str, kind: str, name: str, error: NotSigned) -> None:
+    logger.error(
+        "queue %s: what is stored of schedule %r is ignored (%s): %s",
+        queue,
+        name,
+        kind,
+        error,
+    )
 
 
 def loading(queue: QueueSettings) -> Steps[Known]:
@@ -701,6 +704,8 @@ class Schedule:
     is_orphan: bool = False
     #: Somebody has given it other moments than its definition has.
     is_overridden: bool = False
+    #: The server has its arguments encrypted.
+    is_encrypted: bool = False
     #: The server knows it. A schedule in code is enrolled by the first worker that starts.
     is_enrolled: bool = True
     #: When it was paused, in UTC; None: it is not.
@@ -1011,6 +1016,7 @@ def _showing(
         is_stored=found.is_stored,
         is_orphan=not is_known,
         is_overridden=change is not None and change.when is not None,
+        is_encrypted=definition.encrypt,
         paused_since=datetime_of(paused_ms) if paused_ms else None,
         paused_by=change.by if change else "",
         paused_reason=change.reason if change else "",
@@ -1042,6 +1048,7 @@ def _shown_code(code: CodeSchedule) -> Schedule:
         definition.priority,
         definition.catch_up,
         not definition.drops,
+        is_encrypted=definition.encrypt,
         is_enrolled=False,
     )
 
@@ -1175,9 +1182,7 @@ def _firing(schedule: Schedule) -> Steps[Job[Any]]:
         insertion_list=queue.keeps_list,
     )
     job.state, job.start_time_ms = State.SCHEDULED, stored.start_time_ms
-    job.take_headers(
-        {definitions.SCHEDULE: found.name, definitions.MOMENT: str(known.now_ms)}
-    )
+    job.take_headers({SCHEDULE: found.name, MOMENT: str(known.now_ms)})
     return job
 
 

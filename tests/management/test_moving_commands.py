@@ -20,11 +20,15 @@ from django_delayq import (
     MaybeScheduled,
     State,
     conf,
+    delayed_task,
+    every,
     find_jobs,
     get_job,
+    get_schedule,
     pause,
     schedule,
     schedule_many,
+    store_schedule,
 )
 from django_delayq.calls.running import run
 from django_delayq.clients.clients import own_clients
@@ -787,3 +791,26 @@ def test_export_counts_first_if_it_is_told_to(queue: str, call: Call) -> None:
 
     assert json.loads(said.err)["queues"][queue]["jobs"] == 1
     assert job.refresh() is State.SCHEDULED
+
+
+@delayed_task(name="tests.moving_commands.guarded", encrypt=True)
+def guarded(text: str) -> None: ...
+
+
+def test_encrypted_jobs_and_schedules_move_as_they_are(
+    queue: str, other: str, use: Any, server: Server, call: Call, tmp_path: Path
+) -> None:
+    on = guarded.using(queue=queue)
+    job = schedule(on, 3_600, "c4nary")
+    store_schedule("nightly", on, every(86_400), args=["c4nary"])
+    path = tmp_path / "jobs"
+
+    call("delayq_export", "--queue", queue, path)
+
+    assert b"c4nary" not in path.read_bytes()
+    use(other)
+    assert call("delayq_import", path).status == 0
+    assert get_job(job.id).args == ["c4nary"]
+    assert get_schedule("nightly", queue).args == ["c4nary"]
+    said = call("delayq_schedules", "--queue", queue, "--json").out
+    assert "c4nary" not in said
