@@ -449,6 +449,8 @@ class Book:
             self.fail(
                 f"{life} tells what is sensitive: {attempt.error!r} {attempt.message}"
             )
+        if attempt.encrypts and SECRET.encode() in attempt.error + attempt.result:
+            self.fail(f"{life} leaves readable what is encrypted")
         if verdict in (Verdict.HOLD, Verdict.GIVE_BACK):
             if life.state == "running":
                 self.fail(f"{life} is held while it runs")

@@ -129,6 +129,7 @@ _ALL = [
     Feature("KEEP_ENDED", _touches("end"), queue={"KEEP_ENDED": 1000}),
     Feature("MAX_JOBS", _touches("place"), queue={"MAX_JOBS": 1000}),
     Feature("sensitive", _touches("payload end"), task={"sensitive": ("token",)}),
+    Feature("encrypt", _touches(""), task={"encrypt": True}),
     Feature("REDISSON", _touches("payload place"), queue={"REDISSON": "3.52.0"}),
     Feature("bulk changes", _touches("start place rank end")),
 ]
@@ -220,6 +221,14 @@ REFUSED: dict[Pair, Refusal] = {
         Refusal(
             "Jobs on a queue with `REDISSON` have no priority: Redisson's transfer knows none.",
             "is shared with Redisson, whose transfer knows no priorities",
+        ),
+    ),
+    **_each(
+        "REDISSON",
+        "encrypt",
+        Refusal(
+            "Jobs on a queue with `REDISSON` cannot be encrypted: Java could not read them.",
+            "is shared with Redisson, and Java could not read its jobs",
         ),
     ),
     **_each(
@@ -335,8 +344,10 @@ SURPRISING: dict[Pair, str] = {
     }.items()
 }
 
-#: Pairs that share nothing.
-DISJOINT = frozenset(pair for pair in pairs() if not shared(*sorted(pair)))
+#: Pairs that share nothing, and are not refused.
+DISJOINT = (
+    frozenset(pair for pair in pairs() if not shared(*sorted(pair))) - REFUSED.keys()
+)
 
 #: All others: the model runs them together.
 MODELLED = (

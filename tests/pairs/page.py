@@ -67,6 +67,7 @@ GROUPS: dict[tuple[str, str], dict[str, str]] = {
         "KEEP_ENDED": "`KEEP_ENDED`",
         "sensitive": "`sensitive`",
     },
+    ("Encryption", "howto/encryption.md"): {"encrypt": "`encrypt`"},
     ("Durability", "howto/durability.md"): {"durable": "`durable`"},
     ("A full queue", "howto/limits-on-size.md#jobs-of-a-queue"): {
         "MAX_JOBS": "`MAX_JOBS`"

@@ -86,6 +86,7 @@ attempt(
     lambda: task(queue=REDISSON, priority=1).prepare(0),
     lambda: task(queue=REDISSON).using(priority=1).prepare(0),
 )
+attempt("REDISSON", "encrypt", lambda: task(queue=REDISSON, encrypt=True).prepare(0))
 attempt("REDISSON", "batch", lambda: Batch(task(queue=REDISSON).prepare(0)))
 for follow_name in ("then", "on_dead"):
     attempt(

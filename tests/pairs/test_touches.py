@@ -336,6 +336,11 @@ def _sensitive(q: FrozenQueue) -> None:
     live(q, task("sensitive", sensitive=("token",)))
 
 
+@scenario("encrypt")
+def _encrypt(q: FrozenQueue) -> None:
+    live(q, task("encrypted", encrypt=True))
+
+
 @scenario("REDISSON")
 def _redisson(q: FrozenQueue) -> None:
     live(q, task("shared"))

@@ -283,7 +283,8 @@ class Touches:
             return
         sealed = msgspec.json.decode(value[at:])
         body = msgspec.json.decode(sealed["body"])
-        for field in body.keys() - {"task", "args", "kwargs"}:
+        # Arguments are arguments, encrypted or not.
+        for field in body.keys() - {"task", "args", "kwargs", "flags", "encrypted"}:
             self.note("w", f"payload.{field}")
         token = sealed["delayq"].encode()
         if self._bodies.setdefault(token, sealed["body"]) != sealed["body"]:

@@ -144,6 +144,8 @@ class World(Book):
             options["once"] = True
         if rng.random() < 0.25:
             options["sensitive"] = ("token",)
+        if rng.random() < 0.25 and not shared:
+            options["encrypt"] = True
         self.tasks[name] = options
         registry._tasks.pop(name, None)
         task = delayed_task(name=name, **options)(body)
@@ -243,6 +245,7 @@ class World(Book):
                 "once",
                 "keep_result",
                 "sensitive",
+                "encrypt",
                 "durable",
                 "outbox",
             )
