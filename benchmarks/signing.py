@@ -1,4 +1,4 @@
-"""``python -m benchmarks.signing``: what does it cost to sign a job and to check it, beside HMAC-SHA256?
+"""``python -m benchmarks.signing``: what does it cost to sign a job and to check it, beside HMAC-SHA256; and to encrypt it?
 
 Each figure is the best of many short runs, taken in turns: what is measured takes no longer than the machine is quiet.
 """
@@ -9,13 +9,15 @@ import timeit
 from collections.abc import Callable
 
 from benchmarks import bench
-from django_delayq.jobs.envelope import Envelope, encode
+from django_delayq.jobs.envelope import IS_ENCRYPTED, Envelope, encode, open_payload
 from django_delayq.wire.signing import Keyring
 
 #: Calls in one short run.
 CALLS = 500
 TOKEN = "A" * 22
 QUEUE = "orders"
+#: Characters of the arguments.
+SIZES = (1, 120, 1_000)
 #: Characters of the argument, and what is measured.
 Name = tuple[int, str]
 
@@ -29,9 +31,17 @@ def main() -> None:
     signer = keyring.signer
     payloads: list[tuple[int, int]] = []
     calls: dict[Name, Callable[[], object]] = {}
-    for size in (1, 120, 1_000):
+    sizes: list[tuple[int, int]] = []
+    for size in SIZES:
         call = Envelope("shop.tasks.cancel_unpaid", ["x" * size])
         payload = encode(call, TOKEN, QUEUE, keyring)
+        secret = Envelope(call.task, call.args, flags=IS_ENCRYPTED)
+        encrypted = encode(secret, TOKEN, QUEUE, keyring)
+        sizes.append((len(payload), len(encrypted)))
+        calls[size, "write"] = _write(call, keyring)
+        calls[size, "write encrypted"] = _write(secret, keyring)
+        calls[size, "read"] = _read(payload, keyring)
+        calls[size, "read encrypted"] = _read(encrypted, keyring)
         body = payload[payload.index(b'"body":') + 8 : -2].replace(b'\\"', b'"')
         signature = signer.sign(QUEUE, TOKEN, body)
         keyring.check(signature, QUEUE, TOKEN, body)
@@ -49,7 +59,7 @@ def main() -> None:
             f"{best[n, 'hmac']:.2f}",
             f"{best[n, 'sign'] / best[n, 'hmac']:.2f}",
         )
-        for (size, added), n in zip(payloads, (1, 120, 1_000), strict=True)
+        for (size, added), n in zip(payloads, SIZES, strict=True)
     ]
     bench.table(
         (
@@ -62,6 +72,40 @@ def main() -> None:
         ),
         rows,
     )
+    print()
+    bench.table(
+        (
+            "bytes of a payload",
+            "encrypted",
+            "write, µs",
+            "encrypted",
+            "times",
+            "read, µs",
+            "encrypted",
+            "times",
+        ),
+        [
+            (
+                f"{size:,}",
+                f"{encrypted:,}",
+                *_beside(best[n, "write"], best[n, "write encrypted"]),
+                *_beside(best[n, "read"], best[n, "read encrypted"]),
+            )
+            for (size, encrypted), n in zip(sizes, SIZES, strict=True)
+        ],
+    )
+
+
+def _beside(plain: float, encrypted: float) -> tuple[str, str, str]:
+    return f"{plain:.2f}", f"{encrypted:.2f}", f"{encrypted / plain:.1f}"
+
+
+def _write(call: Envelope, keyring: Keyring) -> Callable[[], object]:
+    return lambda: encode(call, TOKEN, QUEUE, keyring)
+
+
+def _read(payload: bytes, keyring: Keyring) -> Callable[[], object]:
+    return lambda: open_payload(payload, QUEUE, keyring)
 
 
 def _sign(keyring: Keyring, body: bytes) -> Callable[[], object]:
