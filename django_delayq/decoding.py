@@ -1,7 +1,7 @@
 """Decodes what a server, a file or a database holds. Anybody who may write there may have written it.
 
 All of it goes through one of these, so one list of bounds holds: how deep a value is nested, how many digits a number
-has, and which types stand where. What goes beyond is a `DecodeError`; callers treat such an entry as missing.
+has, and which types stand where. What goes beyond is a `DecodeError`, or is left out and said once.
 """
 
 import math
@@ -10,6 +10,9 @@ from typing import Annotated, Any, Generic, TypeVar
 import msgspec
 
 from django_delayq.exceptions import DecodeError
+from django_delayq.logs import get_log
+
+logger = get_log("django_delayq")
 
 T = TypeVar("T")
 
@@ -18,6 +21,8 @@ MAX_DEPTH = 200
 #: Digits of a whole number: a time in microseconds has as many.
 MAX_DIGITS = 16
 
+#: Of what the log has said that some of it cannot be read.
+_told: set[str] = set()
 
 #: A whole number that scripts and pages can add up, and one that is not negative.
 Number = Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]
@@ -44,6 +49,19 @@ class Decoder(Generic[T]):
         self.holds_any, self.is_trusted = holds_any, trusted
         self._what = f"{what}: " if what else ""
         self._decode = form.Decoder(type).decode
+
+    def read(self, text: bytes | str) -> T | None:
+        """Return the value; None if `decode` refuses it. The log says so of the first of its kind."""
+        assert self._what
+        try:
+            return self.decode(text)
+        except DecodeError as error:
+            if self._what not in _told:
+                _told.add(self._what)
+                logger.warning(
+                    "%s; it is left out, and so are others like it from now on", error
+                )
+            return None
 
     def decode(self, text: bytes | str) -> T:
         """Return the value.

@@ -12,6 +12,7 @@ import msgspec.inspect
 import pytest
 
 import django_delayq
+from django_delayq import decoding
 from django_delayq.decoding import MAX_DEPTH, Decoder, score_of, whole_number
 from django_delayq.exceptions import DecodeError
 
@@ -102,6 +103,22 @@ def test_nothing_else_decodes() -> None:
 def test_what_is_beyond_the_bounds_is_an_error_of_ours(text: bytes) -> None:
     with pytest.raises(DecodeError, match=r"^it: "):
         Decoder[Any](Any, "it", holds_any=True).decode(text)
+
+
+def test_what_cannot_be_read_is_said_once_for_each_kind(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(decoding, "_told", set())
+    one, other = (Decoder[int](int, f"{kind} cannot be read") for kind in ("a", "b"))
+
+    found = [one.read(text) for text in (b"nonsense", b"7", b"more")]
+    found += [other.read(b"nonsense"), one.read(b"nonsense")]
+
+    assert found == [None, 7, None, None, None]
+    assert [message.partition(":")[0] for message in caplog.messages] == [
+        "a cannot be read",
+        "b cannot be read",
+    ]
 
 
 def test_as_deep_as_the_bound_is_read() -> None:

@@ -15,7 +15,6 @@ from django_delayq.decoding import Decoder
 from django_delayq.delivery.binding import PACKAGES
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.states import State
-from django_delayq.exceptions import DecodeError
 from django_delayq.redaction import brief
 
 #: Records of one `note_ended` or `read_ended` call: some 0.3 ms of the server's time.
@@ -55,7 +54,9 @@ class EndRecord(msgspec.Struct, array_like=True, gc=False):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = Decoder[EndRecord](EndRecord, form=msgspec.msgpack).decode
+_ends = Decoder[EndRecord](
+    EndRecord, "a remembered end cannot be read", form=msgspec.msgpack
+)
 
 
 def first_line(text: str) -> str:
@@ -97,10 +98,6 @@ def read_ended(
 
 def read_records(stored: Iterable[bytes]) -> list[EndRecord]:
     """Return the records, each once, without those that no version of ours has written; the newest end first."""
-    found = []
-    for text in dict.fromkeys(stored):
-        try:
-            found.append(_decode(text))
-        except DecodeError:
-            continue
+    read = map(_ends.read, dict.fromkeys(stored))
+    found = [each for each in read if each is not None]
     return sorted(found, key=lambda record: record.ended_ms, reverse=True)

@@ -1,7 +1,6 @@
 """Limits of a queue and of the tasks on it: what code says of them, what somebody has set instead, and what is in force."""
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -13,7 +12,6 @@ from django_delayq.decoding import Decoder, whole_number
 from django_delayq.delivery.binding import PACKAGES, new_request, now_argument
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.reasons import Kind, Reason
-from django_delayq.exceptions import DecodeError
 from django_delayq.wire import signing
 from django_delayq.wire.publishing import read_published
 
@@ -114,11 +112,12 @@ def latest_code(keys: DeliveryKeys, now_ms: int) -> Command[int]:
         for name, text in fields.items():
             if not name.startswith(b"code:"):
                 continue
-            with suppress(DecodeError):
-                said = _said.decode(text)
-                is_alive = abs(now_ms - (whole_number(said.at) or 0)) <= SILENT_MS
-                if is_alive and said.has_schedules == "1":
-                    latest_ms = max(latest_ms, whole_number(said.loaded) or 0)
+            said = _said.read(text)
+            if said is None:
+                continue
+            is_alive = abs(now_ms - (whole_number(said.at) or 0)) <= SILENT_MS
+            if is_alive and said.has_schedules == "1":
+                latest_ms = max(latest_ms, whole_number(said.loaded) or 0)
         return latest_ms
 
     return Command(("HGETALL", keys.control), read)
@@ -132,8 +131,8 @@ class _Said(msgspec.Struct):
     has_schedules: str
 
 
-_said = Decoder[_Said](_Said)
-_any = Decoder[Any](Any, holds_any=True)
+_said = Decoder[_Said](_Said, "what a process has said of its code cannot be read")
+_any = Decoder[Any](Any, "a limit cannot be read", holds_any=True)
 
 
 def limits(keys: DeliveryKeys) -> Call[list[StoredLimit]]:
@@ -144,10 +143,7 @@ def limits(keys: DeliveryKeys) -> Call[list[StoredLimit]]:
 def _read_limits(reply: list[bytes]) -> list[StoredLimit]:
     found = []
     for name, text in zip(reply[::2], reply[1::2], strict=True):
-        try:
-            stored = _any.decode(text)
-        except DecodeError:
-            continue
+        stored = _any.read(text)
         if isinstance(stored, dict):
             parts = [stored.get(each) for each in ("code", "set")]
             code, changed = (part if isinstance(part, dict) else {} for part in parts)

@@ -9,7 +9,6 @@ from django_delayq.calls.script import bind
 from django_delayq.decoding import Decoder
 from django_delayq.delivery.binding import PACKAGES, new_request, now_argument
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.exceptions import DecodeError
 from django_delayq.wire.delay import MAX_START_TIME_MS
 from django_delayq.wire.publishing import read_published
 from django_delayq.wording import Wording, gettext, joined, one_line
@@ -156,15 +155,10 @@ def _of_tasks(queue: str, text: bytes | None, now_ms: float) -> Iterator[Pause |
 
 
 def _decode(text: bytes | None) -> Any:
-    if text is None:
-        return None
-    try:
-        return _any.decode(text)
-    except DecodeError:
-        return None
+    return None if text is None else _any.read(text)
 
 
-_any = Decoder[Any](Any, holds_any=True)
+_any = Decoder[Any](Any, "a pause cannot be read", holds_any=True)
 
 
 def _read(queue: str, task: str | None, pause: Any, now_ms: float) -> Pause | None:

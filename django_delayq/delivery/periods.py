@@ -5,7 +5,6 @@ made.
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,7 +16,6 @@ from django_delayq.delivery.binding import PACKAGES, new_request, now_argument
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import REPEAT_MS
 from django_delayq.delivery.storing import NewJob
-from django_delayq.exceptions import DecodeError
 from django_delayq.redaction import brief
 from django_delayq.wire.frame import FrameFormat
 from django_delayq.wire.publishing import note_refusal, read_published
@@ -256,11 +254,10 @@ def add_field(
         setattr(entry, kind, value)
         return
     entry.moment_ms = moment_ms
-    with suppress(DecodeError):
-        entry.state = _state.decode(value)
+    entry.state = _state.read(value) or entry.state
 
 
-_state = Decoder[State](State)
+_state = Decoder[State](State, "the state of a schedule cannot be read")
 
 
 def read_version(field: bytes | None) -> int:

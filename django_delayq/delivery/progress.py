@@ -11,7 +11,6 @@ from django_delayq.decoding import Decoder, whole_number
 from django_delayq.delivery.binding import PACKAGES, now_argument
 from django_delayq.delivery.ended import LATEST_MS
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.exceptions import DecodeError
 from django_delayq.redaction import brief
 
 #: Characters of the text that are kept.
@@ -45,7 +44,9 @@ class JobProgress(NamedTuple):
 
 
 _encode = msgspec.json.Encoder().encode
-_decode = Decoder[StoredProgress](StoredProgress).decode
+_progress = Decoder[StoredProgress](
+    StoredProgress, "the progress of a job cannot be read"
+)
 
 
 def encode(progress: StoredProgress) -> bytes:
@@ -75,10 +76,10 @@ def read_progress(keys: DeliveryKeys, token: str) -> Call[ReadProgress | None]:
 
     def read(reply: bytes | None) -> ReadProgress | None:
         at_ms, _, text = (reply or b"").partition(b" ")
-        try:
-            found = ReadProgress(_decode(text), whole_number(at_ms) or 0)
-        except DecodeError:
+        found = _progress.read(text) if text else None
+        time_ms = whole_number(at_ms) or 0
+        if found is None or not 0 < time_ms <= LATEST_MS:
             return None
-        return found if 0 < found.at_ms <= LATEST_MS else None
+        return ReadProgress(found, time_ms)
 
     return Call(*bind(PACKAGES, "read_progress", keys), (token,), read)

@@ -13,11 +13,10 @@ import msgspec
 from django_delayq.calls.call import Call
 from django_delayq.calls.command import Command
 from django_delayq.calls.script import bind
-from django_delayq.decoding import Count, Decoder
+from django_delayq.decoding import Count, Decoder, score_of
 from django_delayq.delivery.binding import PACKAGES, now_argument
 from django_delayq.delivery.ended import LATEST_MS
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.exceptions import DecodeError
 
 #: How long a process that has fallen silent stays in the registry.
 KEPT_MS = 30_000
@@ -92,7 +91,9 @@ class WorkerInfo(msgspec.Struct, omit_defaults=True):
 
 
 _encode = msgspec.json.Encoder().encode
-_decode = Decoder[WorkerInfo](WorkerInfo).decode
+_infos = Decoder[WorkerInfo](
+    WorkerInfo, "a process in the registry of workers cannot be read"
+)
 
 
 class Registered(NamedTuple):
@@ -151,10 +152,7 @@ def read_worker(keys: RegistryKeys, worker_id: str) -> Command[WorkerInfo | None
     """Read what one process has said of itself; None: it is not there, or what it says cannot be read."""
 
     def read(reply: list[bytes | None]) -> WorkerInfo | None:
-        try:
-            return _decode(reply[0] or b"")
-        except DecodeError:
-            return None
+        return _infos.read(reply[0]) if reply[0] else None
 
     return Command(("HMGET", keys.workers, worker_id), read)
 
@@ -182,10 +180,9 @@ def read_workers(
 def _seen(rows: Sequence[bytes]) -> list[SeenWorker]:
     found = []
     for name, score, text in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
-        try:
-            found.append(SeenWorker(name.decode(), int(float(score)), _decode(text)))
-        except (DecodeError, UnicodeDecodeError):
-            continue
+        info, seen_ms = _infos.read(text), score_of(score)
+        if info is not None and seen_ms is not None:
+            found.append(SeenWorker(name.decode(errors="replace"), seen_ms, info))
     return found
 
 
