@@ -34,8 +34,12 @@ class Register(NamedTuple):
 
     #: The digest of each text that holds, by its field.
     digests: Mapping[str, str] = MappingProxyType({})
+    #: The digests of texts whose key only others have, likewise. This process writes them, and does not go by them.
+    others: Mapping[str, str] = MappingProxyType({})
     #: It rises with each change, so that of several the last one holds; 0: none is stored.
     number: int = 0
+    #: The number of the next one, at least: the server's clock, as others may be signed with a key that is not here.
+    next_number: int = 1
     #: The ids of the keys with which what is stored is signed.
     key_ids: tuple[str, ...] = ()
     #: Only other processes have the key that it is signed with, as it seems: this one had signed texts before.
@@ -51,30 +55,40 @@ class Register(NamedTuple):
         Raises:
             InvalidSchedule: it cannot be read here, so it cannot be changed.
         """
-        digests = dict(self.digests)
+        digests, others = dict(self.digests), dict(self.others)
         for kind, text in texts.items():
+            if text == KEPT:
+                continue
+            digests.pop(f"{kind} {name}", None)
+            others.pop(f"{kind} {name}", None)
             if isinstance(text, bytes) and text:
                 digests[f"{kind} {name}"] = _digest(text)
-            elif text != KEPT:
-                digests.pop(f"{kind} {name}", None)
         if digests != self.digests and self.is_of_another_key:
             raise InvalidSchedule(
                 f"schedule {name!r} was not changed: the register of its queue is signed with a key that this process does"
                 " not have; give it that key. If the key is lost for good, delete the fields of the queue's schedules that"
                 f" begin with {FIELD!r}, and say anew what is stored and paused"
             )
-        return self._replace(digests=digests)
+        return self._replace(digests=digests, others=others)
 
     def sealed(self, queue: str) -> bytes:
         """Sign it, as the next one."""
-        body = msgspec.json.encode((self.number + 1, self.digests))
+        digests = {**self.digests, **self.others}
+        body = msgspec.json.encode((self.next_number, digests))
         return conf.get_keyring().seal(_place(queue), body)
 
 
 def read(
-    queue: str, texts: Mapping[str, bytes], entries: Mapping[str, Entry]
+    queue: str, texts: Mapping[str, bytes], entries: Mapping[str, Entry], now_us: int
 ) -> Register:
     """Read the register of a queue that has these schedules; ``texts`` are all that there are, by the id of the key."""
+    found = _stored(queue, texts, entries)
+    return found._replace(next_number=max(found.number + 1, now_us))
+
+
+def _stored(
+    queue: str, texts: Mapping[str, bytes], entries: Mapping[str, Entry]
+) -> Register:
     keyring = conf.get_keyring()
     found: dict[str, tuple[int, dict[str, str]]] = {}
     has_others = False
@@ -91,7 +105,20 @@ def read(
     if not found:
         return _without(queue, entries, has_others=has_others)
     number, digests = max(found.values(), key=lambda each: each[0])
-    return Register(digests, number, tuple(found))
+    # While keys change, a process that has one more key writes a register that this one cannot read.
+    others = _of_other_keys(entries) if has_others else {}
+    return Register(digests, others, number, key_ids=tuple(found))
+
+
+def _of_other_keys(entries: Mapping[str, Entry]) -> dict[str, str]:
+    """Return the digests of the texts whose key is not here. Those who have it check them."""
+    lacks = conf.get_keyring().lacks_key_of
+    return {
+        f"{kind} {name}": _digest(text)
+        for name, entry in entries.items()
+        for kind in KINDS
+        if lacks(text := getattr(entry, kind))
+    }
 
 
 def _without(queue: str, entries: Mapping[str, Entry], *, has_others: bool) -> Register:

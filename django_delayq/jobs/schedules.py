@@ -310,7 +310,7 @@ def loading(queue: QueueSettings) -> Steps[Known]:
                 else:
                     periods.add_field(entries, field_name, value, moment_ms)
             if not cursor:
-                its_register = registers.read(queue.name, texts, entries)
+                its_register = registers.read(queue.name, texts, entries, page.now_us)
                 return Known(queue, version, page.now_us, entries, its_register, aside)
 
 

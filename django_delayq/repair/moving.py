@@ -341,7 +341,9 @@ class Storing:
             # It is not read again for each schedule.
             self._known = None
             if version > 0:
-                register = register._replace(number=register.number + 1)
+                register = register._replace(
+                    number=register.next_number, next_number=register.next_number + 1
+                )
                 self._known = known._replace(version=version, register=register)
             elif not version:
                 self._known = known

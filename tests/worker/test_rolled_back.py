@@ -321,6 +321,52 @@ def test_projects_that_share_a_queue_have_a_register_each(
         assert project in names(queue_name)
 
 
+def test_no_change_is_lost_while_some_processes_have_only_the_key_of_before(
+    client, configure, task, settings, queue_name
+):
+    plain = configure()
+    before, both = ["the key of before"], ["the key of today", "the key of before"]
+    settings.DELAYQ = {**plain, "KEYS": before}
+    Clock(client, queue_name).turn()
+    store_schedule("shop", task, HOURLY, queue=queue_name)
+    for keys, number in ((both, 1), (before, 2), (before, 3), (both, 4)):
+        settings.DELAYQ = {**plain, "KEYS": keys}
+        store_schedule(f"more {number}", task, HOURLY, queue=queue_name)
+    get_schedule("shop", queue_name).override(DAILY)
+    settings.DELAYQ = {**plain, "KEYS": before}
+    get_schedule("more 3", queue_name).override(DAILY)
+
+    settings.DELAYQ = {**plain, "KEYS": both}
+    Clock(client, queue_name).turn()
+
+    assert {each.name: each.when for each in get_schedules(queue_name)} == {
+        "beat": NEVER,
+        "shop": DAILY,
+        "more 1": HOURLY,
+        "more 2": HOURLY,
+        "more 3": DAILY,
+        "more 4": HOURLY,
+    }
+    assert not any(each.is_paused for each in get_schedules(queue_name))
+
+
+def test_schedule_of_a_process_with_only_the_key_of_before_holds_when_all_is_signed_anew(
+    client, configure, task, settings, queue_name
+):
+    plain = configure()
+    before, both = ["the key of before"], ["the key of today", "the key of before"]
+    settings.DELAYQ = {**plain, "KEYS": before}
+    store_schedule("shop", task, HOURLY, queue=queue_name)
+    settings.DELAYQ = {**plain, "KEYS": both}
+    Clock(client, queue_name).turn()
+    settings.DELAYQ = {**plain, "KEYS": before}
+    store_schedule("late", task, HOURLY, queue=queue_name)
+
+    settings.DELAYQ = {**plain, "KEYS": both}
+
+    assert names(queue_name) == ["beat", "late", "shop"]
+
+
 def test_earlier_register_beside_the_present_one_holds_nothing(
     client, configure, task, settings, queue_name
 ):
