@@ -17,7 +17,7 @@ _PROSE = re.compile(r"[^\W\d_]+(?![\w(=\[]|\.\w)")
 Value = str | int | datetime
 #: What steers a terminal, or turns the direction in which a line is read; and the separators that end one.
 _STEERING = re.compile(
-    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]"
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]|\r(?!\n)"
 )
 _KEPT = "\n\t"
 

@@ -218,7 +218,8 @@ def test_a_log_keeps_its_template_where_nothing_steers(
 
 
 @pytest.mark.parametrize(
-    "text", ["\x1b[31m", "\x9b2J", "\x07", "\u202e", "\u2066", "\u2028", "\x7f"]
+    "text",
+    ["\x1b[31m", "\x9b2J", "\x07", "\rb", "\u202e", "\u2066", "\u2028", "\x7f"],
 )
 def test_a_reason_that_steers_is_refused(filled_queue: Queue, text: str) -> None:
     fill(filled_queue, filled_queue)
@@ -233,7 +234,7 @@ def test_a_reason_that_steers_is_refused(filled_queue: Queue, text: str) -> None
 
 
 def test_texts_of_people_are_taken(filled_queue: Queue) -> None:
-    pause(filled_queue.name, reason="Größe\n👨‍👩‍👧 \t نگه‌دار")
+    pause(filled_queue.name, reason="Größe\n👨‍👩‍👧 \t نگه‌دار\r\n")
 
 
 def test_who_acts_is_noted_without_what_steers(filled_queue: Queue) -> None:
