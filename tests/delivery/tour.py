@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from django_delayq.delivery import (
+    changing,
     claiming,
     durability,
     limiting,
@@ -655,6 +656,13 @@ def _(rig: Rig) -> Callable[[], object]:
     rig.java_transfer()
     rig.java_take()
     return lambda: rig.cancel("a")
+
+
+@stop("cancel, and keep a result", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    rig.schedule({"a": 5})
+    kept = changing.Kept(b"{}", {token("a"): 60_000})
+    return lambda: rig.cancel_many("a", kept=kept)
 
 
 @stop("cancel, and remember the end", drains=True)

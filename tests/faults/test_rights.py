@@ -135,7 +135,7 @@ PRODUCES = (
 )
 #: Calls of workers and of the admin.
 OF_OTHERS = (
-    *("claim", "acknowledge", "give back", "replay", "sweep"),
+    *("claim", "give back", "sweep"),
     *("read schedules", "read limits"),
 )
 
@@ -191,7 +191,7 @@ def test_documented_web_user_sees_no_workers(web: Limited) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        *("FLUSHALL", "KEYS *", "SCAN 0", "DEL {}", "UNLINK {}", "RENAME {} x"),
+        *("FLUSHALL", "KEYS *", "SCAN 0", "UNLINK {}", "RENAME {} x"),
         *("LPOP {}", "BLPOP {} 1", "HGETALL {}", "GET x", "SCRIPT FLUSH"),
         *("CONFIG GET *", "SUBSCRIBE x", "HGET delayq_workers:{{delayq}} x"),
     ],
