@@ -308,6 +308,19 @@ def test_calls_with_other_arguments_hide_nothing_behind_them(rig: Rig) -> None:
     assert rig.held_names(only=Kind.CALL, cursor=b"4:call:").counts == {}
 
 
+def test_members_that_no_script_has_written_are_passed_over_within_reason(
+    rig: Rig,
+) -> None:
+    hold(rig, "a", task=Reason(Kind.KEY, "key1"), hold_ms=None)
+    others = {f"!{number:04}": 0 for number in range(999)}
+    rig.client.zadd(rig.keys.held_tasks, others)
+    assert rig.held_names() == HeldNames({Reason(Kind.KEY, "key1"): 1}, 0)
+
+    rig.client.zadd(rig.keys.held_tasks, {"!more": 0})
+    assert rig.held_names() == HeldNames({}, 1)
+    rig.client.zrem(rig.keys.held_tasks, "!more", *others)
+
+
 def test_what_is_held_is_counted_by_what_it_is_held_for(rig: Rig) -> None:
     assert rig.held_names() == HeldNames({}, 0)
     hold(rig, "a", "b", "c", task=Reason(Kind.KEY, "key1"), hold_ms=None)

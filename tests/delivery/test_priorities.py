@@ -13,7 +13,7 @@ from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.states import Change, State
 from django_delayq.delivery.storing import tail_of
 from tests.delivery.rig import LEASE, Rig, name_in, names_of, payload, token
-from tests.delivery.test_limits import STRIPE, declare
+from tests.delivery.test_limits import STRIPE, declare, loosen
 
 
 @pytest.fixture
@@ -412,6 +412,28 @@ def test_released_job_runs_in_its_old_place(ranked, step):
     found = drained(ranked, 1, priority_step_ms=step)
 
     assert found == (["urgent", "z", "a", "b"] if step is None else [*"zab", "urgent"])
+
+
+@pytest.mark.parametrize("step", [None, 100])
+@pytest.mark.parametrize(
+    "rank", ["z" * 16, "9", "nan".rjust(16), "-inf".rjust(16), "0x" + "0" * 14, ""]
+)
+def test_held_member_without_a_rank_stops_nothing(ranked, rank, step):
+    declare(ranked, concurrency=1)
+    ranked.schedule({"l1": 0}, limit=STRIPE)
+    first = ranked.lease()
+    ranked.schedule({"l2": 0}, limit=STRIPE, priority=1)
+    assert not ranked.claim(priority_step_ms=step).jobs
+    held = Reason(Kind.LIMIT, *STRIPE.split("\0")).text
+    # From all of its loop no script would come back, and the server would serve nobody.
+    ranked.client.zadd(ranked.keys.held_tasks, {f"{held}\0{rank}\0nobody": 0})
+    ranked.now = 1_000
+    ranked.acknowledge(first)
+
+    # It may take the turn of a job, until a worker looks what else may go on.
+    loosen(ranked)
+    assert drained(ranked, 1, priority_step_ms=step) == ["l2"]
+    ranked.client.delete(ranked.keys.held_tasks)
 
 
 def test_job_that_waited_for_its_limit_runs_in_its_old_place(ranked):

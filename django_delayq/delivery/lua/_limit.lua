@@ -124,16 +124,20 @@ local function of_limits()
     local from, past, found = name .. '\0', '(' .. name .. '\1', {}
     local step_ms = tonumber(redis.call('HGET', keys.control, 'priority_step') or nil)
     if not step_ms then return redis.call('ZRANGEBYLEX', keys.held_tasks, '[' .. from, past, 'LIMIT', 0, most) end
-    while true do
+    -- There are fewer levels. The rest is for members that no script of ours has written.
+    for _ = 1, 1000 do
       local members, level = redis.call('ZRANGEBYLEX', keys.held_tasks, '[' .. from, past, 'LIMIT', 0, most), nil
+      if #members == 0 then break end
       for _, member in ipairs(members) do
-        local rank = tonumber(member:sub(#name + 2, #name + 17)) or 0
-        level = level or math.floor(rank / LEVEL)
-        if rank >= (level + 1) * LEVEL then break end
-        found[#found + 1] = { rank - level * LEVEL + level * step_ms, member }
+        local digits = member:sub(#name + 2, #name + 17)
+        if #digits == 16 and not digits:find('%D') then
+          local rank = tonumber(digits)
+          level = level or math.floor(rank / LEVEL)
+          if rank >= (level + 1) * LEVEL then break end
+          found[#found + 1] = { rank - level * LEVEL + level * step_ms, member }
+        end
       end
-      if not level then break end
-      from = name .. '\0' .. string.format('%016.0f', (level + 1) * LEVEL)
+      from = level and name .. '\0' .. string.format('%016.0f', (level + 1) * LEVEL) or members[#members] .. '\0'
     end
     table.sort(found, function(a, b)
       if a[1] ~= b[1] then return a[1] < b[1] end

@@ -10,6 +10,8 @@
 --          it, in turn
 
 local names_left, prefix = tonumber(ARGV[1]), ARGV[2]
+-- Members that no script of ours has written are passed over, so many at most.
+local others_left = 1000
 
 local reply = { 0 }
 local function first_from(start)
@@ -18,7 +20,7 @@ local function first_from(start)
 end
 
 local member, rank = first_from(ARGV[3])
-while member and names_left > 0 and member:sub(1, #prefix) == prefix do
+while member and names_left > 0 and others_left > 0 and member:sub(1, #prefix) == prefix do
   local name, _, kind = split_member(member)
   local past = name and name .. '\1'
   -- Each batch has a name of its own, and so has each call with other arguments. They would hide the names behind them.
@@ -32,6 +34,8 @@ while member and names_left > 0 and member:sub(1, #prefix) == prefix do
     reply[#reply + 1] = name
     reply[#reply + 1] = next_rank - rank
     names_left = names_left - 1
+  else
+    others_left = others_left - 1
   end
   member, rank = behind, next_rank
 end
