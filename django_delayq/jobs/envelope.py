@@ -113,6 +113,7 @@ class Envelope(msgspec.Struct, omit_defaults=True):
     encrypted: str = ""
 
 
+@brief
 class _Secret(msgspec.Struct, omit_defaults=True):
     """What is encrypted of a call."""
 

@@ -126,6 +126,7 @@ class LoadTime:
         return self.ms
 
 
+@brief
 class _Arguments(msgspec.Struct, omit_defaults=True):
     """What is encrypted of a definition."""
 

@@ -88,7 +88,7 @@ def test_progress_does_not_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
         say.schedule(0, "s3cret", 7)
         q.run_due()
 
-    assert told == [(1, 2, "order 7, card ***")]
+    assert [each[:3] for each in told] == [(1, 2, "order 7, card ***")]
 
 
 def test_what_a_test_prints_does_not_have_it() -> None:
