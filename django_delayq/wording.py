@@ -16,27 +16,25 @@ _TWO_STOPS = re.compile("([.!?…。！？])[.。]$")
 _PROSE = re.compile(r"[^\W\d_]+(?![\w(=\[]|\.\w)")
 Value = str | int | datetime
 #: What steers a terminal, or turns the direction in which a line is read; and the separators that end one.
-_STEERING = re.compile(
-    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]|\r(?!\n)"
-)
-_KEPT = "\n\t"
+_STEERING = "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069"
+#: People type a carriage return only before a line feed.
+_STEERS = re.compile(f"[{_STEERING}]|\r(?!\n)")
+#: Besides, no stream takes halves of surrogate pairs.
+_ESCAPED = re.compile(f"[{_STEERING}\r\ud800-\udfff]")
 
 
 def steers(text: str) -> bool:
     """Return whether a text has characters that would change how a terminal shows it, and what follows it."""
-    return _STEERING.search(text) is not None
+    return _STEERS.search(text) is not None
 
 
 def printable(text: object) -> str:
-    """Return text that steers no terminal: control and formatting characters become backslash escapes."""
-    shown = str(text)
-    if shown.isprintable():
-        return shown
-    return "".join(
-        char
-        if char.isprintable() or char in _KEPT
-        else char.encode("unicode_escape").decode()
-        for char in shown
+    """Return text that steers no terminal: what would becomes backslash escapes.
+
+    Spaces that do not break and joiners stay. Persian, emojis and prices need them.
+    """
+    return _ESCAPED.sub(
+        lambda found: found[0].encode("unicode_escape").decode(), str(text)
     )
 
 

@@ -26,7 +26,7 @@ def width_of(text: str) -> int:
 
 
 def _width_of_character(char: str) -> int:
-    if unicodedata.combining(char):
+    if unicodedata.category(char) in ("Mn", "Me", "Cf"):  # accents and joiners
         return 0
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
 

@@ -22,7 +22,13 @@ from django_delayq.wording import one_line, printable
         ("tab\tand\nline", "tab\tand\nline"),
         ("\r", r"\r"),
         ("\ud800", r"\ud800"),
+        ("\x85\u2028\u2069", r"\x85\u2028\u2069"),
         ("订单 é", "订单 é"),
+        ("10\u202f000\xa0€", "10\u202f000\xa0€"),
+        ("東京\u3000都", "東京\u3000都"),
+        ("نگه\u200cدار", "نگه\u200cدار"),
+        ("👨\u200d👩\u200d👧", "👨\u200d👩\u200d👧"),
+        ("\u200fשלום", "\u200fשלום"),
     ],
 )
 def test_nothing_steers_the_terminal(text: str, shown: str) -> None:
@@ -34,7 +40,8 @@ def test_one_line_has_no_breaks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "width"), [("abc", 3), ("订单", 4), ("e\u0301", 1), ("é订", 3), ("", 0)]
+    ("text", "width"),
+    [("abc", 3), ("订单", 4), ("e\u0301", 1), ("é订", 3), ("نگه\u200cدار", 6), ("", 0)],
 )
 def test_width_counts_columns(text: str, width: int) -> None:
     assert width_of(text) == width
