@@ -522,12 +522,14 @@ def moving(
     if before.catch_up == "all":
         since_ms = fired_ms or before.moved_ms
     code = definitions.sealed(queue, "code", name, first)
-    change: bytes | str = ""
-    if found.change is not None:
-        change = definitions.sealed(queue, "change", name, found.change)
-    new = Found(known.queue, name, Entry(state=state), first, found.change, False)
+    # What this queue has of its own stays: else whoever writes a schedule back that has left a queue would undo a pause here.
+    change = found.change or known.change_of(name)
+    text: bytes | str = ""
+    if change is not None:
+        text = definitions.sealed(queue, "change", name, change)
+    new = Found(known.queue, name, Entry(state=state), first, change, False)
     is_done = yield from arranging(
-        known, new, code=code, change=change, since_ms=since_ms
+        known, new, code=code, change=text, since_ms=since_ms
     )
     if is_done and before.catch_up == "all":
         yield from _moving_on(known.queue, name)

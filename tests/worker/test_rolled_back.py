@@ -21,7 +21,14 @@ from django_delayq.jobs import registry
 from django_delayq.repair.moving import schedules_of, take_schedule
 from django_delayq.repair.pages import end_schedule
 from django_delayq.wire.signing import SEAL_LENGTH
-from tests.worker.test_periodic import NEVER, Clock, keys_of, make, waiting_moments
+from tests.worker.test_periodic import (
+    NEVER,
+    Clock,
+    keys_of,
+    later,
+    make,
+    waiting_moments,
+)
 
 HOURLY, DAILY = every(timedelta(hours=1)), every(timedelta(days=1))
 
@@ -477,3 +484,27 @@ def test_schedule_that_is_taken_back_goes_on(client, worker, task, queue_name):
     worker.turn()
 
     assert get_schedule("shop", queue_name).when == HOURLY
+
+
+def test_pause_outlives_a_definition_on_a_queue_that_the_schedule_has_left(
+    client, configure, worker, settings, queue_name, monkeypatch
+):
+    other = f"{queue_name}-other"
+    plain = configure()
+    settings.DELAYQ = {**plain, "QUEUES": {**plain["QUEUES"], other: {}}}
+    thief = Thief(client, queue_name)
+    registry._tasks.clear()
+    later(monkeypatch)
+    make(other, NEVER)
+    there = Clock(client, other)
+    there.turn()
+    get_schedule("beat", other).pause(reason="no")
+
+    thief.write_back("code beat")
+    client.hdel(keys_of(other).schedules, "code beat")
+    client.hincrby(keys_of(other).schedules, "version", 1)
+    there.turn()
+
+    schedule = get_schedule("beat", other)
+    assert (schedule.is_paused, schedule.paused_reason) == (True, "no")
+    assert waiting_moments(client, other) == []
