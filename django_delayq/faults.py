@@ -1,6 +1,7 @@
 """Says what an error of the server means and what to do, for a page of the admin or a terminal."""
 
 import re
+from ssl import SSLError
 from typing import NamedTuple
 
 from redis.exceptions import (
@@ -52,7 +53,7 @@ class Fault(NamedTuple):
 def describe_fault(error: Exception) -> Fault:
     """Say what an error of the server, the connection or the settings means."""
     # Half of a surrogate pair can be neither sent nor printed.
-    told = str(error).encode("utf-8", "backslashreplace").decode()
+    told = _told(error).encode("utf-8", "backslashreplace").decode()
     message = redact(told) or type(error).__name__
     what, hint = _meaning(error, message)
     return Fault(what, message, hint)
@@ -76,9 +77,17 @@ def is_refused(error: Exception) -> bool:
     """Return whether a connection is refused, by every node or Sentinel, for a reason that does not pass by itself."""
     is_refusal = is_misconfigured(error) or (
         isinstance(error, RedisConnectionError)
-        and _CERTIFICATE.search(str(error)) is not None
+        and _CERTIFICATE.search(_told(error)) is not None
     )
     return is_refusal and not is_of_some(error)
+
+
+def _told(error: Exception) -> str:
+    """Return an error's text, with that of TLS behind it: redis-py 5 leaves it out on the event loop."""
+    text, behind = str(error), error.__cause__ or error.__context__
+    if isinstance(behind, SSLError) and str(behind) not in text:
+        return f"{text} {behind}"
+    return text
 
 
 def is_forbidden(error: Exception) -> bool:

@@ -1,9 +1,12 @@
 """What people are told of a server's error."""
 
+from ssl import SSLCertVerificationError
+
 import pytest
 from redis.exceptions import AuthenticationError, NoPermissionError, ResponseError
+from redis.exceptions import ConnectionError as RedisConnectionError
 
-from django_delayq.faults import describe_fault
+from django_delayq.faults import describe_fault, is_refused
 
 
 @pytest.mark.parametrize(
@@ -44,3 +47,17 @@ def test_missing_password_is_told_apart_from_a_wrong_one(
     message: str, what: str
 ) -> None:
     assert what in describe_fault(AuthenticationError(message)).what
+
+
+def test_refused_certificate_is_told_though_redis_py_leaves_it_out() -> None:
+    """redis-py 5 does on the event loop."""
+    why = "[SSL: CERTIFICATE_VERIFY_FAILED] certificate is not valid for '10.0.0.7'"
+
+    error = RedisConnectionError("Error 1 connecting to 10.0.0.7:6379. 1.")
+    error.__context__ = SSLCertVerificationError(1, why)
+
+    fault = describe_fault(error)
+
+    assert is_refused(error)
+    assert "certificate is not accepted" in fault.what
+    assert why in fault.message
