@@ -61,6 +61,8 @@ MOST_BEHIND = 1_000
 TAKE_OVER_MS = 60_000
 #: Why a schedule rests whose change is lost, or is not the last one.
 LOST = "its pause or its other moments are not what was written last: resume it, and give it other moments again if it had some"
+#: How many of the schedules that are ignored a process logs, each once.
+MOST_TOLD = 100
 #: How the field begins of a stored schedule that is on its way to another server.
 ASIDE = b"moving stored "
 #: How the field of a register begins.
@@ -121,7 +123,7 @@ class Known(NamedTuple):
                 continue
             is_stored = kind == "stored"
             if is_stored and not self.register.fits(kind, name, text):
-                logger.error(
+                _log_once(
                     "queue %s: what is stored of schedule %r is ignored (%s): it is not what was stored last",
                     queue,
                     name,
@@ -261,7 +263,7 @@ def _read(queue: str, kind: str, name: str, text: bytes) -> Definition | None:
     except NotSigned as error:
         _log_ignored(queue, kind, name, error)
     except DecodeError as error:
-        logger.error("queue %s: schedule %r cannot be read: %s", queue, name, error)
+        _log_once("queue %s: schedule %r cannot be read: %s", queue, name, str(error))
     return None
 
 
@@ -275,18 +277,30 @@ def _read_change(queue: str, name: str, text: bytes) -> Change | None:
     except NotSigned as error:
         _log_ignored(queue, "change", name, error)
     except DecodeError as error:
-        logger.error("queue %s: schedule %r cannot be read: %s", queue, name, error)
+        _log_once("queue %s: schedule %r cannot be read: %s", queue, name, str(error))
     return None
 
 
 def _log_ignored(queue: str, kind: str, name: str, error: NotSigned) -> None:
-    logger.error(
+    _log_once(
         "queue %s: what is stored of schedule %r is ignored (%s): %s",
         queue,
         name,
         kind,
-        error,
+        str(error),
     )
+
+
+# What was logged of schedules that are ignored.
+_told: set[tuple[str, ...]] = set()
+
+
+def _log_once(message: str, *args: str) -> None:
+    # Each look at the schedules reads all of them, and anybody who can write to the hash can make up any number.
+    if args in _told or len(_told) >= MOST_TOLD:
+        return
+    _told.add(args)
+    logger.error(message, *args)
 
 
 def loading(queue: QueueSettings) -> Steps[Known]:

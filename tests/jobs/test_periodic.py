@@ -37,7 +37,7 @@ from django_delayq.clock import iso_text
 from django_delayq.conf import get_settings
 from django_delayq.delivery.states import State
 from django_delayq.jobs import envelope as envelopes
-from django_delayq.jobs import registry
+from django_delayq.jobs import registry, schedules
 from django_delayq.jobs.periodic import MAX_NAME, all_schedules
 from django_delayq.jobs.schedules import MAX_STORED, Known, loading
 from django_delayq.translating import moment_text
@@ -630,3 +630,20 @@ def test_command_shows_an_orphan_and_what_was_overridden(queue: str) -> None:
     registry._tasks.clear()
 
     assert "orphan: no code here has it" in call("--queue", queue)
+
+
+def test_schedules_that_are_ignored_are_logged_once_and_not_without_end(
+    queue: str,
+    client: Any,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(schedules, "MOST_TOLD", 3)
+    forged = {f"stored forged{number}": "x" * 50 for number in range(5)}
+    client.hset(get_settings().queue(queue).keys.schedules, mapping=forged)
+
+    for _ in range(2):
+        assert get_schedules(queue) == []
+
+    told = [each for each in caplog.records if "is ignored" in each.getMessage()]
+    assert len(told) == 3
