@@ -68,7 +68,7 @@ ARGUMENTS: dict[str, list[str]] = {
     ],
     "delayq_outbox": [""],
     "delayq_pause": ["", "{queue}", "{queue} --reason {hostile}", "{hostile}"],
-    "delayq_resign": ["--dry-run"],
+    "delayq_resign": ["{queue}"],
     "delayq_resume": ["{hostile}", "{queue} --task {hostile}"],
     "delayq_schedules": ["", "--json", "--pause heartbeat", "--pause {hostile}"],
     "delayq_status": ["", "--json"],
