@@ -6,7 +6,7 @@ Neither wheel brings a server that speaks TLS; Debian's Redis 7 does.
 from pathlib import Path
 from typing import Any
 
-import pytest
+import trustme
 
 #: The kind of server that speaks it.
 KIND = "redis7"
@@ -18,7 +18,6 @@ class Tls:
     """An authority of our own, and what it has signed, as files of a folder."""
 
     def __init__(self, folder: Path) -> None:
-        trustme = pytest.importorskip("trustme")
         self.folder = folder
         self.authority = trustme.CA()
         self.authority.cert_pem.write_to_path(folder / "ca.pem")
