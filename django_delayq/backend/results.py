@@ -170,6 +170,9 @@ def result_of(job: Job[Any], alias: str) -> AnyResult:
         if each.get("kind") == "failed"
     ]
     kept = job.kept or {}
+    if status is TaskResultStatus.SUCCESSFUL and "error" in kept:
+        # It says why what the task returned is not there.
+        status = TaskResultStatus.FAILED
     if status is TaskResultStatus.FAILED:
         errors += _final_errors(job, past, kept)
     change(

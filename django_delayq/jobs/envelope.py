@@ -799,7 +799,12 @@ def read_error(text: bytes, token: str = "") -> dict[str, Any] | None:
 def _decrypted_part(use: str, body: dict[str, Any], token: str) -> dict[str, Any]:
     """Return what was written of a job with its encrypted part decrypted; without a token, as it is."""
     encrypted = body.get("encrypted")
-    if not token or encrypted is None:
+    if encrypted is None:
+        return body
+    # We write none of these beside it.
+    for name in ("result", "error", "traceback"):
+        body.pop(name, None)
+    if not token:
         return body
     body["encrypted"] = True
     try:

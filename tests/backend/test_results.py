@@ -1,5 +1,6 @@
 """What `get_result` says of a task, from its call to the end of its record, on a real server with a real worker."""
 
+import json
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -538,3 +539,20 @@ def test_results_and_errors_of_an_encrypted_queue_are_those_of_any(
     assert "c4nary" in failed.errors[0].traceback
     for key in client.scan_iter(f"*{queue_name}*"):
         assert b"c4nary" not in client.dump(key)
+
+
+def test_result_that_was_changed_is_not_taken_for_none(
+    configure, queue_name, burst, client
+) -> None:
+    configure({"ENCRYPT": True})
+    done = samples.add.using(queue_name=queue_name).enqueue(20, b=22)
+    burst()
+    keys = get_settings().queue(queue_name).keys
+    kept = keys.result(done.id.partition(":")[2])
+    changed = {"state": "succeeded", "encrypted": "1", "result": "forged"}
+    client.lset(kept, 0, json.dumps(changed))
+
+    done.refresh()
+
+    assert done.status is FAILED
+    assert "cannot be decrypted" in done.errors[-1].traceback

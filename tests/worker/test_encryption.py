@@ -489,6 +489,10 @@ def test_result_and_error_of_another_job_are_not_shown(q):
         json.dumps({"encrypted": text, "kind": "failed"}).encode(), "b" * 22
     )
     assert found["error"].startswith("(cannot be decrypted: ")
+    beside = {"encrypted": "1", "error": "forged", "traceback": "forged"}
+    for token in ("", "b" * 22):
+        shown = envelopes.read_error(json.dumps(beside).encode(), token)
+        assert "forged" not in str(shown)
     for forged in ("", "1", 7, None, "1" + keyring.ids[0] + "é", "x" * 40):
         line = json.dumps({"encrypted": forged, "kind": "failed"}).encode()
         assert envelopes.read_error(line, "b" * 22)["kind"] == "failed"
