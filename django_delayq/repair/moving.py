@@ -26,7 +26,7 @@ from django_delayq.calls.connections import nodes_of
 from django_delayq.calls.running import run
 from django_delayq.calls.steps import perform
 from django_delayq.clock import monotonic_ms
-from django_delayq.conf import QueueSettings
+from django_delayq.conf import QueueSettings, get_keyring
 from django_delayq.delivery import limiting, looking, pausing, prefixes
 from django_delayq.delivery.durability import Wait, durably
 from django_delayq.delivery.keys import DeliveryKeys
@@ -318,9 +318,10 @@ class Storing:
         """Store a periodic schedule; return whether it is new here.
 
         Raises:
-            CannotMove: see `store`.
+            CannotMove: it is signed with a key that this process does not have; or see `store`.
         """
         stored, change = schedule.stored, schedule.change
+        check_key(name, stored, change)
         # In a change of a schedule in code there is no other part.
         texts = {"stored": stored, "change": change} if stored else {"change": change}
         version, why_not = -1, ""
@@ -436,11 +437,17 @@ class Moving:
         """Begin the run, and have the target keep the pauses and limits of the source.
 
         Raises:
-            CannotMove: both are one queue, or the target does not read the format.
+            CannotMove: both are one queue, the target does not read the format, or the key of a schedule is not here.
         """
         keys = self.there.keys
         begun = self._taking.run or self._taking.begin(Kind.DIRECT)
+        schedules = schedules_of(self._source, self.there, self._only)
         try:
+            # Those of another project stay.
+            for name, entry in (
+                schedules.known.entries.items() if not self._only else ()
+            ):
+                check_key(name, entry.stored, entry.change)
             self._storing.begin(begun)
             self._storing.prepare(looking.read_format(keys).do(self._source))
         except CannotMove:
@@ -449,11 +456,10 @@ class Moving:
             raise
         settings = settings_of(self._source, self.there)
         keep_settings(self._target, self._queue, settings)
-        self._move_schedules()
+        self._move_schedules(schedules)
 
-    def _move_schedules(self) -> None:
+    def _move_schedules(self, there: "SchedulesThere") -> None:
         keys = self.there.keys
-        there = schedules_of(self._source, self.there, self._only)
         for name in there.stored:
             taken = take_schedule(self._source, self.there, name, there)
             if taken is None:
@@ -498,6 +504,19 @@ class Moving:
         call = pages.end_page(self.there.keys, run=id, page=page, is_moved=True)
         with finished_first():
             run(self._source, call)
+
+
+def check_key(name: str, *texts: bytes) -> None:
+    """Make sure that the texts of a schedule can be listed among those in force, which takes their key.
+
+    Raises:
+        CannotMove: they are signed with a key that this process does not have.
+    """
+    if any(map(get_keyring().lacks_key_of, texts)):
+        raise CannotMove(
+            f"Schedule {name!r} is signed with a key that this process does not have. Add that key to DELAYQ['KEYS'], or"
+            " its secret to SECRET_KEY_FALLBACKS, and run this again: what has moved stays, and is not moved twice."
+        )
 
 
 class SchedulesThere(NamedTuple):

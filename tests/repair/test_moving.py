@@ -21,10 +21,10 @@ from django_delayq.delivery.reasons import Reason
 from django_delayq.delivery.states import State
 from django_delayq.repair import exports, moving, pages
 from django_delayq.repair.calls import PACKAGES
-from django_delayq.repair.moving import CannotMove, Moving
+from django_delayq.repair.moving import CannotMove, Moving, Storing, Tally
 from django_delayq.repair.pages import Kind, MovedSchedule, OtherRun, Source
 from django_delayq.wire.frame import FrameFormat
-from django_delayq.wire.signing import FORMAT
+from django_delayq.wire.signing import FORMAT, Keyring
 from tests.conftest import keys_of
 from tests.delivery.rig import OWNER, T0, Rig, names_of
 from tests.queues.proxy import Proxy
@@ -708,6 +708,35 @@ def test_a_stored_schedule_moves_with_its_state_and_its_next_moment(
     ]
     assert set(rig.client.hkeys(keys.schedules)) == {b"version"}
     assert rig.client.exists(keys.periods) == 0
+
+
+def test_a_schedule_whose_key_is_not_here_keeps_all_from_moving(
+    rig: Rig, other: Rig
+) -> None:
+    text = Keyring(["a secret of somebody else"]).seal("schedule", b"{}")
+    rig.client.hset(rig.keys.schedules, "stored nightly", text)
+    rig.schedule({"a": 0})
+    before = rig.state()
+
+    with pytest.raises(CannotMove, match=r"'nightly' is signed with a key that"):
+        move(rig, other)
+
+    assert rig.state() == before
+    assert other.state() == {}
+
+
+def test_a_schedule_whose_key_is_not_here_is_not_imported(rig: Rig) -> None:
+    text = Keyring(["a secret of somebody else"]).seal("schedule", b"{}")
+    storing = Storing(rig.client, queue_of(rig), Tally(), conf.get_keyring())
+
+    for moved in (
+        MovedSchedule(text, b"", b"", b""),
+        MovedSchedule(b"", text, b"", b""),
+    ):
+        with pytest.raises(CannotMove, match=r"SECRET_KEY_FALLBACKS, and run this"):
+            storing.put("nightly", moved)
+
+    assert rig.state() == {}
 
 
 def test_a_schedule_that_was_set_aside_is_taken_up_again(rig: Rig, other: Rig) -> None:
