@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import django
 import pytest
 from django.contrib import admin
 from django.core import mail
@@ -139,7 +140,8 @@ class Heard(logging.Handler):
 
 @pytest.fixture
 def heard(settings: Any) -> Iterator[Heard]:
-    settings.ADMINS = [("Ann", "ann@example.com")]
+    ann = "ann@example.com"
+    settings.ADMINS = [ann if django.VERSION >= (6, 0) else ("Ann", ann)]
     root, handler = logging.getLogger(), Heard()
     mails = AdminEmailHandler(include_html=True)
     mails.setLevel(logging.ERROR)
