@@ -414,7 +414,7 @@ def _perform(
     said: Said,
     took: Took = lambda job, is_won: None,
 ) -> Changed | str:
-    """Change jobs. If that breaks off, the user is told how far it came; returns what was said."""
+    """Change jobs and return the message to the user, which says how far it came if it broke off."""
     try:
         return perform(own_clients.of_thread, action.steps(pages, said, took))
     except MaybeChanged as error:

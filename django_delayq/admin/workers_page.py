@@ -172,7 +172,7 @@ def _give_order(visit: Visit) -> HttpResponse:
     if worker is None:
         visit.message(gettext("This process is not there any more."), messages.WARNING)
         return HttpResponseRedirect(back)
-    # It is told to leave all that it serves.
+    # The order stops its work on every queue that it serves.
     visit.check("change", *worker.queues)
     name = clean(worker.name)
     if "sure" not in posted:

@@ -288,7 +288,7 @@ class Sentinels:
         ]
 
     def unchecked(self) -> str:
-        """Return by which argument somebody else could answer in the place of a Sentinel; "" if there is none."""
+        """Return the argument that lets a stranger pass for a Sentinel; "" if there is none."""
         told = [unchecked(each) for each in self.arguments.values() if each.get("ssl")]
         return next(filter(None, told), "")
 

@@ -165,7 +165,7 @@ class Server:
         return bool(self.arguments.get("decode_responses"))
 
     def unchecked(self) -> dict[str, str]:
-        """Return by which argument somebody else could answer, for the connections ``"server"`` and ``"Sentinels"``."""
+        """Return the argument that lets a stranger pass for the ``"server"`` or the ``"Sentinels"``, for each that has one."""
         found = {}
         if _has_tls(self.connection_class):
             found["server"] = unchecked(self.arguments)

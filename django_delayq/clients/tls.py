@@ -21,7 +21,7 @@ def with_host_check(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unchecked(arguments: Mapping[str, Any]) -> str:
-    """Return the argument of a connection over TLS by which somebody else could answer; "" if there is none."""
+    """Return the argument that lets a stranger pass for the server of a TLS connection; "" if there is none."""
     if _takes_any_certificate(arguments):
         return "ssl_cert_reqs=none"
     if not with_host_check(arguments)["ssl_check_hostname"]:

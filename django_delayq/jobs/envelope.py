@@ -372,7 +372,7 @@ def open_payload(
 ) -> Envelope:
     """Read a payload that this project has signed for a queue.
 
-    ``codec`` may be another than the one that wrote it. Without ``decrypts``, what is encrypted stays so.
+    ``codec`` may be another than the one that wrote it. Without ``decrypts``, an encrypted part is returned as it is.
 
     Raises:
         NotSigned: it has the form of a job, but no valid signature of this project.
@@ -388,7 +388,7 @@ def open_payload(
 def claimed_call(payload: bytes, codec: Codec | None = None) -> Envelope:
     """Read a payload without checking who wrote it. Use it to show the call, never to run it.
 
-    What is encrypted stays so.
+    Nothing is decrypted.
 
     Raises:
         DecodeError: it cannot be read, or has a format that this version does not know.
@@ -797,7 +797,7 @@ def read_error(text: bytes, token: str = "") -> dict[str, Any] | None:
 
 
 def _decrypted_part(use: str, body: dict[str, Any], token: str) -> dict[str, Any]:
-    """Return what was written of a job with its encrypted part decrypted; without a token, as it is."""
+    """Decrypt the encrypted part of a result, an error or a progress; without a token, leave it encrypted."""
     encrypted = body.get("encrypted")
     if encrypted is None:
         return body

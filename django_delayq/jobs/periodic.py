@@ -146,7 +146,7 @@ changes = Decoder[Change](Change, trusted=True)
 
 
 def sealed(queue: str, kind: str, name: str, body: Definition | Change) -> bytes:
-    """Write and sign what is stored of a schedule; what is to be encrypted is."""
+    """Write and sign what is stored of a schedule, and encrypt its arguments if its task or queue asks for it."""
     keyring, place, mark = conf.get_keyring(), _place(queue, kind, name), b""
     if isinstance(body, Definition) and body.encrypt:
         mark, text = ENCRYPTED, _encoder.encode(_Arguments(body.args, body.kwargs))
@@ -171,17 +171,17 @@ def sealed_anew(queue: str, kind: str, name: str, text: bytes) -> bytes:
     body = unsealed(queue, kind, name, text).lstrip(REGISTERED)
     if body.startswith(ENCRYPTED):
 
-        def anew(found: re.Match[bytes]) -> bytes:
+        def encrypt_anew(found: re.Match[bytes]) -> bytes:
             secret = keyring.decrypt("schedule", place, found[0].decode())
             return keyring.encrypt("schedule", place, secret).encode()
 
-        body = _ENCRYPTED_PART.sub(anew, body)
+        body = _ENCRYPTED_PART.sub(encrypt_anew, body)
     body = REGISTERED + body
     return keyring.seal(_signed_place(place, body), body)
 
 
 def without_encrypted(body: bytes) -> bytes:
-    """Return a signed text without what changes when it is encrypted anew; its nonce tells it from any other."""
+    """Return a signed text with only the nonce of its encrypted part, which stays the same under a new key."""
     return _ENCRYPTED_PART.sub(b"", body) if body.startswith(ENCRYPTED) else body
 
 

@@ -18,7 +18,7 @@
 -- ARGV[12]  the next moment, epoch ms; empty: there is none; '=': it stays, and so does its job
 -- ARGV[13]  of a schedule that comes from another queue, its state there; else empty
 -- ARGV[14]  and on: the job of that moment, as four: token; wait ('=' epoch ms); tail; payload
--- Returns  the version of the definitions as it is now; 0 if somebody else has changed one, or a moment has come: then
+-- Returns  the new version of the definitions; 0 if somebody else has changed one, or a moment has come: then
 --          nothing was changed; and, if an ACL closes a channel to us, the server's error
 
 local now_us, format, listed, name = read_clock(ARGV[1]), ARGV[2], ARGV[3] == '1', ARGV[4]

@@ -4,8 +4,8 @@
 -- Keys     schedules, channel
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  the version of the definitions that the caller has read
--- ARGV[3]  and on, two a text: its field, and what is written there; empty: it goes
--- Returns  the version of the definitions as it is now; 0 if somebody else has changed one: then nothing was changed;
+-- ARGV[3]  and on, a pair for each text: its field, and what to write there, or empty to delete it
+-- Returns  the new version of the definitions; 0 if somebody else has changed one: then nothing was changed;
 --          and, if an ACL closes the channel to us, the server's error
 
 local now_us, version = read_clock(ARGV[1]), read_version()
