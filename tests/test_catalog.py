@@ -225,6 +225,8 @@ _LANGUAGE = re.compile(r"[A-Za-z]{2,} [A-Za-z]{2,}|^[A-Z][a-z]+|[a-z]{3,}: ")
 #: Literals that look like language and are none.
 _NO_LANGUAGE = {
     "lease expired",  # the key of a state, which translating.STATES has
+    # Categories of Unicode.
+    "Mn", "Me", "Cf",
     # How a payload's value is shown, in the place of JSON.
     "<integer of ",
     # Commands to type.
