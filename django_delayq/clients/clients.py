@@ -53,6 +53,9 @@ class Clients:
         self.state: Callable[[], object] = bool
         #: Called when it has changed.
         self.on_change: Callable[[], object] = bool
+        #: How often another server has answered, or one that had forgotten what it took. Code that keeps what a server
+        #: said compares this, and reads again when it has risen.
+        self.changes = 0
         self._given = given
         self._key = self if key is None else key
         # One at most. A dictionary is filled in one step: if two threads make one at once, the second is dropped before
@@ -189,6 +192,10 @@ class Clients:
             _drop_closed_loops()
             kept = _of_loops[place] = _OfLoop(client, keeper, self.find, state)
         return kept.client
+
+    def note_change(self) -> None:
+        """Note that what was remembered of the server may be wrong now. Called from any thread."""
+        self.changes += 1
 
     def close(self) -> None:
         """Close what was made for threads, unless these are the process's own clients. The next use makes others."""

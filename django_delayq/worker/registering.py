@@ -9,6 +9,7 @@ from importlib.metadata import version
 from redis.exceptions import RedisError, ResponseError
 
 from django_delayq.calls.line import Line, UnderWay
+from django_delayq.clients.clients import own_clients
 from django_delayq.clock import boottime_ms, monotonic_ms
 from django_delayq.conf import get_settings
 from django_delayq.delivery.workers import (
@@ -144,6 +145,7 @@ class Registering:
         self._kept_ms = reply.now_ms if reply.is_kept else None
         ago_s = forgotten_s(reply.before_ms, kept_ms, reply.now_ms, KEPT_MS)
         if ago_s is not None:
+            own_clients.note_change()
             logger.error("the server " + FORGOTTEN, ago_s)
 
     def _obey(self, reply: Registered) -> None:

@@ -14,6 +14,7 @@ from redis.exceptions import NoPermissionError, RedisError
 
 from django_delayq.calls.connections import has_nodes
 from django_delayq.calls.running import run
+from django_delayq.clients.clients import own_clients
 from django_delayq.clock import epoch_ms, monotonic_ms
 from django_delayq.conf import QueueSettings, get_keyring
 from django_delayq.delivery import limiting, looking, prefixes, tending
@@ -189,6 +190,7 @@ class Upkeep:
         kept_ms, self._kept_ms = self._kept_ms, found.now_ms
         ago_s = forgotten_s(found.before_ms, kept_ms, found.now_ms, tending.SEEN_MS)
         if has_nodes(self._client) and ago_s is not None:
+            own_clients.note_change()
             logger.error("queue %s: its node " + FORGOTTEN, self._settings.name, ago_s)
 
     def _warn_of_long_list(self) -> None:
