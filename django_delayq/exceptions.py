@@ -22,6 +22,7 @@ DelayqError
 ├── NotDurable         stored or changed, but not on as many replicas or disks as asked; .jobs
 ├── QueueFull          the queue holds MAX_JOBS jobs; .unsent can be sent again when there is room
 ├── MaybeChanged       an error while found jobs were changed; .won and .lost are counts, .unknown may be changed
+├── PartialAnswer      some queues did not answer; .found is what the others said, .missing names them
 ├── LeaseLost          the job may be running elsewhere; stop writing
 ├── TimeLimitExceeded  a task ran longer than its time limit
 ├── EmbeddedServerError the embedded Valkey did not start
@@ -212,8 +213,9 @@ class MaybeChanged(DelayqError):
     """Raised when an error came up while the jobs that `find_jobs` finds were being changed.
 
     ``won`` is how many jobs are changed. ``lost`` says how many were left alone, by the `State` they were left in.
-    ``unknown`` holds the jobs, some hundred at most, that may be changed or not because their reply was lost. All other
-    jobs are as they were. The same call again goes on.
+    ``unknown`` holds the jobs, some hundred of a node at most, that may be changed or not because their reply was lost.
+    All other jobs are as they were. ``missing`` has the error of each queue that was not worked through, by its name; it
+    is empty if the call broke off. The same call again goes on.
     """
 
     def __init__(
@@ -223,11 +225,32 @@ class MaybeChanged(DelayqError):
         won: int = 0,
         lost: Mapping[Any, int] | None = None,
         unknown: Sequence[Any] = (),
+        missing: Mapping[str, Exception] | None = None,
     ) -> None:
         super().__init__(message)
         self.won = won
         self.lost = dict(lost or {})
         self.unknown = list(unknown)
+        self.missing = dict(missing or {})
+
+
+class PartialAnswer(DelayqError):
+    """Raised when several queues were asked, and some of them did not answer.
+
+    ``found`` is what the function would have returned, from the other queues; None after a loop over `find_jobs`, which
+    has yielded their jobs. ``missing`` has the error of each queue that did not answer, by its name.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        found: Any = None,
+        missing: Mapping[str, Exception] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.found = found
+        self.missing = dict(missing or {})
 
 
 class LeaseLost(DelayqError):

@@ -19,7 +19,12 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from django_delayq.calls.errors import is_of_some
+from django_delayq.calls.errors import (
+    LOST,
+    is_of_node,
+    is_of_some,
+    node_named_by,
+)
 from django_delayq.clients.sentinels import (
     PrimaryNotFound,
     PrimaryUnknown,
@@ -55,6 +60,8 @@ def describe_fault(error: Exception) -> Fault:
     # Half of a surrogate pair can be neither sent nor printed.
     told = _told(error).encode("utf-8", "backslashreplace").decode()
     message = redact(told) or type(error).__name__
+    if (node := node_named_by(error)) and node not in message:
+        message = f"{node}: {message}"
     what, hint = _meaning(error, message)
     return Fault(what, message, hint)
 
@@ -178,6 +185,14 @@ def _meaning(error: Exception, message: str) -> tuple[str, str]:
         return (
             gettext("The server is starting and loads its data."),
             gettext("Try again in a moment; nothing is lost."),
+        )
+    if isinstance(error, LOST) and is_of_node(error):
+        return (
+            gettext("A node of the cluster does not answer."),
+            gettext(
+                "Is the node up, and can it be reached from here at the address that it announces? Its jobs stay on it, and"
+                " the queues of the other nodes are served."
+            ),
         )
     if isinstance(error, RedisConnectionError) and _CLOSED.search(message):
         # Before AUTH, the server rejects long commands as protocol errors.

@@ -15,6 +15,7 @@ from django_delayq.calls.steps import Steps
 from django_delayq.calls.together import together
 from django_delayq.delivery.states import GRAVES, State
 from django_delayq.jobs import bulk
+from django_delayq.jobs.answers import leaving_out
 from django_delayq.jobs.bulk import Changed, Pages, Took
 from django_delayq.jobs.finding import Mark, Walk, ask_time, target_of
 from django_delayq.jobs.job import Job
@@ -142,25 +143,38 @@ class Named:
     """The jobs that somebody has named, as pages of a change."""
 
     def __init__(self, jobs: Sequence[Job[Any]], *, moves_to: str = "+0") -> None:
-        self._jobs = list(jobs)
+        # A page is of one queue.
+        self._jobs = sorted(jobs, key=lambda job: job.queue)
         self._moves_to = moves_to
         self.target_ms = 0
         #: The start time and the priority of each, as they were found, by id.
         self.before: dict[str, tuple[int | None, int | None]] = {}
+        #: The error of each queue that cannot be read, by its name.
+        self.missing: dict[str, Exception] = {}
 
     def next(self) -> Steps[Iterator[Job[Any]] | None]:
         """Look where the next of them are."""
-        if not self._jobs:
-            return None
-        if not self.target_ms:
-            self.target_ms = target_of(self._moves_to, (yield ask_time()))
-        batch, self._jobs = self._jobs[: bulk.BATCH], self._jobs[bulk.BATCH :]
-        for seen in (yield from together([job._refreshing() for job in batch])):
-            if isinstance(seen, Exception):
-                raise seen
-        for job in batch:
-            self.before[job.id] = (job.start_time_ms, job.priority)
-        return iter(batch)
+        while self._jobs:
+            if not self.target_ms:
+                self.target_ms = target_of(self._moves_to, (yield ask_time()))
+            queue = self._jobs[0].queue
+            batch = [job for job in self._jobs[: bulk.BATCH] if job.queue == queue]
+            seen = yield from together([job._refreshing() for job in batch])
+            error = next((each for each in seen if isinstance(each, Exception)), None)
+            if error is not None:
+                yield from self.leave_out(queue, error)
+                continue
+            self._jobs = self._jobs[len(batch) :]
+            for job in batch:
+                self.before[job.id] = (job.start_time_ms, job.priority)
+            return iter(batch)
+        return None
+
+    def leave_out(self, queue: str, error: Exception) -> Steps[None]:
+        """See `Walk.leave_out`."""
+        rest = {job.queue: None for job in self._jobs if job.queue != queue}
+        left = yield from leaving_out(self.missing, queue, error, list(rest))
+        self._jobs = [job for job in self._jobs if job.queue in left]
 
 
 class Step:
@@ -181,6 +195,15 @@ class Step:
     def mark(self) -> Mark:
         """Where the next step begins."""
         return self._walk.mark
+
+    @property
+    def missing(self) -> dict[str, Exception]:
+        """See `Walk.missing`."""
+        return self._walk.missing
+
+    def leave_out(self, queue: str, error: Exception) -> Steps[None]:
+        """See `Walk.leave_out`."""
+        return self._walk.leave_out(queue, error)
 
     def next(self) -> Steps[Iterator[Job[Any]] | None]:
         """Find some more, unless this was enough for one request."""

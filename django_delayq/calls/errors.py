@@ -81,23 +81,29 @@ def of_those_behind(error: Exception) -> Exception:
         f"the connection was given up after the call before this: {error}"
     )
     lost.__cause__ = error
-    if getattr(error, OF_NODE, False):
-        mark_of_node(lost)
+    if (node := node_named_by(error)) is not None:
+        mark_of_node(lost, node)
     return lost
 
 
-#: The attribute of an error that says that it concerns one node of a cluster.
+#: The attribute of an error that names the node of a cluster that it concerns.
 OF_NODE = "_delayq_of_node"
 
 
-def mark_of_node(error: Exception) -> None:
-    """Note on the error of a connection that the other nodes of the cluster may well answer."""
-    setattr(error, OF_NODE, True)
+def mark_of_node(error: Exception, node: str = "") -> None:
+    """Note on the error of a connection that the other nodes of the cluster may well answer; ``node`` is ``host:port``."""
+    setattr(error, OF_NODE, node)
+
+
+def node_named_by(error: BaseException) -> str | None:
+    """Return the node that an error of the connection concerns, empty if it is unknown; None: it is not of one node."""
+    node: str | None = getattr(error, OF_NODE, None)
+    return node
 
 
 def is_of_node(error: Exception) -> bool:
     """Return whether an error concerns one node of a cluster, or one slot."""
-    return isinstance(error, REDIRECTIONS) or getattr(error, OF_NODE, False)
+    return isinstance(error, REDIRECTIONS) or node_named_by(error) is not None
 
 
 #: The attribute of a refusal that says that other nodes, or Sentinels, have not refused.

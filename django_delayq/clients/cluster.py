@@ -596,6 +596,10 @@ class ClusterClient(Redis):
             for address in self._pools.slots.primaries()
         ]
 
+    def lying_at(self, node: str, keys: Sequence[str]) -> list[bool]:
+        """Return of each key whether it lies on this node."""
+        return _lying_at(self._pools.slots, node, keys)
+
     def kept(self) -> list[Redis]:
         """Return the clients of the nodes that were asked so far."""
         return list(self._nodes.values())
@@ -693,7 +697,7 @@ class ClusterClient(Redis):
         return _Way(self._pools.slots, monotonic_ms() + 1000 * self.patience_s)
 
     def _lose(self, error: Exception, address: Address) -> None:
-        mark_of_node(error)
+        mark_of_node(error, str(address))
         self._pools.slots.note_silent(address)
         if (
             self.silent_times
@@ -806,12 +810,17 @@ class AsyncClusterClient(aio.Redis):
                 if isinstance(reply, REDIRECTIONS):
                     reply = await self._follow(commands[i], reply, address, way.anew())
                 elif isinstance(reply, LOST):
-                    mark_of_node(reply)
+                    mark_of_node(reply, str(address))
                     self._pools.slots.note_silent(address)
                 replies[i] = reply
             if any(isinstance(reply, REDIRECTIONS) for reply in told):
                 _void_waits(commands, places, replies)
         return replies
+
+    async def lying_at(self, node: str, keys: Sequence[str]) -> list[bool]:
+        """Return of each key whether it lies on this node."""
+        await self._read_slots()
+        return _lying_at(self._pools.slots, node, keys)
 
     async def aclose(self, close_connection_pool: bool | None = None) -> None:
         self._nodes = {}
@@ -862,11 +871,24 @@ class AsyncClusterClient(aio.Redis):
             except REDIRECTIONS as error:
                 pause_s = way.turn(error, address)
             except LOST as error:
-                if address is not None:
-                    mark_of_node(error)
-                    self._pools.slots.note_silent(address)
-                raise
+                if address is None:
+                    raise
+                mark_of_node(error, str(address))
+                self._pools.slots.note_silent(address)
+                if key is not None or not way.has_another():
+                    raise
+                pause_s = 0.0
             await asyncio.sleep(pause_s)
+
+
+def _lying_at(slots: Slots, node: str, keys: Sequence[str]) -> list[bool]:
+    lie = []
+    for key in keys:
+        try:
+            lie.append(str(slots.holder(key)) == node)
+        except ClusterDownError:
+            lie.append(False)
+    return lie
 
 
 def _by_node(

@@ -5,7 +5,7 @@ So memory is bounded, however many there are.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
@@ -19,6 +19,7 @@ from django_delayq.delivery import changing
 from django_delayq.delivery.states import GRAVES, Change, State
 from django_delayq.exceptions import MaybeChanged
 from django_delayq.faults import describe_fault
+from django_delayq.jobs.answers import missing_line
 from django_delayq.jobs.job import Job, kept_if_cancelled
 from django_delayq.jobs.telling import BY_CALL, Telling
 from django_delayq.signals import job_cancelled
@@ -43,8 +44,15 @@ class Pages(Protocol):
     def target_ms(self) -> int:
         """Where they are moved, epoch ms."""
 
+    @property
+    def missing(self) -> Mapping[str, Exception]:
+        """The error of each queue that was left out, by its name."""
+
     def next(self) -> Steps[Iterator[Job[Any]] | None]:
-        """Return some more of them; None at the end."""
+        """Return some more of them, all of one queue; None at the end."""
+
+    def leave_out(self, queue: str, error: Exception) -> Steps[None]:
+        """Go on without a queue. Raise the error if no other queue would answer either."""
 
 
 #: Hears of each job how its change went.
@@ -120,14 +128,20 @@ class _Tally:
             text += f", {len(self.unknown):,} may be {self._done} or not ({names})"
         return text
 
-    def error(self, error: RedisError) -> MaybeChanged:
-        fault = describe_fault(error)
+    def error(
+        self, error: RedisError | None, missing: Mapping[str, Exception]
+    ) -> MaybeChanged:
+        """Make the error that says how far it came. ``error`` ended it; None: only some queues are missing."""
+        why = [missing_line(missing)] if missing else []
+        if error is not None:
+            fault = describe_fault(error)
+            why += [fault.what, fault.hint, f"{type(error).__name__}: {fault.message}"]
         return MaybeChanged(
-            f"{self}; the other jobs are as they were. {fault.what} {fault.hint} The same call again goes on."
-            f" {type(error).__name__}: {fault.message}",
+            f"{self}; the other jobs are as they were. The same call again goes on. {' '.join(why)}",
             won=self.won,
             lost=self.lost,
             unknown=self.unknown,
+            missing=missing,
         )
 
 
@@ -139,12 +153,19 @@ def _changing(pages: Pages, done: str, attempt: _Attempt, took: Took) -> Steps[C
     try:
         while (jobs := (yield from pages.next())) is not None:
             while batch := list(islice(jobs, BATCH)):
-                yield from attempt(batch, tally)
+                try:
+                    yield from attempt(batch, tally)
+                except RedisError as error:
+                    yield from pages.leave_out(batch[0].queue, error)
+                    break
     except RedisError as error:
-        raise tally.error(error) from error
+        raise tally.error(error, pages.missing) from error
     except BaseException as error:
         error.add_note(f"django-delayq: {tally}")
         raise
+    if pages.missing:
+        cause = next(iter(pages.missing.values()))
+        raise tally.error(None, pages.missing) from cause
     return tally.changed()
 
 

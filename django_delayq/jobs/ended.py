@@ -16,6 +16,7 @@ from django_delayq.delivery.ended import (
 )
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import InvalidSearch
+from django_delayq.jobs.answers import asking, complete
 from django_delayq.redaction import show
 
 
@@ -50,6 +51,7 @@ def ended_jobs(queue: str | None = None, *, limit: int = ENDED_BATCH) -> list[En
     Raises:
         QueueNotFound: the queue is not configured.
         InvalidSearch: ``limit`` is not a number of jobs.
+        PartialAnswer: some queues cannot be read; ``found`` has the jobs of the others.
     """
     return perform(own_clients.of_thread, _reading(queue, limit))
 
@@ -64,18 +66,27 @@ async def aended_jobs(
 def _reading(queue: str | None, limit: int) -> Steps[list[EndedJob]]:
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
         raise InvalidSearch(f"limit={show(limit)}: give a number of jobs, 1 or more")
-    found: list[EndedJob] = []
-    for each in conf.get_settings().queues_of(queue):
-        stored: list[bytes] = []
-        while len(stored) < min(limit, MOST_ENDED):
-            # What is added between two calls shifts the others, so a page may begin with what the last one ended with.
-            count = min(limit - len(stored), ENDED_BATCH)
-            page = yield read_ended(each.keys, first=len(stored), count=count)
-            stored += page.stored
-            if len(page.stored) < count:
-                break
-        found += [_ended(each.name, record) for record in read_records(stored)]
-    return sorted(found, key=lambda job: job.ended_at, reverse=True)[:limit]
+    queues = conf.get_settings().queues_of(queue)
+    answers = yield from asking(queues, (_reading_one(each, limit) for each in queues))
+    found = [
+        _ended(each.name, record)
+        for each, stored in answers.of(queues)
+        for record in read_records(stored)
+    ]
+    found.sort(key=lambda job: job.ended_at, reverse=True)
+    return complete(found[:limit], answers.missing)
+
+
+def _reading_one(queue: conf.QueueSettings, limit: int) -> Steps[list[bytes]]:
+    stored: list[bytes] = []
+    while len(stored) < min(limit, MOST_ENDED):
+        # What is added between two calls shifts the others, so a page may begin with what the last one ended with.
+        count = min(limit - len(stored), ENDED_BATCH)
+        page = yield read_ended(queue.keys, first=len(stored), count=count)
+        stored += page.stored
+        if len(page.stored) < count:
+            break
+    return stored
 
 
 def _ended(queue: str, record: EndRecord) -> EndedJob:

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import (
     AsyncIterator,
     Callable,
+    Collection,
     Coroutine,
     Iterable,
     Iterator,
@@ -18,6 +19,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
 import msgspec
+from redis.exceptions import RedisError
 
 from django_delayq import conf
 from django_delayq.calls.command import Command
@@ -38,6 +40,7 @@ from django_delayq.delivery.searching import (
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import InvalidSearch
 from django_delayq.jobs import bulk
+from django_delayq.jobs.answers import asking, complete, leaving_out
 from django_delayq.jobs.arguments import has_sensitive, shown_arguments
 from django_delayq.jobs.bulk import Changed
 from django_delayq.jobs.decorator import DelayedTask
@@ -162,12 +165,22 @@ class FoundJobs(Generic[R]):
         pages = self._pages()
         while (jobs := perform(own_clients.of_thread, pages.next())) is not None:
             yield from jobs
+        self._check(pages.missing)
 
     async def __aiter__(self) -> AsyncIterator[Job[R]]:
         pages = self._pages()
         while (jobs := await aperform(own_clients.of_loop, pages.next())) is not None:
             for job in jobs:
                 yield job
+        self._check(pages.missing)
+
+    def _check(
+        self, missing: Mapping[str, Exception], found: int | None = None
+    ) -> None:
+        """Raise what has to be raised at the end of a search if queues are missing."""
+        if missing and len(missing) == len(self._search.queues):
+            raise next(iter(missing.values()))
+        complete(found, missing)
 
     def _pages(self) -> "Walk | MergedWalk":
         """Return the jobs of all pages in order: of a queue with shards, those of all shards by their start times."""
@@ -199,12 +212,20 @@ class FoundJobs(Generic[R]):
         return walk
 
     def count_at_most(self) -> int:
-        """Return how many jobs a walk looks at, at most: all in these queues and states. One short call a queue."""
+        """Return how many jobs a walk looks at, at most: all in these queues and states. One short call a queue.
+
+        Raises:
+            PartialAnswer: see `count`.
+        """
         every = self._search._replace(task=None, text=None, first=None, end=None)
         return FoundJobs(every).count()
 
     def count(self) -> int:
-        """Count the jobs. With nothing but queues and states it is one short call a queue; else all are read."""
+        """Count the jobs. With nothing but queues and states it is one short call a queue; else all are read.
+
+        Raises:
+            PartialAnswer: some queues cannot be read; ``found`` is the number of jobs in the others.
+        """
         return perform(own_clients.of_thread, self._counting())
 
     async def acount(self) -> int:
@@ -215,24 +236,24 @@ class FoundJobs(Generic[R]):
         search, total = self._search, 0
         if search.is_by_state:
             settings = conf.get_settings()
-            replies = yield from together(
-                [_counting_in(settings.queue(name)) for name in search.queues]
-            )
-            for reply in replies:
-                if isinstance(reply, Exception):
-                    raise reply
-                total += sum(_count_of(state, reply) for state in search.states)
-            return total if search.limit is None else min(total, search.limit)
+            queues = [settings.queue(name) for name in search.queues]
+            answers = yield from asking(queues, map(_counting_in, queues))
+            for _, counts in answers.of(queues):
+                total += sum(_count_of(state, counts) for state in search.states)
+            total = total if search.limit is None else min(total, search.limit)
+            return complete(total, answers.missing)
         walk = self.walk()
         while (jobs := (yield from walk.next())) is not None:
             total += sum(1 for _ in jobs)
+        self._check(walk.missing, total)
         return total
 
     def cancel(self) -> Changed:
         """Cancel the jobs, each as `Job.cancel` does; return how many are cancelled, and why others are not.
 
         Raises:
-            MaybeChanged: the server or the connection failed on the way; the error says what was done until then.
+            MaybeChanged: the server or the connection failed on the way, or for some of the queues; the error says what
+                was done.
         """
         return perform(own_clients.of_thread, bulk.cancelling(self.walk()))
 
@@ -383,6 +404,13 @@ class Walk:
         self.target_ms = 0
         #: Encrypted jobs that may have the text: nobody looks for it in them.
         self.unsearched = 0
+        #: The error of each queue that was not read to its end, by its name.
+        self.missing: dict[str, Exception] = {}
+
+    @property
+    def queue(self) -> str:
+        """The name of the queue that is read next."""
+        return self._queues[0]
 
     @property
     def mark(self) -> Mark:
@@ -412,12 +440,41 @@ class Walk:
         return None if page is None else (fit.job for fit in page.fits)
 
     def read(self, count: int = SEARCH_PAGE) -> Steps[Read | None]:
-        """Read up to ``count`` elements, and return those that fit; None at the end."""
-        if self._left == 0:
-            return None
-        if self._now_ms is None:
+        """Read up to ``count`` elements, and return those that fit; None at the end.
+
+        Goes on without a queue that cannot be read, which is `missing` from then on.
+        """
+        if self._now_ms is None and self._left != 0:
             now_us = yield ask_time()
             self.begin(now_us)
+        while True:
+            try:
+                return (yield from self.read_next(count))
+            except RedisError as error:
+                yield from self.leave_out(self._queues[0], error)
+
+    def leave_out(self, queue: str, error: Exception) -> Steps[None]:
+        """Go on without a queue, and without those on the same node of a cluster.
+
+        Raises:
+            redis.exceptions.RedisError: no other queue would answer either.
+        """
+        if self._queues and self._queues[0] == queue:
+            self._queues.popleft()
+            self._place = Place(())
+        rest = yield from leaving_out(self.missing, queue, error, list(self._queues))
+        self.pass_over(set(self._queues) - set(rest))
+
+    def pass_over(self, queues: Collection[str]) -> None:
+        """Read nothing more of these queues."""
+        if self._queues and self._queues[0] in queues:
+            self._place = Place(())
+        self._queues = deque(name for name in self._queues if name not in queues)
+
+    def read_next(self, count: int = SEARCH_PAGE) -> Steps[Read | None]:
+        """Read as `read` does, once the walk has begun; its first queue is the one that an error concerns."""
+        if self._left == 0:
+            return None
         settings = conf.get_settings()
         while self._place.is_at_end:
             if not self._queues:
@@ -580,6 +637,8 @@ class MergedWalk:
         self._unsearched = 0
         # Those that are not at their end, with what they have read.
         self._walks: list[tuple[Walk, deque[Fit]]] = []
+        #: See `Walk.missing`.
+        self.missing: dict[str, Exception] = {}
 
     @property
     def unsearched(self) -> int:
@@ -618,11 +677,11 @@ class MergedWalk:
     def _fill(self) -> Steps[None]:
         """Read on where nothing is at hand, and let go of what is at its end."""
         while hungry := [each for each in self._walks if not each[1]]:
-            replies = yield from together([walk.read() for walk, _ in hungry])
+            replies = yield from together([walk.read_next() for walk, _ in hungry])
             for each, page in zip(hungry, replies, strict=True):
                 if isinstance(page, Exception):
-                    raise page
-                if page is None:
+                    yield from self._leave_out(each[0].queue, page)
+                if page is None or isinstance(page, Exception):
                     self._walks.remove(each)
                     self._unsearched += each[0].unsearched
                     continue
@@ -630,6 +689,12 @@ class MergedWalk:
                 self._looked += page.looked
             if self._watch is not None:
                 self._watch(self._looked)
+
+    def _leave_out(self, queue: str, error: Exception) -> Steps[None]:
+        rest = [name for part in self._parts for name in part]
+        left = yield from leaving_out(self.missing, queue, error, rest)
+        parts = ([name for name in part if name in left] for part in self._parts)
+        self._parts = deque(filter(None, parts))
 
 
 def _rank(fit: Fit) -> tuple[int, float]:
@@ -698,6 +763,9 @@ def find_jobs(
     upper or lower case, in one value of the arguments, in the name of one, or in the error. ``due`` is a range from its
     start up to, but without, its end: aware datetimes, timedeltas from now, or None for an open end; it is compared
     with `Job.start_time`.
+
+    Queues that cannot be read, because a node of a cluster is down, are passed over. At the end, after the last job that
+    is found, the iteration raises `PartialAnswer` with their names.
 
     A job that stays where it is while the search goes on is found once. A job that moves meanwhile may be found, also
     twice, or missed.

@@ -25,6 +25,7 @@ from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.sharding import parse_shard, share_of
 from django_delayq.exceptions import InvalidArguments
 from django_delayq.jobs import registry
+from django_delayq.jobs.answers import asking, complete
 from django_delayq.jobs.limit import MAX_LIMIT_NAME, Limit, is_limit_name
 from django_delayq.jobs.pausing import actor
 from django_delayq.jobs.sharding import on_each
@@ -136,6 +137,7 @@ def limits(queue: str | None = None) -> list[LimitInForce]:
 
     Raises:
         QueueNotFound: the queue is not configured.
+        PartialAnswer: some queues cannot be read; ``found`` has the limits of the others.
     """
     return perform(own_clients.of_thread, _reading(queue))
 
@@ -244,8 +246,9 @@ def _checking_name(name: str, queues: list[QueueSettings]) -> Steps[None]:
     known = set(registry.all_limits())
     if name in known:
         return
-    for each in queues:
-        known |= {found.limit for found in (yield from _in_force(each)) if found.limit}
+    answers = yield from asking(queues, map(_in_force, queues))
+    for _, found in answers.of(queues):
+        known |= {each.limit for each in found if each.limit}
     if name not in known:
         raise InvalidArguments(
             f"limit={show(name)}: no task has a limit of this name, here or on the workers of"
@@ -287,17 +290,19 @@ def _loosening(queue: QueueSettings, name: str | None) -> Steps[None]:
 
 def _reading(queue: str | None) -> Steps[list[LimitInForce]]:
     settings = conf.get_settings()
+    queues = settings.queues_of(queue)
+    answers = yield from asking(queues, map(_in_force, queues))
+    read = {each.name: its for each, its in answers.of(queues)}
     found: list[LimitInForce] = []
     for name in settings.names if queue is None else [queue]:
         whole = settings.sharded.get(name)
-        if whole is None:
-            found += yield from _in_force(settings.queue(name))
-            continue
-        parts = []
-        for part in settings.parts_of(whole):
-            parts.append((part, (yield from _in_force(part))))
-        found += _merged(whole, parts)
-    return found
+        parts = [settings.queue(name)] if whole is None else settings.parts_of(whole)
+        known = [(part, read[part.name]) for part in parts if part.name in read]
+        if whole is not None and len(known) == len(parts):
+            found += _merged(whole, known)
+        else:
+            found += (each for _, its in known for each in its)
+    return complete(found, answers.missing)
 
 
 def _merged(

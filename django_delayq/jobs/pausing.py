@@ -27,6 +27,7 @@ from django_delayq.exceptions import (
     InvalidTask,
     TaskNotFound,
 )
+from django_delayq.jobs.answers import asking, complete
 from django_delayq.jobs.decorator import DelayedTask
 from django_delayq.jobs.moments import in_zone
 from django_delayq.jobs.registry import get_task
@@ -120,6 +121,7 @@ def paused(queue: str | None = None) -> list[Pause]:
 
     Raises:
         QueueNotFound: the queue is not configured.
+        PartialAnswer: some queues cannot be read; ``found`` has the pauses of the others.
     """
     return perform(own_clients.of_thread, _asking(queue))
 
@@ -217,10 +219,15 @@ def _releasing(queue: QueueSettings, task: str) -> Steps[None]:
 
 
 def _asking(queue: str | None) -> Steps[list[Pause]]:
-    found: list[Pause] = []
-    for each in conf.get_settings().queues_of(queue):
-        found += map(Pause._make, (yield pausing.pauses(each.keys)))
-    return merged_pauses(found)
+    queues = conf.get_settings().queues_of(queue)
+    answers = yield from asking(queues, map(_asking_one, queues))
+    found = [Pause._make(each) for _, its in answers.of(queues) for each in its]
+    return complete(merged_pauses(found), answers.missing)
+
+
+def _asking_one(queue: QueueSettings) -> Steps[list[pausing.Pause]]:
+    found: list[pausing.Pause] = yield pausing.pauses(queue.keys)
+    return found
 
 
 def merged_pauses(pauses: Sequence[P]) -> list[P]:

@@ -36,6 +36,7 @@ from django_delayq.exceptions import (
 from django_delayq.jobs import periodic as definitions
 from django_delayq.jobs import register as registers
 from django_delayq.jobs import sharding
+from django_delayq.jobs.answers import asking, complete
 from django_delayq.jobs.decorator import DelayedTask
 from django_delayq.jobs.envelope import MOMENT, SCHEDULE
 from django_delayq.jobs.job import Draft, Job
@@ -840,6 +841,7 @@ def get_schedules(queue: str | None = None) -> list[Schedule]:
 
     Raises:
         QueueNotFound: the queue is not configured.
+        PartialAnswer: some queues cannot be read; ``found`` has the schedules of the others.
     """
     return perform(own_clients.of_thread, _listing(queue))
 
@@ -855,6 +857,7 @@ def get_schedule(name: str, queue: str | None = None) -> Schedule:
     Raises:
         ScheduleNotFound: there is none; or there are several, on queues of which none is named.
         QueueNotFound: the queue is not configured.
+        PartialAnswer: no queue has it that can be read, and some cannot.
     """
     return perform(own_clients.of_thread, _getting(name, queue))
 
@@ -909,13 +912,19 @@ async def astore_schedule(
 
 
 def _listing(queue: str | None) -> Steps[list[Schedule]]:
+    found, missing = yield from _finding_all(queue)
+    return complete(found, missing)
+
+
+def _finding_all(
+    queue: str | None,
+) -> Steps[tuple[list[Schedule], dict[str, Exception]]]:
+    """Return the schedules of the queues that can be read, and the errors of the others."""
     settings = conf.get_settings()
     schedules: list[Schedule] = []
     queues = settings.queues_of(queue)
-    all_known = yield from together([loading(each) for each in queues])
-    for each, known in zip(queues, all_known, strict=True):
-        if isinstance(known, Exception):
-            raise known
+    answers = yield from asking(queues, map(loading, queues))
+    for each, known in answers.of(queues):
         code = _in_code(each.name)
         shown = yield from together(
             [_showing(known, found, code) for found in known.found()]
@@ -934,7 +943,8 @@ def _listing(queue: str | None) -> Steps[list[Schedule]]:
             except DelayqError as error:
                 # Workers leave it out as well, and say so.
                 logger.error("schedule %s is left out: %s", name, error)
-    return sorted(schedules, key=lambda schedule: (schedule.name, schedule.queue))
+    schedules.sort(key=lambda schedule: (schedule.name, schedule.queue))
+    return schedules, answers.missing
 
 
 def _in_code(queue: str) -> dict[str, CodeSchedule]:
@@ -954,7 +964,7 @@ def _getting(name: str, queue: str | None) -> Steps[Schedule]:
             # What a later version has written is not shown.
             with suppress(InvalidSchedule):
                 return (yield from _showing(known, one, _in_code(queue)))
-    all_found = yield from _listing(queue)
+    all_found, missing = yield from _finding_all(queue)
     found = [schedule for schedule in all_found if schedule.name == name]
     if len(found) > 1:
         queues = ", ".join(schedule.queue for schedule in found)
@@ -962,6 +972,7 @@ def _getting(name: str, queue: str | None) -> Steps[Schedule]:
             f"there are schedules named {show(name)} on several queues: {queues}; say which: get_schedule(name, queue)"
         )
     if not found:
+        complete(all_found, missing)
         raise _not_found(name, [schedule.name for schedule in all_found])
     return found[0]
 

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, TypeVar
 from django_delayq import conf
 from django_delayq.calls.call import Call
 from django_delayq.calls.steps import Steps, aperform, perform
-from django_delayq.calls.together import together
 from django_delayq.clients.clients import own_clients
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import looking, statistics
@@ -33,6 +32,7 @@ from django_delayq.delivery.statistics import (
     unpack_tasks,
 )
 from django_delayq.exceptions import InvalidSearch
+from django_delayq.jobs.answers import Answers, asking, complete
 from django_delayq.redaction import show
 
 K = TypeVar("K")
@@ -76,6 +76,7 @@ def queue_statistics(
     Raises:
         QueueNotFound: a queue is not configured.
         InvalidSearch: the number is none, or both are given.
+        PartialAnswer: some queues cannot be read; ``found`` has what was measured of the others.
     """
     return perform(own_clients.of_thread, _of_queues(queues, minutes, hours))
 
@@ -161,6 +162,7 @@ def statistics_totals(queues: Iterable[str] | None = None) -> dict[str, Totals]:
 
     Raises:
         QueueNotFound: a queue is not configured.
+        PartialAnswer: see `queue_statistics`.
     """
     return perform(own_clients.of_thread, _totals(queues))
 
@@ -204,21 +206,6 @@ def _is_number(count: object) -> bool:
     return isinstance(count, int) and not isinstance(count, bool) and count >= 1
 
 
-def _ask(calls: Sequence[Call[T]]) -> Steps[list[T]]:
-    """Make calls in one write; raise the first error."""
-    return (yield from _together([_one(call) for call in calls]))
-
-
-def _together(operations: Sequence[Steps[T]]) -> Steps[list[T]]:
-    """Perform operations at once; raise the first error."""
-    found = []
-    for reply in (yield from together(operations)):
-        if isinstance(reply, Exception):
-            raise reply
-        found.append(reply)
-    return found
-
-
 def _one(call: Call[T]) -> Steps[T]:
     reply: T = yield call
     return reply
@@ -229,13 +216,15 @@ def _of_queues(
 ) -> Steps[dict[str, Series]]:
     unit, count = _range(minutes, hours)
     names, parts = _parts_of(queues)
-    found = yield from _ask(
-        [statistics.read_figures(each.keys, unit, count=count) for each in parts]
+    answers = yield from asking(
+        parts,
+        (_one(statistics.read_figures(each.keys, unit, count=count)) for each in parts),
     )
     series: dict[str, list[Series]] = {}
-    for name, read in zip(names, found, strict=True):
+    for name, read in answers.of(names):
         series.setdefault(name, []).append(series_of(unit, count, read))
-    return {name: together_of(several) for name, several in series.items()}
+    found = {name: together_of(several) for name, several in series.items()}
+    return complete(found, answers.missing)
 
 
 def together_of(several: Sequence[Series]) -> Series:
@@ -265,14 +254,15 @@ def _of_task(
     _, parts = _parts_of([queue])
     found: dict[int, Figures] = {}
     now = None
-    for reads in (yield from _read_tasks(parts, unit, count)):
+    answers = yield from _read_tasks(parts, unit, count)
+    for _, reads in answers.of(parts):
         for read in reads:
             now = read.now if now is None else now
             for moment, name, text in tasks_in(read):
                 if name == task:
                     _merge(found, moment, decode_figures(text))
     assert now is not None
-    return _series(unit, now, count, found)
+    return complete(_series(unit, now, count, found), answers.missing)
 
 
 def _of_tasks(
@@ -289,12 +279,12 @@ def _of_tasks(
         return (yield from _of_days(queues, days))
     unit, count = _range(minutes, hours)
     names, parts = _parts_of(queues)
-    all_read = yield from _read_tasks(parts, unit, count)
+    answers = yield from _read_tasks(parts, unit, count)
     found: dict[str, dict[str, Figures]] = {}
-    for queue, reads in zip(names, all_read, strict=True):
+    for queue, reads in answers.of(names):
         its = sum_up((name, text) for read in reads for _, name, text in tasks_in(read))
         _merge_all(found.setdefault(queue, {}), its)
-    return found
+    return complete(found, answers.missing)
 
 
 def _of_days(
@@ -305,11 +295,11 @@ def _of_days(
             f"days={show(count)}: give a number of days, 1 to {DAYS_KEPT}"
         )
     names, parts = _parts_of(queues)
-    read = yield from _together([_in_days(each.keys, count) for each in parts])
+    answers = yield from asking(parts, (_in_days(each.keys, count) for each in parts))
     found: dict[str, dict[str, Figures]] = {}
-    for queue, tasks in zip(names, read, strict=True):
+    for queue, tasks in answers.of(names):
         _merge_all(found.setdefault(queue, {}), tasks)
-    return found
+    return complete(found, answers.missing)
 
 
 def _in_days(keys: DeliveryKeys, count: int) -> Steps[dict[str, Figures]]:
@@ -323,22 +313,20 @@ def _in_days(keys: DeliveryKeys, count: int) -> Steps[dict[str, Figures]]:
 
 def _read_tasks(
     settings: Sequence[QueueSettings], unit: Unit, count: int
-) -> Steps[list[list[Read]]]:
+) -> Steps[Answers[list[Read]]]:
     """Read what there is of tasks, `TASKS_BATCH` minutes or hours of each queue a round trip."""
-    found: list[list[Read]] = [[] for _ in settings]
-    for first in range(0, count, TASKS_BATCH):
-        part = min(TASKS_BATCH, count - first)
-        replies = yield from _ask(
-            [
-                statistics.read_figures(
-                    each.keys, unit, first=first, count=part, of_tasks=True
-                )
-                for each in settings
-            ]
-        )
-        for reads, read in zip(found, replies, strict=True):
+
+    def read_one(queue: QueueSettings) -> Steps[list[Read]]:
+        reads: list[Read] = []
+        for first in range(0, count, TASKS_BATCH):
+            part = min(TASKS_BATCH, count - first)
+            read = yield statistics.read_figures(
+                queue.keys, unit, first=first, count=part, of_tasks=True
+            )
             reads.append(read)
-    return found
+        return reads
+
+    return (yield from asking(settings, map(read_one, settings)))
 
 
 def _merge(found: dict[K, Figures], key: K, figures: Figures) -> None:
@@ -370,10 +358,16 @@ def _totals(queues: Iterable[str] | None) -> Steps[dict[str, Totals]]:
     names, parts = _parts_of(queues)
     calls: list[Call[Any]] = [statistics.read_totals(each.keys) for each in parts]
     calls += [looking.counts(each.keys) for each in parts]
-    replies = yield from _ask(calls)
-    read, counted = replies[: len(parts)], replies[len(parts) :]
-    ended = [counts.ended for counts in counted]
-    return totals_by_queue(zip(names, read, ended, strict=True))
+    answers = yield from asking([*parts, *parts], map(_one, calls))
+    replies = answers.replies
+    read = [
+        (name, figures, counts.ended)
+        for name, figures, counts in zip(
+            names, replies[: len(parts)], replies[len(parts) :], strict=True
+        )
+        if not isinstance(figures, Exception) and not isinstance(counts, Exception)
+    ]
+    return complete(totals_by_queue(read), answers.missing)
 
 
 def totals_by_queue(

@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import redis
@@ -473,6 +473,7 @@ def test_jobs_that_somebody_else_has_changed_first_are_lost_by_where_they_are(
 
     class Stale:
         target_ms = 0
+        missing: ClassVar[dict[str, Exception]] = {}
         pages = iter([iter(found)])
 
         def next(self) -> Any:

@@ -4,7 +4,7 @@ import sys
 from argparse import SUPPRESS
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
@@ -13,18 +13,29 @@ from typing import Any, NamedTuple, TypeVar
 from django.core.management.base import CommandError, CommandParser
 from django.utils.functional import Promise
 from django.utils.translation import gettext, gettext_lazy, ngettext, ngettext_lazy
+from redis.exceptions import RedisError
 
 from django_delayq import conf
+from django_delayq.calls.errors import is_of_node
+from django_delayq.calls.steps import perform
+from django_delayq.clients.clients import own_clients
 from django_delayq.delivery.ended import MOST_ENDED
 from django_delayq.delivery.searching import SEARCH_PAGE
 from django_delayq.delivery.states import GRAVES, State
-from django_delayq.exceptions import InvalidSearch, JobNotFound, QueueNotFound
+from django_delayq.exceptions import (
+    InvalidSearch,
+    JobNotFound,
+    PartialAnswer,
+    QueueNotFound,
+)
+from django_delayq.faults import fault_line
+from django_delayq.jobs.answers import complete, leaving_out
 from django_delayq.jobs.bulk import Changed
 from django_delayq.jobs.ended import EndedJob, ended_jobs
 from django_delayq.jobs.finding import LISTED, FoundJobs, find_jobs
 from django_delayq.jobs.job import Job, get_job
 from django_delayq.management import jobs_report
-from django_delayq.management.errors import explained
+from django_delayq.management.errors import Missing, explained
 from django_delayq.management.help import CommandWithExamples
 from django_delayq.management.progress import ProgressLine
 from django_delayq.management.terminal import (
@@ -76,7 +87,8 @@ exit status:
   0  the list was printed; or every job that was named, or all that were found, were dealt with: what workers had
      first is counted, and is no failure
   1  a job that was named by its id is not there or was left alone; nobody was there to answer the question, or the
-     answer was no; the server did not answer; or the command was interrupted
+     answer was no; the server did not answer, or not for all queues: the last lines name those; or the command was
+     interrupted
   2  the command was called in a wrong way
 """
 )
@@ -319,10 +331,12 @@ class Command(CommandWithExamples):
 
     def handle(self, *args: Any, **options: Any) -> None:
         self._progress = ProgressLine(self.stderr, is_on=options["verbosity"] > 0)
+        self._missing = Missing()
         name = options["verb"]
         with explained(), self._interruptible():
             if name == "list":
                 self._list(options)
+                self._missing.end()
                 return
             if name == "show":
                 self._show(options)
@@ -371,7 +385,7 @@ class Command(CommandWithExamples):
             row_of = partial(jobs_report.row_of, decrypts=options["decrypt"])
             as_json = partial(jobs_report.as_json, decrypts=options["decrypt"])
         if options["json"]:
-            for job in found:
+            for job in self._missing.each(found):
                 self._write_json(as_json(job))
             self._tell_unsearched(found)
             return
@@ -379,13 +393,13 @@ class Command(CommandWithExamples):
 
         def rows() -> Iterator[Sequence[str]]:
             nonlocal count
-            for job in found:
+            for job in self._missing.each(found):
                 count += 1
                 yield row_of(job)
 
         self._write_table(rows(), have_ended=have_ended)
         self._tell_unsearched(found)
-        if not count:
+        if not count and not self._missing.queues:
             self.stderr.write(gettext("no job fits"), str)
         elif count == limit:
             told = gettext("{count} are shown; there may be more, which --limit shows")
@@ -412,8 +426,8 @@ class Command(CommandWithExamples):
         for job_id in options["ids"]:
             try:
                 shown = _by_id_or_token(look_at, job_id)
-            except (JobNotFound, QueueNotFound) as error:
-                self.stderr.write(printable(error))
+            except (JobNotFound, QueueNotFound, PartialAnswer, RedisError) as error:
+                self.stderr.write(printable(_why_not(error, options["ids"])))
                 missing += 1
                 continue
             if options["json"]:
@@ -450,16 +464,22 @@ class Command(CommandWithExamples):
             raise CommandError(
                 f"--limit {limit}: give 0 or more.", returncode=WRONG_CALL
             )
+        found: list[EndedJob] = []
+        names = options["queue"] or []
         try:
-            found = [
-                job
-                for queue in options["queue"] or [None]
-                for job in ended_jobs(queue, limit=MOST_ENDED)
-                if options["task"] in (None, job.task)
-                and (ENDED in states or job.outcome in states)
-            ]
+            for queue in names or [None]:
+                with self._missing.queue(queue, of=names):
+                    found += self._missing.part(
+                        partial(ended_jobs, queue, limit=MOST_ENDED)
+                    )
         except QueueNotFound as error:
             raise CommandError(str(error), returncode=WRONG_CALL) from error
+        found = [
+            job
+            for job in found
+            if options["task"] in (None, job.task)
+            and (ENDED in states or job.outcome in states)
+        ]
         return sorted(found, key=lambda job: job.ended_at, reverse=True)[:limit]
 
     def _find(
@@ -489,7 +509,7 @@ class Command(CommandWithExamples):
         def watch(looked: int) -> None:
             nonlocal total
             if looked > SEARCH_PAGE and not total:
-                total = everything.count()
+                total = self._missing.part(everything.count)
             # Jobs come while the search goes on.
             self._progress(gettext("searching"), looked, max(looked, total))
 
@@ -511,20 +531,20 @@ class Command(CommandWithExamples):
         for job_id in options["ids"]:
             try:
                 job = _by_id_or_token(get_job, job_id)
-            except (JobNotFound, QueueNotFound) as error:
-                self._tell_of(job_id, str(error), None, options)
+                if job.id in done:
+                    continue
+                done.add(job.id)
+                if options["dry_run"]:
+                    is_done = job.state in verb.states
+                    told = gettext("{id} would be changed: it is {state}")
+                else:
+                    # The job may have moved since this look, and the call decides.
+                    is_done = job.state not in verb.refused and verb.one(job, options)
+                    told = str(verb.done_one)
+            except (JobNotFound, QueueNotFound, PartialAnswer, RedisError) as error:
+                self._tell_of(job_id, _why_not(error, options["ids"]), None, options)
                 failed += 1
                 continue
-            if job.id in done:
-                continue
-            done.add(job.id)
-            if options["dry_run"]:
-                is_done = job.state in verb.states
-                told = gettext("{id} would be changed: it is {state}")
-            else:
-                # The job may have moved since this look, and the call decides.
-                is_done = job.state not in verb.refused and verb.one(job, options)
-                told = str(verb.done_one)
             failed += not is_done
             if not is_done:
                 told = str(_NOTED if job.state is State.UNKNOWN else _LEFT)
@@ -571,10 +591,14 @@ class Command(CommandWithExamples):
             )
         if options["dry_run"]:
             self._rehearse(verb, found, options)
+            self._missing.end()
             return
         if not options["yes"]:
             counts = self._preview_to_ask(found)
+            if self._missing.queues:
+                self.stderr.write(self._missing.line)
             if not counts:
+                self._missing.end()
                 self.stdout.write(gettext("no job fits"))
                 return
             if not self._agrees(verb, counts):
@@ -608,7 +632,7 @@ class Command(CommandWithExamples):
         self, verb: Verb, found: FoundJobs[Any], options: dict[str, Any]
     ) -> None:
         if options["json"]:
-            for job in found:
+            for job in self._missing.each(found):
                 self._write_json(jobs_report.as_json(job))
             return
         counts = self._preview(found)
@@ -621,7 +645,7 @@ class Command(CommandWithExamples):
 
     def _preview(self, found: FoundJobs[Any]) -> Counter[State]:
         """Print the first jobs, and count all by state."""
-        jobs = iter(found)
+        jobs = self._missing.each(found)
         first = list(islice(jobs, EXAMPLES_SHOWN))
         counts = Counter(job.state for job in first)
         counts.update(job.state for job in jobs)
@@ -658,15 +682,40 @@ def _by_id_or_token(look: Callable[[str], T], given: str) -> T:
     Raises:
         JobNotFound: no job has this id or token, or it is neither.
         QueueNotFound: its queue is not configured.
+        PartialAnswer: no queue has it that answers, and some do not.
     """
     if ":" in given:
         return look(given)
-    for queue in conf.get_settings().queues_of():
-        with suppress(JobNotFound):
-            return look(f"{queue.name}:{given}")
+    rest = [queue.name for queue in conf.get_settings().queues_of()]
+    count, missing = len(rest), dict[str, Exception]()
+    while rest:
+        queue = rest.pop(0)
+        try:
+            return look(f"{queue}:{given}")
+        except JobNotFound:
+            continue
+        except RedisError as error:
+            leaving = leaving_out(missing, queue, error, rest)
+            rest = perform(own_clients.of_thread, leaving)
+    if len(missing) == count:
+        raise next(iter(missing.values()))
+    complete(None, missing)
     raise JobNotFound(
         f"no job on the queues of the settings has the token {show(given)}; it has ended, or never existed"
     )
+
+
+def _why_not(error: Exception, ids: Sequence[str]) -> str:
+    """Say why nothing can be done with a job, unless nothing can be done with the others either.
+
+    Raises:
+        redis.exceptions.RedisError: so it is.
+    """
+    if not isinstance(error, RedisError):
+        return str(error)
+    if len(ids) == 1 or not is_of_node(error):
+        raise error
+    return " ".join([fault_line(error), *getattr(error, "__notes__", ())])
 
 
 def _moment_is_over(at: datetime | None) -> bool:

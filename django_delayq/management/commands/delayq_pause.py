@@ -1,5 +1,7 @@
 """``manage.py delayq_pause``: pause queues, or a task; or list what is paused."""
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
@@ -7,7 +9,7 @@ from django.utils.translation import gettext, gettext_lazy
 
 from django_delayq import conf
 from django_delayq.jobs.pausing import pause, paused
-from django_delayq.management.errors import explained, said_by_command
+from django_delayq.management.errors import Missing, explained, said_by_command
 from django_delayq.management.help import CommandWithExamples
 from django_delayq.management.times import moment, span
 from django_delayq.translating import say
@@ -26,7 +28,8 @@ What runs already goes on to its end. A paused queue stays as it is: its jobs ca
 jobs of a paused task are held. Workers of a version without this command know no pauses, and go on.
 
 exit status:
-  0 when everything named is paused, or when the list was printed; 1 when not
+  0 when everything named is paused, or when the list was printed; 1 when not, or when queues do not answer: the last
+  lines name them
 """
 )
 
@@ -79,35 +82,41 @@ class Command(CommandWithExamples):
     def handle(self, *args: Any, **options: Any) -> None:
         queues, task = options["queues"], options["task"]
         with explained(), said_by_command():
+            missing = Missing()
             if not queues and task is None:
                 self._refuse_options(options)
-                self._list()
+                self._list(missing)
+                missing.end()
                 return
             for queue in queues:
                 # All or none.
                 conf.get_settings().queues_of(queue)
             until = options["until"] if options["span"] is None else options["span"]
-            for queue in dict.fromkeys(queues) or [None]:
-                pause(
-                    queue,
-                    task=task,
-                    until=until,
-                    reason=options["reason"],
+            names = list(dict.fromkeys(queues))
+            for queue in names or [None]:
+                with missing.queue(queue, of=names):
+                    pause(queue, task=task, until=until, reason=options["reason"])
+            self._list(missing, names, task)
+            if missing.queues:
+                raise CommandError(
+                    f"Not everything that was named is paused. {missing.line}"
                 )
-            self._list(queues, task)
 
     def _refuse_options(self, options: dict[str, Any]) -> None:
         if options["span"] is not None or options["until"] or options["reason"]:
             raise CommandError("Name what to pause: queues, or --task NAME.")
 
-    def _list(self, queues: Any = (), task: str | None = None) -> None:
+    def _list(
+        self, missing: Missing, queues: Sequence[str] = (), task: str | None = None
+    ) -> None:
         found = [
             each
-            for each in paused()
-            if (not queues or each.queue in queues)
-            and (task is None or each.task == task)
+            for queue in queues or (None,)
+            if queue not in missing.queues
+            for each in missing.part(partial(paused, queue))
+            if task is None or each.task == task
         ]
         for each in found:
             self.stdout.write(say(each.words))
-        if not found:
+        if not found and not missing.queues:
             self.stdout.write(gettext("nothing is paused"))

@@ -7,7 +7,7 @@ from django.utils.translation import gettext, gettext_lazy
 
 from django_delayq import conf
 from django_delayq.jobs.pausing import resume
-from django_delayq.management.errors import explained, said_by_command
+from django_delayq.management.errors import Missing, explained, said_by_command
 from django_delayq.management.help import CommandWithExamples
 from django_delayq.wording import one_line
 
@@ -21,7 +21,8 @@ examples:
 Idle workers start at once. What a pause of a task has held is due in the order of its start times.
 
 exit status:
-  0 when nothing of what was named is paused any more, 1 when that is not known
+  0 when nothing of what was named is paused any more; 1 when that is not known, as queues do not answer: the last lines
+  name them
 """
 )
 
@@ -55,9 +56,15 @@ class Command(CommandWithExamples):
             for queue in queues:
                 # All or none.
                 conf.get_settings().queues_of(queue)
-            for queue in dict.fromkeys(queues) or [None]:
-                was_paused = resume(queue, task=task)
-                self.stdout.write(_said(queue, task, was_paused))
+            names, missing = list(dict.fromkeys(queues)), Missing()
+            for queue in names or [None]:
+                with missing.queue(queue, of=names):
+                    was_paused = resume(queue, task=task)
+                    self.stdout.write(_said(queue, task, was_paused))
+            if missing.queues:
+                raise CommandError(
+                    f"Not everything that was named is resumed. {missing.line}"
+                )
 
 
 def _said(queue: str | None, task: str | None, was_paused: bool) -> str:

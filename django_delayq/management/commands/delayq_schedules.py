@@ -11,7 +11,7 @@ from django_delayq.clock import iso_text
 from django_delayq.exceptions import InvalidSchedule
 from django_delayq.jobs.arguments import masked_call
 from django_delayq.jobs.schedules import Schedule, get_schedule, get_schedules
-from django_delayq.management.errors import explained, said_by_command
+from django_delayq.management.errors import Missing, explained, said_by_command
 from django_delayq.management.help import CommandWithExamples
 from django_delayq.showing.display import plain_value
 from django_delayq.showing.plain_json import json_text
@@ -32,7 +32,7 @@ examples:
   manage.py delayq_schedules --delete report              a stored one, or one that has gone from code
 
 exit status:
-  0 when it is done, or when the list was printed; 1 when not
+  0 when it is done, or when the list was printed; 1 when not, or when queues do not answer: the last lines name them
 """
 )
 
@@ -99,15 +99,20 @@ class Command(CommandWithExamples):
                         said = change(found)
                     self.stdout.write(said)
                     return
-            found_all = get_schedules(queue)
-        if options["json"]:
-            self.stdout.write(json_text(list(map(_as_json, found_all)), indent=2))
+            missing = Missing()
+            found_all = missing.part(lambda: get_schedules(queue))
+            self._list(found_all, is_json=options["json"])
+            missing.end()
+        if not found_all and not options["json"]:
+            self.stdout.write(gettext("there are no schedules"))
+
+    def _list(self, schedules: list[Schedule], *, is_json: bool) -> None:
+        if is_json:
+            self.stdout.write(json_text(list(map(_as_json, schedules)), indent=2))
             return
-        for schedule in found_all:
+        for schedule in schedules:
             for line in _lines(schedule):
                 self.stdout.write(line)
-        if not found_all:
-            self.stdout.write(gettext("there are no schedules"))
 
 
 def _said(schedule: Schedule) -> str:

@@ -1,0 +1,322 @@
+"""While a node of a cluster is dead, whatever asks several queues answers for the others, and names the rest."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+import redis
+
+from django_delayq import (
+    FoundJobs,
+    MaybeChanged,
+    PartialAnswer,
+    ScheduleNotFound,
+    aended_jobs,
+    aget_schedule,
+    aget_schedules,
+    alimits,
+    apaused,
+    ended_jobs,
+    find_jobs,
+    get_schedule,
+    get_schedules,
+    limits,
+    paused,
+    schedule,
+)
+from django_delayq.clients.cluster import Address
+from django_delayq.delivery.states import State
+from django_delayq.jobs.statistics import (
+    aqueue_statistics,
+    astatistics_totals,
+    atasks_statistics,
+    queue_statistics,
+    statistics_totals,
+    tasks_statistics,
+)
+from tests.faults import lame as of_lame
+from tests.faults.lame import Lame
+from tests.jobs.samples import add
+from tests.management import conftest as of_management
+from tests.management.conftest import Call
+
+whole, filled, lame = of_lame.whole, of_lame.filled, of_lame.lame
+asked = of_lame.asked
+call = of_management.call
+
+LATER = 3600
+#: How often a call is sent to a node that refuses connections.
+TRIES = 5
+#: The same, where the clock is asked first, of any node.
+TRIES_OF_SEARCH = (TRIES, TRIES + 1)
+
+
+def queues_of(found: Iterable[Any]) -> set[str]:
+    """Return the queues of what was found, or those that it counts."""
+    return {each if isinstance(each, str) else each.queue for each in found}
+
+
+def names_what_is_missing(said: str, lame: Lame) -> bool:
+    return (
+        f"No answer from queues {', '.join(lame.away)}: A node of the cluster does not answer."
+        in said
+        and f"127.0.0.1:{lame.node.port}" in said
+    )
+
+
+def check_error(error: PartialAnswer | MaybeChanged, lame: Lame) -> None:
+    """Check that an error names the queues on the dead node, and the node."""
+    assert list(error.missing) == lame.away
+    assert names_what_is_missing(str(error), lame)
+    assert isinstance(error.__cause__, redis.ConnectionError)
+
+
+# Functions
+
+
+@pytest.mark.parametrize(
+    ("ask", "ask_on_loop"),
+    [
+        (paused, apaused),
+        (limits, alimits),
+        (get_schedules, aget_schedules),
+        (ended_jobs, aended_jobs),
+        (queue_statistics, aqueue_statistics),
+        (tasks_statistics, atasks_statistics),
+        (statistics_totals, astatistics_totals),
+    ],
+)
+def test_error_has_what_the_other_queues_say_and_names_the_rest(
+    lame: Lame, asked: list[Address], ask: Any, ask_on_loop: Any
+) -> None:
+    for act in (ask, lambda: asyncio.run(ask_on_loop())):
+        with pytest.raises(PartialAnswer) as caught:
+            act()
+
+        assert queues_of(caught.value.found) == set(lame.there)
+        check_error(caught.value, lame)
+    assert len(asked) == TRIES
+
+
+@pytest.mark.parametrize("ask", [paused, limits, get_schedules, ended_jobs])
+def test_one_queue_answers_or_fails_with_the_error_of_its_node(
+    lame: Lame, ask: Any
+) -> None:
+    assert queues_of(ask(lame.there[0])) == {lame.there[0]}
+    with pytest.raises(redis.ConnectionError):
+        ask(lame.away[0])
+
+
+def test_schedule_is_found_on_a_queue_that_answers(lame: Lame) -> None:
+    name = f"of {lame.there[0]}"
+
+    assert get_schedule(name).queue == lame.there[0]
+    assert asyncio.run(aget_schedule(name)).queue == lame.there[0]
+    with pytest.raises(ScheduleNotFound):
+        get_schedule("no such", lame.there[0])
+    # It may be on a queue that does not answer.
+    with pytest.raises(PartialAnswer) as caught:
+        get_schedule("no such")
+    check_error(caught.value, lame)
+
+
+def iterate(found: FoundJobs[Any], jobs: list[Any]) -> None:
+    for job in found:
+        jobs.append(job)
+
+
+def iterate_on_loop(found: FoundJobs[Any], jobs: list[Any]) -> None:
+    async def do() -> None:
+        async for job in found:
+            jobs.append(job)
+
+    asyncio.run(do())
+
+
+@pytest.mark.parametrize("read", [iterate, iterate_on_loop])
+def test_search_yields_all_jobs_that_can_be_found_before_it_names_the_rest(
+    lame: Lame, asked: list[Address], read: Callable[..., None]
+) -> None:
+    jobs: list[Any] = []
+
+    with pytest.raises(PartialAnswer) as caught:
+        read(find_jobs(), jobs)
+
+    # Each queue has a job, and that of its schedule.
+    assert sorted(job.queue for job in jobs) == sorted(2 * lame.there)
+    assert caught.value.found is None
+    check_error(caught.value, lame)
+    if read is iterate:
+        assert len(asked) in TRIES_OF_SEARCH
+
+
+def test_search_that_has_found_enough_before_is_whole(lame: Lame) -> None:
+    names = [*lame.there, *lame.away]
+
+    assert len(list(find_jobs(queue=names, limit=4))) == 4
+
+
+@pytest.mark.parametrize("sought", [{}, {"task": add}])
+def test_count_says_how_many_the_other_queues_hold(
+    lame: Lame, sought: dict[str, Any]
+) -> None:
+    found = find_jobs(**sought)
+
+    for count in (found.count, lambda: asyncio.run(found.acount())):
+        with pytest.raises(PartialAnswer) as caught:
+            count()
+        assert caught.value.found == 2 * len(lame.there)
+        check_error(caught.value, lame)
+
+
+def test_search_of_queues_that_are_all_away_fails_with_the_error_of_their_node(
+    lame: Lame,
+) -> None:
+    with pytest.raises(redis.ConnectionError):
+        list(find_jobs(queue=lame.away))
+    with pytest.raises(redis.ConnectionError):
+        find_jobs(queue=lame.away).count()
+
+
+@pytest.mark.parametrize(
+    "cancel", [FoundJobs.cancel, lambda found: asyncio.run(found.acancel())]
+)
+def test_change_of_all_is_made_where_a_queue_answers_and_the_rest_is_named(
+    lame: Lame, cancel: Callable[..., Any]
+) -> None:
+    jobs = [schedule(add.using(queue=name), LATER, 7, note="go") for name in lame.there]
+
+    with pytest.raises(MaybeChanged) as caught:
+        cancel(find_jobs(task=add, text="go"))
+
+    assert caught.value.won == len(jobs)
+    assert caught.value.unknown == []
+    assert f"{len(jobs)} jobs are cancelled" in str(caught.value)
+    check_error(caught.value, lame)
+    assert {job.refresh() for job in jobs} == {State.CANCELLED}
+
+
+def test_shards_that_answer_are_read_side_by_side(lame: Lame, settings: Any) -> None:
+    name = next(
+        name
+        for name in map("s{}".format, range(1_000))
+        if [lame.answers(f"{name}:{n}") for n in range(3)] == [True, False, True]
+        and lame.answers(name)
+    )
+    settings.DELAYQ = {**lame.settings, "QUEUES": {name: {"SHARDS": 3}}}
+    for part in (f"{name}:0", f"{name}:2"):
+        schedule(add.using(queue=part), LATER, 1)
+    jobs: list[Any] = []
+
+    with pytest.raises(PartialAnswer) as caught:
+        iterate(find_jobs(), jobs)
+
+    assert queues_of(jobs) == {f"{name}:0", f"{name}:2"}
+    assert list(caught.value.missing) == [f"{name}:1"]
+    with pytest.raises(PartialAnswer) as caught:
+        limits(name)
+    assert list(caught.value.missing) == [f"{name}:1"]
+
+
+# Commands
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rows_a_queue"),
+    [
+        (["delayq_pause"], 1),
+        (["delayq_schedules"], 1),
+        (["delayq_schedules", "--json"], 1),
+        (["delayq_jobs", "list"], 2),
+        (["delayq_jobs", "list", "--json"], 2),
+        (["delayq_jobs", "list", "--state", "ended", "--json"], 1),
+        (["delayq_jobs", "cancel", "--text", "7", "--dry-run", "--json"], 0),
+    ],
+)
+def test_command_prints_what_is_known_names_the_rest_and_fails(
+    lame: Lame,
+    call: Call,
+    asked: list[Address],
+    arguments: list[str],
+    rows_a_queue: int,
+) -> None:
+    said = call(*arguments)
+
+    for name in lame.there:
+        assert (
+            rows_a_queue == 0
+            or f"{name}:" in said.out
+            or f"queue {name}" in said.out
+            or f'"{name}"' in said.out
+        )
+    assert "The answer is not complete. " in said.err
+    assert names_what_is_missing(said.err, lame)
+    assert said.status == 1
+    assert len(asked) in TRIES_OF_SEARCH
+    if "--json" in arguments:
+        read = json.loads(said.out) if said.out.startswith("[") else said.lines
+        assert len(read) >= rows_a_queue * len(lame.there)
+
+
+def test_command_that_changes_what_it_finds_names_what_it_has_not_reached(
+    lame: Lame, call: Call
+) -> None:
+    job = schedule(add.using(queue=lame.there[0]), LATER, 1, note="by command")
+
+    said = call("delayq_jobs", "cancel", "--text", "by command", "--yes")
+
+    assert "1 jobs are cancelled" in said.err
+    assert names_what_is_missing(said.err, lame)
+    assert said.status == 1
+    assert job.refresh() is State.CANCELLED
+
+
+def test_command_goes_on_with_other_jobs_that_were_named(
+    lame: Lame, call: Call
+) -> None:
+    job = schedule(add.using(queue=lame.there[0]), LATER, 1)
+    away = f"{lame.away[0]}:{job.token}"
+
+    said = call("delayq_jobs", "cancel", away, job.id)
+
+    assert said.out == f"{job.id} is cancelled\n"
+    assert "A node of the cluster does not answer." in said.err
+    assert said.status == 1
+    assert call("delayq_jobs", "show", away, "x" * 22).status == 1
+
+
+def test_job_is_found_by_its_token_on_the_queues_that_answer(
+    lame: Lame, call: Call, asked: list[Address]
+) -> None:
+    job = schedule(add.using(queue=lame.there[-1]), LATER, 1)
+
+    said = call("delayq_jobs", "show", "--json", job.token)
+
+    assert said.status == 0
+    assert json.loads(said.out)["id"] == job.id
+    assert len(asked) == TRIES
+    # It may be on a queue that does not answer.
+    unknown = call("delayq_jobs", "show", "x" * 22)
+    assert names_what_is_missing(unknown.err, lame)
+    assert unknown.status == 1
+    job.cancel()
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume"])
+def test_pause_of_several_queues_is_made_where_they_answer(
+    lame: Lame, call: Call, verb: str
+) -> None:
+    names = [lame.away[0], *lame.there]
+    if verb == "pause":
+        call("delayq_resume", *lame.there)
+
+    said = call(f"delayq_{verb}", *names)
+
+    assert f"Not everything that was named is {verb}d. No answer from queue" in said.err
+    assert said.status == 1
+    for name in lame.there:
+        assert f"queue {name} is {verb}d" in said.out
+        assert bool(paused(name)) == (verb == "pause")
+    call("delayq_pause", *lame.there)
