@@ -108,6 +108,11 @@ def is_forbidden(error: Exception) -> bool:
     )
 
 
+def is_to_be_mended(error: Exception) -> bool:
+    """Return whether somebody has to give a right, or delete a key of the wrong type, before the server accepts a call."""
+    return is_forbidden(error) or "WRONGTYPE" in str(error)
+
+
 def _is_database_wrong(error: Exception) -> bool:
     return "DB index is out of range" in str(error)
 

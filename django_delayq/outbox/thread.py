@@ -12,6 +12,7 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.utils import DatabaseError, InterfaceError
 from redis.exceptions import RedisError
 
+from django_delayq import faults
 from django_delayq.clock import monotonic_ms
 from django_delayq.logs import get_log
 from django_delayq.outbox import inbox
@@ -210,12 +211,14 @@ class _Database:
         return min(IDLE_MS, max(BUSY_MS, total.rest_ms))
 
     def _note_trouble(self, error: Exception) -> float:
-        wait_ms: float = min(LONGEST_MS, ERROR_MS * 2.0**self._errors)
-        self._errors = min(self._errors + 1, 10)
         text, level = redact(f"{type(error).__name__}: {error}".strip()), logger.error
         # By its kind, it is told once: the same trouble may have other words each time, such as a port.
         is_database = isinstance(error, DatabaseError | InterfaceError)
         is_server = isinstance(error, RedisError | OSError)
+        is_passing = is_server and not faults.is_to_be_mended(error)
+        longest_ms = IDLE_MS if is_passing else LONGEST_MS
+        wait_ms: float = min(longest_ms, ERROR_MS * 2.0**self._errors)
+        self._errors = min(self._errors + 1, 10)
         kind = "database" if is_database else "server" if is_server else text
         if isinstance(error, ReadOnlyDatabase):
             text, level = str(error), logger.info

@@ -30,7 +30,6 @@ from django_delayq.worker.queue_state import QueueState
 from django_delayq.worker.settlement import is_queues_own
 from django_delayq.worker.shards import OtherShards
 from django_delayq.worker.suspects import Suspects
-from django_delayq.worker.upkeep import ROUND_MS
 
 logger = get_log("django_delayq.worker")
 
@@ -42,8 +41,6 @@ HELD_PATIENCE_MS = 1_000.0
 BEGIN_FIRST_S = 0.0003
 #: A queue whose node is away is asked again after this, then after pauses that double up to the alarm's cap.
 AWAY_FIRST_MS = 50.0
-#: When to look at schedules again after the server was away.
-AWAY_MS = 1_000.0
 
 
 class Claiming:
@@ -361,7 +358,7 @@ class Claiming:
                 if queue.held.turn(now_ms, limit):
                     queue.is_ready = True
             except RedisError as error:
-                queue.held.next_ms = now_ms + ROUND_MS
+                queue.held.rest(now_ms, error)
                 queue.upkeep.note(error)
         if is_kept_up:
             upkeep = queue.upkeep
@@ -393,7 +390,5 @@ class Claiming:
             if queue.periods.turn(now_ms, now_us):
                 queue.is_ready = True
         except RedisError as error:
-            # A server that is away for a moment is no reason for a schedule to rest for a minute.
-            pause_ms = ROUND_MS if is_queues_own(error) else AWAY_MS
-            queue.periods.wait(now_ms + pause_ms)
+            queue.periods.rest(now_ms, error)
             queue.upkeep.note(error)

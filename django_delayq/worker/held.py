@@ -14,6 +14,7 @@ from django_delayq.logs import get_log
 from django_delayq.redaction import show
 from django_delayq.wire.signing import readable_marks
 from django_delayq.worker import telling
+from django_delayq.worker.outage import StepPause
 from django_delayq.worker.pausing import Pauses
 
 logger = get_log("django_delayq.worker")
@@ -36,6 +37,11 @@ class HeldJobs:
         self._cursor = self._limits_cursor = b""
         #: When to look next, by our monotonic clock; a new process looks at once.
         self.next_ms = 0.0
+        self._pause = StepPause()
+
+    def rest(self, now_ms: float, error: Exception) -> None:
+        """Do nothing for a while: a step has failed."""
+        self.next_ms = now_ms + self._pause.after(error)
 
     def turn(self, now_ms: float, limit: int) -> bool:
         """Release up to ``limit`` jobs; return whether there were any.
@@ -69,6 +75,7 @@ class HeldJobs:
             keeps_ended=settings.keep_ended > 0,
         )
         reply = run(self._client, call)
+        self._pause.note_success()
         self._cursor = reply.cursor
         if any(
             found.released >= limit or (found.released and found.cursor)

@@ -3,6 +3,8 @@
 import logging
 from enum import Enum, auto
 
+from redis.exceptions import RedisError
+
 from django_delayq import faults
 from django_delayq.clock import monotonic_ms
 from django_delayq.logs import get_log
@@ -16,6 +18,10 @@ logger = get_log("django_delayq.worker")
 BACKOFF_MS = (50.0, 1_000.0)
 #: A worker that was never accepted ends once each attempt was refused for this time, in ms.
 REFUSED_MS = 10_000.0
+#: The pause after a step of a queue that has failed doubles, from the first of these to the second.
+STEP_PAUSE_MS = (200.0, 5_000.0)
+#: That pause if a person has to mend something, in ms.
+MEND_PAUSE_MS = 60_000.0
 #: The log's words for a loss, after what has lost something; with a time, s.
 FORGOTTEN = (
     "has forgotten what it took %.1f s ago: FLUSHALL or FLUSHDB was run there, or it came back without its data or with"
@@ -36,6 +42,29 @@ def forgotten_s(
     if kept_ms is None or before_ms >= kept_ms or abs(now_ms - kept_ms) > within_ms:
         return None
     return (now_ms - kept_ms) / 1000
+
+
+class StepPause:
+    """How long one kind of step of a queue rests after it has failed. Owned by the claim loop's thread."""
+
+    def __init__(self) -> None:
+        self._pause_ms = STEP_PAUSE_MS[0]
+
+    def note_success(self) -> None:
+        """Have the next pause be short."""
+        self._pause_ms = STEP_PAUSE_MS[0]
+
+    def after(self, error: Exception) -> float:
+        """Return how long to wait, ms; the next pause is twice as long.
+
+        Only what passes by itself is tried again soon: not a missing right, a key of another type, or an error of ours.
+        """
+        is_of_server = isinstance(error, (RedisError, OSError))
+        if not is_of_server or faults.is_to_be_mended(error):
+            return MEND_PAUSE_MS
+        pause_ms = self._pause_ms
+        self._pause_ms = min(2 * pause_ms, STEP_PAUSE_MS[1])
+        return pause_ms
 
 
 class Service(Enum):

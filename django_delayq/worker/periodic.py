@@ -36,6 +36,7 @@ from django_delayq.jobs.schedules import (
 )
 from django_delayq.logs import get_log
 from django_delayq.worker import telling
+from django_delayq.worker.outage import StepPause
 
 logger = get_log("django_delayq.worker")
 
@@ -90,6 +91,7 @@ class Periods:
         # Not before this time, by our monotonic clock, does this process sign anew again; and whether there is something to.
         self._sign_ms = 0.0
         self._is_unsigned = False
+        self._pause = StepPause()
 
     def is_due(self, now_ms: float) -> bool:
         """Return whether there is something to do, as far as we know the server's clock."""
@@ -100,12 +102,17 @@ class Periods:
     def note_latest(self, is_latest: bool) -> None:
         """Note whether no living process has later code."""
         if is_latest and not self._is_latest:
-            self.next_ms, self._known = 0.0, None
+            self.forget()
         self._is_latest = is_latest
 
-    def wait(self, until_ms: float) -> None:
-        """Do nothing until then: the server refuses what we ask."""
-        self.next_ms, self.due_us, self._known = until_ms, float("inf"), None
+    def rest(self, now_ms: float, error: Exception) -> None:
+        """Do nothing for a while: a step has failed."""
+        self.next_ms = now_ms + self._pause.after(error)
+        self.due_us, self._known = float("inf"), None
+
+    def forget(self) -> None:
+        """Read everything anew."""
+        self.next_ms, self._known = 0.0, None
 
     def turn(self, now_ms: float, now_us: int | None) -> bool:
         """Do what is due, in bounded steps; return whether there is more.
@@ -114,7 +121,7 @@ class Periods:
             redis.exceptions.RedisError: the server's own error.
         """
         if now_us is not None and self._is_set_back(now_us / 1000 - now_ms):
-            self.next_ms, self._known = 0.0, None
+            self.forget()
         if now_ms >= self.next_ms:
             self._look(now_ms)
         server_ms = int(now_ms + self._offset_ms) if now_us is None else now_us // 1000
@@ -123,6 +130,7 @@ class Periods:
             self._advance(name, server_ms)
         first_ms = min(self._moments.values(), default=None)
         self.due_us = float("inf") if first_ms is None else first_ms * 1000
+        self._pause.note_success()
         return self.next_ms <= now_ms or self.due_us <= server_ms * 1000
 
     def _is_set_back(self, offset_ms: float) -> bool:
@@ -389,7 +397,7 @@ class Periods:
         if not reply.has_moved and reply.moment_ms in (None, seen_ms):
             # It is paused, or goes by another definition, or somebody has deleted what moves it on: a look tells.
             del self._moments[name]
-            self.next_ms, self._known = 0.0, None
+            self.forget()
         elif reply.moment_ms is None:
             del self._moments[name]
         else:

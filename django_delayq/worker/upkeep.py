@@ -29,7 +29,7 @@ from django_delayq.repair import calls
 from django_delayq.repair.heads import find_unread, read_heads
 from django_delayq.repair.survey import is_numbered
 from django_delayq.wire.frame import format_of
-from django_delayq.worker.outage import FORGOTTEN, forgotten_s
+from django_delayq.worker.outage import FORGOTTEN, StepPause, forgotten_s
 from django_delayq.worker.settlement import is_queues_own
 
 logger = get_log("django_delayq.worker")
@@ -66,6 +66,7 @@ class Upkeep:
         # So many dead letters are worth a warning.
         self._many_dead = settings.many_dead
         self._problem = ""
+        self._pause = StepPause()
         # When the server last noted that we serve the queue, by its clock, epoch ms; None: it has not.
         self._kept_ms: int | None = None
         #: A job that does not know the limit of its task gets it when it is claimed.
@@ -85,11 +86,12 @@ class Upkeep:
         """
         try:
             self.next_ms = now_ms + next(self._steps)
+            self._pause.note_success()
             return
         except Exception as error:
             # A generator that has raised has ended: whatever the error, the next round begins anew.
             self._steps = self._paced()
-            self.next_ms = now_ms + ROUND_MS
+            self.next_ms = now_ms + self._pause.after(error)
             self.note(error)
 
     def note(self, error: Exception) -> None:
@@ -103,7 +105,7 @@ class Upkeep:
         if str(error) != self._problem:
             self._problem = str(error)
             logger.error(
-                "queue %s cannot be looked after, trying again every minute: %s",
+                "queue %s cannot be looked after, trying again: %s",
                 self._settings.name,
                 error,
             )

@@ -41,6 +41,7 @@ from django_delayq.jobs import periodic as definitions
 from django_delayq.jobs.schedules import loading
 from django_delayq.testing import frozen_queue
 from django_delayq.worker import loop
+from django_delayq.worker.outage import STEP_PAUSE_MS
 from django_delayq.worker.periodic import Periods
 from django_delayq.worker.upkeep import Upkeep
 from tests.polling import wait_until
@@ -188,18 +189,18 @@ def test_schedule_goes_on_soon_after_its_connection_was_lost(work, queue_name):
         del periods._advance
         raise RedisConnectionError("gone")
 
-    wait = periods.wait
+    rest = periods.rest
 
-    def note(until_ms):
-        waits.append(until_ms - monotonic_ms())
-        wait(until_ms)
+    def note(now_ms, error):
+        rest(now_ms, error)
+        waits.append(periods.next_ms - now_ms)
 
-    periods.wait = note
+    periods.rest = note
     periods._advance = lose
 
     wait_until(lambda: waits, description="its connection was lost")
 
-    assert waits[0] <= 1_000
+    assert waits[0] == STEP_PAUSE_MS[0]
     wait_until(lambda: periods._known is not None, description="it has looked again")
 
 
@@ -312,6 +313,30 @@ def test_job_with_a_random_start_expires_at_the_next_moment(
     wait_ms = round((job.start_time - job.moment).total_seconds() * 1000)
     assert wait_ms == min(spread_ms, HOUR - 1)
     assert wait_ms + job.options["expires"] * 1000 == HOUR
+
+
+def test_schedule_goes_on_soon_after_a_refusal_that_passes(
+    private_server, settings, work, seen, monkeypatch, queue_name
+):
+    monkeypatch.setattr(Periods, "note_latest", lambda self, is_latest: None)
+    server = private_server()
+    settings.DELAYQ = {**settings.DELAYQ, "CONNECTION": server.socket_url}
+    # No job is due, so the claims before its moments are not refused.
+    make(queue_name, every(1), spread=3_600)
+    with server.client() as client:
+        work()
+        wait_until(lambda: waiting_moments(client, queue_name), description="a job")
+        client.config_set("min-replicas-to-write", 1)
+        refused = "cannot be looked after, trying again: NOREPLICAS"
+        wait_until(lambda: refused in seen.text, description="it is refused")
+        client.config_set("min-replicas-to-write", 0)
+        count = len(waiting_moments(client, queue_name))
+
+        wait_until(
+            lambda: len(waiting_moments(client, queue_name)) >= count + 3,
+            description="its moments go on",
+            timeout=30,
+        )
 
 
 # What was missed before a schedule changes.

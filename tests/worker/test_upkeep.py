@@ -16,6 +16,7 @@ from django_delayq.delivery.states import State
 from django_delayq.delivery.storing import NewJob, new_token
 from django_delayq.wire.frame import FrameFormat, pack
 from django_delayq.worker import upkeep
+from django_delayq.worker.outage import STEP_PAUSE_MS, StepPause
 from django_delayq.worker.upkeep import ROUND_MS, Upkeep
 from tests.polling import wait_until
 from tests.signed import signed
@@ -104,7 +105,7 @@ def test_an_error_of_whatever_kind_ends_a_round_and_not_all_rounds(
         with pytest.raises(ssl.SSLError):
             looks_after.turn(0.0)
 
-    assert looks_after.next_ms == ROUND_MS
+    assert looks_after.next_ms == STEP_PAUSE_MS[0]
     assert one_round(looks_after) == 1
 
 
@@ -333,8 +334,31 @@ def test_queue_that_cannot_be_looked_after_says_so_once(client, queue, caplog):
         one_round(looks_after)
 
     (line,) = [record.getMessage() for record in caplog.records]
-    assert "cannot be looked after, trying again every minute: " in line
+    assert "cannot be looked after, trying again: " in line
     assert "WRONGTYPE" in line
+
+
+@pytest.mark.parametrize(
+    ("error", "pauses_ms"),
+    [
+        (redis.ResponseError("NOREPLICAS Not enough good replicas"), "short"),
+        (redis.ConnectionError("reset by peer"), "short"),
+        (redis.ResponseError("WRONGTYPE Operation against a key"), "long"),
+        (redis.exceptions.NoPermissionError("this user has no permissions"), "long"),
+        (ValueError("an error of ours"), "long"),
+    ],
+)
+def test_only_what_a_person_has_to_mend_rests_for_a_minute(error, pauses_ms):
+    pause = StepPause()
+
+    pauses = [pause.after(error) for _ in range(7)]
+    pause.note_success()
+
+    if pauses_ms == "short":
+        assert pauses == [200, 400, 800, 1_600, 3_200, 5_000, 5_000]
+        assert pause.after(error) == 200
+    else:
+        assert set(pauses) == {60_000}
 
 
 def test_a_worker_looks_after_its_queue_and_leaves_nothing(work, client, queue):
