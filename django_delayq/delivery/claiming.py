@@ -181,6 +181,7 @@ def claim(
     priority_step_ms: int | None = None,
     keeps_ended: bool = False,
     has_slots: bool = False,
+    has_declared: bool = False,
     limit_text: str = "",
     frame_format: FrameFormat = FrameFormat.BC0LC0,
     byte_budget: int = BYTE_BUDGET,
@@ -198,7 +199,8 @@ def claim(
 
     ``limit_text`` is what the settings limit on this queue, as `rates.limit_text` writes it. Where they limit nothing, a
     claim costs less without ``has_slots``; its reply is None if it has to be made with that, because somebody has set a
-    limit or a job has one. `run` does so.
+    limit or a job has one. `run` does so. Who ``has_declared`` which limits its code has, by `limiting.declare`, also gets
+    None if the server has forgotten that and a job has a limit: then it declares them again.
 
     ``keeps_ended``: the queue remembers the jobs that ended last, those among them that this claim ends.
     """
@@ -224,7 +226,12 @@ def claim(
 
     def full() -> Call[Claimed]:
         script, found = bind(PACKAGES, "claim", keys, **_slot_keys(keys), **named)
-        return Call(script, found, [*args, limit_text], partial(_read_claimed, request))
+        return Call(
+            script,
+            found,
+            [*args, limit_text, int(has_declared)],
+            partial(_read_claimed_or_none, request),
+        )
 
     if has_slots or limit_text:
         return full()

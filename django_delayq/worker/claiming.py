@@ -204,7 +204,11 @@ class Claiming:
         reply = asked.call.finish()
         while reply is None:
             # The script found more to heed than it can, and did nothing.
-            if asked.is_whole:
+            if asked.is_whole and queue.has_slots:
+                # It has forgotten our limits.
+                self._line.rest()
+                queue.upkeep.begin()
+            elif asked.is_whole:
                 queue.has_slots = True
             else:
                 queue.few.note_miss(asked.sent_ms)

@@ -10,7 +10,7 @@ from django_delayq.delivery.claiming import Limited, Mode
 from django_delayq.delivery.rates import limit_text, numbers_of, read_rate
 from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.states import Change, State
-from tests.delivery.rig import LEASE, T0, Rig, name_in, names_of, token
+from tests.delivery.rig import LEASE, OWNER, T0, Rig, name_in, names_of, token
 
 STRIPE = "stripe\0acct"
 
@@ -111,6 +111,35 @@ def test_raised_rate_of_a_queue_counts_at_once(rig: Rig) -> None:
     assert names_of(rig.claim(10, limit_text=raised)) == ["j1"]
     rig.now = 100
     assert names_of(rig.claim(10, limit_text=raised)) == ["j2"]
+
+
+@pytest.mark.parametrize("limit", [STRIPE, ""])
+def test_claim_of_who_has_declared_needs_what_it_said_for_jobs_with_a_limit(
+    rig: Rig, limit: str
+) -> None:
+    rig.schedule({"a": 0}, limit=limit)
+    call = claiming.claim(
+        rig.keys,
+        owner=OWNER,
+        request=rig.request(),
+        limit=10,
+        lease_ms=LEASE,
+        has_slots=True,
+        has_declared=True,
+        now_us=rig.now_us,
+    )
+
+    found: Any = rig.run(call)
+
+    if not limit:
+        assert names_of(found) == ["a"]
+        return
+    assert found is None
+    says = limiting.declare(
+        rig.keys, (), owner=OWNER, loaded_ms=T0, has_schedules=True, now_us=rig.now_us
+    )
+    rig.run(says)
+    assert names_of(rig.run(call)) == ["a"]
 
 
 def test_raised_rate_of_a_limit_lets_held_jobs_go_on_at_once(rig: Rig) -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import os
+import signal
 import time
 
 import pytest
@@ -112,6 +113,42 @@ def test_limit_is_raised_while_jobs_wait(work, records, queue_name):
     ran(records, 4)
     assert clear_limit(queue_name, limit="of-key") is True
     assert clear_limit(queue_name, limit="of-key") is False
+
+
+def test_limits_hold_from_the_first_claim_after_the_server_has_come_back_empty(
+    private_server, settings, configure, work, records, queue_name
+):
+    server = private_server()
+    settings.DELAYQ = {**settings.DELAYQ, "CONNECTION": server.socket_url}
+    for _ in range(2):
+        work()
+    send(tasks.one_of_a_key, 2, queue_name, "k", 0.01)
+    ran(records, 2)
+
+    server.kill(signal.SIGKILL)
+    server.start()
+    # Nobody listens yet: the first claims meet all of them.
+    send(tasks.one_of_a_key, 6, queue_name, "k", 0.1)
+
+    ran(records, 8)
+    assert most_at_a_time(records, key="k") == 1
+
+
+def test_limits_hold_though_nobody_has_noticed_that_they_are_forgotten(
+    client, work, records, queue_name
+):
+    work()
+    send(tasks.one_of_a_key, 2, queue_name, "k", 0.01)
+    ran(records, 2)
+
+    client.delete(get_settings().queue(queue_name).keys.control)
+    send(tasks.one_of_a_key, 6, queue_name, "k", 0.1)
+
+    ran(records, 8)
+    assert most_at_a_time(records, key="k") == 1
+    assert f"limit of-key on queue {queue_name}: 1 at a time" in map(
+        str, limits(queue_name)
+    )
 
 
 def test_rate_of_a_task_paces_its_starts(work, records, queue_name):

@@ -25,6 +25,7 @@
 -- ARGV[16]  on a queue with priorities, for how long a job waits until it comes before those of one point more (ms); empty:
 --          the highest priority comes first, however long others wait
 -- ARGV[17]  limits of the queue as the settings have them, as JSON; empty: none. Only if there are limits
+-- ARGV[18]  1: the owner has said, by declare.lua, which limits its code has. Only if there are limits
 -- Returns  now (epoch us); us until the next event, 0 if more waits now, -1 if nothing waits; frames
 --          transferred; payloads dropped as double; jobs dropped whose payload is gone; suspects put off; then six a
 --          job: token, attempts that failed, leases that expired, start time (epoch ms), payload, and the sum of 1 if
@@ -38,7 +39,8 @@
 --          four elements each: token, 'cancelled' or 'quarantined', the task that the payload names, or empty, and why; and
 --          for each job with a limit that limit, empty if a worker has just given it to the job.
 --          While the queue is paused, nothing is leased.
---          Nil if the caller has to say that there are limits; nothing was done
+--          Nil if the caller has to say that there are limits, or has to say again which its code has, as that is
+--          forgotten; nothing was done
 
 local now_us, owner, request = read_clock(ARGV[1]), ARGV[2], ARGV[3]
 local limit, budget, lease_ms, mode = math.min(tonumber(ARGV[4]), MOST), tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
@@ -183,6 +185,7 @@ end
 
 -- Only a job whose tail says so has a limit, or is in a batch.
 if told > 0 and not keys.slots then return nil end
+if told > 0 and ARGV[18] == '1' and redis.call('HEXISTS', keys.control, 'code:' .. owner) == 0 then return nil end
 if told > 0 then
   (function()
     -- Part  admit  if slots
