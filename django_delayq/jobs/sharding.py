@@ -13,16 +13,18 @@ from redis.exceptions import RedisError
 from django_delayq.calls.command import Command
 from django_delayq.calls.errors import is_of_node, nothing_sent
 from django_delayq.calls.steps import Steps
+from django_delayq.clients.clients import own_clients
 from django_delayq.conf import QueueSettings, get_settings
 from django_delayq.delivery.sharding import Shards, pin_shards, shard_name
 from django_delayq.exceptions import InvalidSettings
 
 T = TypeVar("T")
 
-#: The queues of which this process has made sure.
-_agreed: set[str] = set()
-#: The parts of queues with shards to which this process may send.
-_ready: set[str] = set()
+#: The queues of which this process has made sure. Of each, `Clients.changes` when the server was asked: another one is
+#: asked again.
+_agreed: dict[str, int] = {}
+#: The parts of queues with shards to which this process may send, in the same way.
+_ready: dict[str, int] = {}
 
 
 #: The field of a shard's control hash that says how many shards kept keys when a worker began to serve it. It lets others
@@ -47,7 +49,8 @@ def agreeing(whole: QueueSettings, part: QueueSettings) -> Steps[Shards | None]:
         InvalidSettings: it does not agree.
         redis.exceptions.RedisError: the server did not answer.
     """
-    if whole.name in _agreed:
+    changes = own_clients.changes
+    if _agreed.get(whole.name) == changes:
         return None
     ours = whole.key_home
     assert ours is not None
@@ -65,13 +68,13 @@ def agreeing(whole: QueueSettings, part: QueueSettings) -> Steps[Shards | None]:
             f"queue {name!r} keeps unique keys, limits and schedules {where}, and these settings say"
             f" {ours}: set DELAYQ['QUEUES'][{name!r}]['KEY_SHARDS'] to {theirs}"
         )
-    _agreed.add(whole.name)
+    _agreed[whole.name] = changes
     return found
 
 
 def is_agreed(queue: str) -> bool:
     """Return whether jobs can be sent to a queue or a part of one without `agreeing_on` it."""
-    return not get_settings().sharded or queue in _ready
+    return not get_settings().sharded or _ready.get(queue) == own_clients.changes
 
 
 def agreeing_on(queue: str) -> Steps[None]:
@@ -83,14 +86,14 @@ def agreeing_on(queue: str) -> Steps[None]:
     """
     if is_agreed(queue):
         return
-    settings = get_settings()
+    settings, changes = get_settings(), own_clients.changes
     part = settings.find(queue)
     if part is None:
         return
     if (whole := settings.sharded.get(part.whole)) is not None:
         with nothing_sent():
             yield from agreeing(whole, part)
-    _ready.add(queue)
+    _ready[queue] = changes
 
 
 def on_each(

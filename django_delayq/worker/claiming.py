@@ -108,6 +108,7 @@ class Claiming:
                 # The queue stays ready. Its schedules go on without room.
                 if self._may_move_on(queue) and queue.periods.is_due(monotonic_ms()):
                     try:
+                        self._begin(queue)
                         self._move_on(queue, monotonic_ms(), None)
                     except Exception as error:
                         self._set_aside_or_raise(queue, error)
@@ -191,11 +192,7 @@ class Claiming:
     # One claim.
 
     def _claim(self, queue: QueueState, plan: Plan) -> None:
-        if not queue.has_begun:
-            self._line.rest()
-            self._shards.begin(queue.settings)
-            queue.upkeep.begin()
-            queue.has_begun = True
+        self._begin(queue)
         is_ahead = queue.under_way is not None
         asked = queue.under_way or self._asking.ask(queue, plan)
         queue.under_way = None
@@ -262,6 +259,15 @@ class Claiming:
             self._crew.threads.wake()
         if self._ending.stop_ms is None:
             self._tend(queue, now_ms, reply.now_us)
+
+    def _begin(self, queue: QueueState) -> None:
+        """Tell the server what it has to know before a claim, unless it knows."""
+        if queue.has_begun and not queue.is_outdated:
+            return
+        self._line.rest()
+        self._shards.begin(queue.settings)
+        queue.upkeep.begin()
+        queue.has_begun, queue.is_outdated = True, False
 
     def _is_newer(self, queue: QueueState, newer: int) -> bool:
         """Return whether the queue has a later format than we read; such a queue is only looked at now and then."""

@@ -13,6 +13,7 @@ from redis.exceptions import RedisError
 from django_delayq.calls.command import Command
 from django_delayq.calls.errors import is_of_node
 from django_delayq.calls.line import Line, line_of
+from django_delayq.clients.clients import own_clients
 from django_delayq.clients.primary import pause_ms
 from django_delayq.clock import monotonic_ms
 from django_delayq.conf import QueueSettings, WorkerSettings
@@ -138,6 +139,7 @@ class ClaimLoop:
             stop=self._be_dismissed,
         )
         self.ends.reports.add(self._registering)
+        self._changes = own_clients.changes
         self._planner = self._claiming.planner
         self._dispatch = self._claiming.dispatch
         #: How many turns the loop has made. Other threads read it.
@@ -226,6 +228,7 @@ class ClaimLoop:
 
     def _turn(self) -> None:
         self.turns += 1
+        self._forget_if_changed()
         ending, suspects = self.ending, self._suspects
         is_stalled = self._planner.give_back_stalled(monotonic_ms())
         self.crew.submit_found()
@@ -258,6 +261,15 @@ class ClaimLoop:
             # The last end has just been settled: nothing else would wake the loop.
             return
         self._wait()
+
+    def _forget_if_changed(self) -> None:
+        """Have everything read anew that the server said, and said to it what it has to know, if it is another one now."""
+        if (changes := own_clients.changes) == self._changes:
+            return
+        self._changes = changes
+        self._registering.due_ms = 0.0
+        for queue in self.queues.values():
+            queue.forget()
 
     def _ask_time(self) -> None:
         """Ask for the server's time if an alarm has rung early. That also wakes a server that has dozed off."""
@@ -308,6 +320,8 @@ class ClaimLoop:
         return True
 
     def _wait(self) -> None:
+        if self._changes != own_clients.changes:
+            return
         now_ms = monotonic_ms()
         ring_ms = self.alarm.next_ms()
         timeout_ms = float("inf")

@@ -111,7 +111,7 @@ class Periods:
         self.due_us, self._known = float("inf"), None
 
     def forget(self) -> None:
-        """Read everything anew."""
+        """Read everything anew: another server answers, or one that has forgotten."""
         self.next_ms, self._known = 0.0, None
 
     def turn(self, now_ms: float, now_us: int | None) -> bool:
@@ -352,6 +352,7 @@ class Periods:
         self._ours = {
             found.name: found for found in known.found() if self._is_ours(found, known)
         }
+        before = self._moments
         self._moments = {
             name: found.entry.moment_ms
             for name, found in self._ours.items()
@@ -360,6 +361,10 @@ class Periods:
         self._behind = {
             name: found.entry.state.behind_count for name, found in self._ours.items()
         }
+        for name, moment_ms in list(self._moments.items()):
+            known_ms = before.get(name, 0)
+            if known_ms > moment_ms and self._is_next(name, known_ms, known.now_ms):
+                self._store_again(name, known_ms)
 
     # Moments.
 
@@ -402,6 +407,21 @@ class Periods:
             del self._moments[name]
         else:
             self._moments[name] = reply.moment_ms
+            if not reply.has_moved and reply.moment_ms < seen_ms:
+                self._store_again(name, seen_ms)
+
+    def _store_again(self, name: str, moment_ms: int) -> None:
+        """Store the job of a moment that the server has lost, as after a failover: it has an earlier one."""
+        self._advance(name, moment_ms - 1)
+
+    def _is_next(self, name: str, moment_ms: int, now_ms: int) -> bool:
+        """Whether a schedule comes to no other moment before this one. It may, if a clock was set back."""
+        try:
+            next_ms = self._ours[name].when.after(now_ms)
+        except DelayqError:
+            # This machine does not know its zone.
+            return False
+        return next_ms is None or moment_ms <= next_ms
 
     def _plan(
         self, found: Found, seen_ms: int, now_ms: int

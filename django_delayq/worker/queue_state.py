@@ -78,6 +78,8 @@ class QueueState:
         self.is_watched = False
         #: The server knows what it has to before the first claim.
         self.has_begun = False
+        #: Perhaps it does not any more, as another one answers.
+        self.is_outdated = False
         #: Claims have to heed limits: of tasks, or set while we work.
         self.has_slots = False
         #: The limits of the queue hold back what waits there.
@@ -105,6 +107,13 @@ class QueueState:
     def expect_anything(self) -> None:
         """Note that there may be something to claim and to transfer."""
         self.is_ready = self.is_due = True
+
+    def forget(self) -> None:
+        """Read everything anew that the server said: another one answers, or it has forgotten."""
+        self.is_outdated = True
+        self.upkeep.forget()
+        self.periods.forget()
+        self.expect_anything()
 
     def expect_nothing(self) -> None:
         """Ask nothing of the queue until its alarm rings."""

@@ -137,6 +137,11 @@ class Upkeep:
             # After part of a long hash, everything else is looked at once more before its sweep goes on.
             yield PART_MS if cursors else ROUND_MS
 
+    def forget(self) -> None:
+        """Begin a new round at once: another server answers, or one that has forgotten."""
+        self.load_time.ms = 0
+        self._steps, self.next_ms = self._paced(), 0.0
+
     def begin(self) -> None:
         """Do what has to be done before the first claim."""
         if self._settings.prefix:

@@ -385,6 +385,28 @@ def test_another_number_of_shards_without_key_shards_is_refused_and_sends_nothin
 
 
 @pytest.mark.redis
+def test_another_server_is_asked_again_how_many_shards_keep_keys(
+    shards: Shards,
+) -> None:
+    name = shards(2)
+    task = samples.add.using(queue=name)
+    client, keys = own_clients.of_thread(), get_settings().sharded[name].keys
+    schedule(task, LATER, 1)
+    # Another process was first there.
+    client.delete(keys.control)
+    run(client, pin_shards(keys, 4, 4))
+
+    own_clients.note_change()
+
+    for send in (
+        lambda: schedule(task, LATER, 1),
+        lambda: schedule_many([task.prepare(LATER, 1)]),
+    ):
+        with pytest.raises(InvalidSettings, match=r"\['KEY_SHARDS'\] to 4"):
+            send()
+
+
+@pytest.mark.redis
 def test_further_shards_are_changed_though_a_node_was_away_before(
     shards: Shards,
 ) -> None:

@@ -315,6 +315,99 @@ def test_job_with_a_random_start_expires_at_the_next_moment(
     assert wait_ms + job.options["expires"] * 1000 == HOUR
 
 
+# A server that has lost what it took, as after a failover to a replica that was behind.
+
+
+class Replica:
+    """What the schedules of a queue were, as a replica has it that is behind."""
+
+    def __init__(self, client, queue):
+        self._client, self._keys = client, keys_of(queue)
+        self._kept = {key: client.dump(key) for key in self._all()}
+
+    def take_over(self):
+        """Have the queue be as it was."""
+        self._client.delete(*self._all())
+        for key, text in self._kept.items():
+            self._client.restore(key, 0, text)
+
+    def _all(self):
+        keys = self._keys
+        named = keys.schedules, keys.periods, keys.locators, keys.queue.timeout_set
+        return [key for key in named if self._client.exists(key)]
+
+
+@pytest.mark.parametrize("catch_up", ["one", "none", "all"])
+def test_moment_whose_job_the_server_has_lost_has_one_again(
+    client, configure, queue_name, catch_up
+):
+    make(queue_name, HOURLY, catch_up=catch_up)
+    worker = Clock(client, queue_name)
+    worker.turn()
+    (first,) = waiting_moments(client, queue_name)
+    behind = Replica(client, queue_name)
+    worker.turn(first + 1, look=False)
+    behind.take_over()
+
+    worker.turn(first + HOUR + 1, look=False)
+
+    moments = [first + n * HOUR for n in range(3)]
+    assert waiting_moments(client, queue_name) == moments
+
+
+def test_worker_that_reads_anew_stores_what_the_server_has_lost(
+    client, configure, queue_name
+):
+    """It knows the last moment, whose job the server has lost, and which has come before the worker reads anew."""
+    make(queue_name, HOURLY)
+    worker = Clock(client, queue_name)
+    worker.turn()
+    before = miss(client, queue_name, 2)
+    worker.periods._moments["beat"] = before + HOUR
+
+    worker.periods.forget()
+    worker.turn(look=False)
+
+    jobs = [job.moment.timestamp() * 1000 for job in find_jobs(queue=queue_name)]
+    assert sorted(jobs) == [before + HOUR, before + 2 * HOUR]
+
+
+def test_moment_that_is_earlier_because_of_a_clock_is_not_passed_over(
+    client, configure, queue_name
+):
+    """One worker has noticed that the clock was set back, and another one knows a moment of the time before."""
+    make(queue_name, HOURLY)
+    worker = Clock(client, queue_name)
+    worker.turn()
+    (first,) = waiting_moments(client, queue_name)
+    behind = Replica(client, queue_name)
+    worker.turn(first + 5 * HOUR, look=False)
+    behind.take_over()
+
+    worker.turn(first - 1)
+
+    assert waiting_moments(client, queue_name) == [first]
+
+
+def test_worker_enrolls_anew_once_another_server_answers(
+    work, client, monkeypatch, queue_name
+):
+    # A process that hears that its code is the latest reads anew as well.
+    monkeypatch.setattr(Periods, "note_latest", lambda self, is_latest: None)
+    make(queue_name, NEVER)
+    work()
+    enrolled(queue_name)
+    client.delete(keys_of(queue_name).schedules, keys_of(queue_name).periods)
+
+    own_clients.note_change()
+
+    wait_until(
+        lambda: [each.is_enrolled for each in get_schedules(queue_name)] == [True],
+        description="it is enrolled",
+        timeout=30,
+    )
+
+
 def test_schedule_goes_on_soon_after_a_refusal_that_passes(
     private_server, settings, work, seen, monkeypatch, queue_name
 ):
