@@ -6,7 +6,7 @@ another primary. The primary is killed, or suspended, which closes no connection
 The Sentinels take a primary for dead after half a second. By default that takes them 30 seconds, before the time that
 counts here.
 
-In the last two columns no thread of the process listens to the Sentinels, as in a process that only makes calls.
+In the last two columns no thread of the process can listen to the Sentinels.
 """
 
 import argparse

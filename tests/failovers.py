@@ -8,8 +8,9 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
+from unittest import mock
 
 import redis
 
@@ -21,11 +22,12 @@ from django_delayq.calls.running import arun, run
 from django_delayq.calls.several import run_all, run_stream
 from django_delayq.calls.steps import perform
 from django_delayq.calls.together import together
+from django_delayq.clients import switches
 from django_delayq.clients.clients import Clients
+from django_delayq.clients.switches import stop_listening
 from django_delayq.exceptions import MaybeScheduled
 from django_delayq.waiting.channel import ChannelListener
 from django_delayq.waiting.lists import Peeks, wait_for_any
-from django_delayq.waiting.switches import hear_no_more, hear_switches
 from django_delayq.waiting.watch import DestinationWatch
 from tests.calls.samples import script
 from tests.polling import wait_until
@@ -38,6 +40,12 @@ PAUSE_S = 0.01
 
 def write(key: str) -> Call[Any]:
     return Call(WRITE, (key,), ("x",))
+
+
+def without_threads() -> AbstractContextManager[object]:
+    """Have no thread listen to the Sentinels, as where a process may start none."""
+    refuse = RuntimeError("can't start new thread")
+    return mock.patch.object(switches._Listener, "start", side_effect=refuse)
 
 
 class Kind:
@@ -62,7 +70,7 @@ class InUse:
     def __init__(
         self, watched: Watched, parameters: str = "", *, hears: bool = True
     ) -> None:
-        """Without ``hears`` no thread listens to the Sentinels: only calls are made, as in a web process."""
+        """Without ``hears`` no thread can listen to the Sentinels, and only calls are made."""
         url = watched.url
         joint = "&" if "?" in url else "?"
         self.watched = watched
@@ -70,11 +78,16 @@ class InUse:
         self.clients = Clients.of(url + (joint + parameters if parameters else ""))
         self.kinds: dict[str, Kind] = {}
         self._is_over = threading.Event()
+        self._stack = ExitStack()
         self._threads: list[threading.Thread] = []
         self._waiting: list[Any] = []
 
     def start(self) -> "InUse":
         clients = self.clients
+        self._stack.callback(stop_listening)
+        if not self._hears:
+            stop_listening()
+            self._stack.enter_context(without_threads())
         self._use("call of a thread", lambda: run(clients.of_thread(), write("thread")))
         self._use("pooled call", lambda: run(clients.shared(), write("pooled")))
         self._use("pipeline", self._pipeline)
@@ -92,7 +105,6 @@ class InUse:
             lambda client: asend_once(client, Command(("SET", "k", "x"))),
         )
         if self._hears:
-            hear_switches(clients.shared())
             self._wait("subscription", self._subscribe)
             self._wait("watch of a list", self._watch)
             self._wait("wait for a list", self._take)
@@ -106,8 +118,8 @@ class InUse:
             stop()
         for thread in self._threads:
             thread.join()
-        hear_no_more()
         self.clients.close()
+        self._stack.close()
 
     def wait_until_back(self, moment: float) -> dict[str, float]:
         """Return how long after a moment each kind worked again, s."""

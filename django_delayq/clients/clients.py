@@ -19,6 +19,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from django_delayq.calls.connections import disconnect
+from django_delayq.clients import answering
 from django_delayq.clients.cluster import Cluster, server_at
 from django_delayq.clients.server import Server
 from django_delayq.clients.url import read_url
@@ -53,9 +54,7 @@ class Clients:
         self.state: Callable[[], object] = bool
         #: Called when it has changed.
         self.on_change: Callable[[], object] = bool
-        #: How often another server has answered, or one that had forgotten what it took. Code that keeps what a server
-        #: said compares this, and reads again when it has risen.
-        self.changes = 0
+        self._changes = 0
         self._given = given
         self._key = self if key is None else key
         # One at most. A dictionary is filled in one step: if two threads make one at once, the second is dropped before
@@ -193,9 +192,17 @@ class Clients:
             kept = _of_loops[place] = _OfLoop(client, keeper, self.find, state)
         return kept.client
 
+    @property
+    def changes(self) -> int:
+        """How often another server has answered, or one that had forgotten what it took.
+
+        Code that keeps what a server said compares this, and reads again when it has risen.
+        """
+        return self._changes + answering.changes()
+
     def note_change(self) -> None:
         """Note that what was remembered of the server may be wrong now. Called from any thread."""
-        self.changes += 1
+        self._changes += 1
 
     def close(self) -> None:
         """Close what was made for threads, unless these are the process's own clients. The next use makes others."""

@@ -1,8 +1,7 @@
 """Connections to the primary that Sentinels name, wherever that moves.
 
-Each connection asks the Sentinels when it opens, and once more when the server has been silent for a moment: a primary
-that is suspended, or cut off, closes nothing, and a failover leaves its clients waiting. A server that says that it is a
-replica loses the connection as well.
+Each connection asks the Sentinels when it opens. Before each call, and while the server is silent, it makes sure that
+this process has heard of them within the last second. A server that says that it is a replica loses the connection.
 """
 
 import asyncio
@@ -16,20 +15,23 @@ from redis.asyncio.connection import Connection as AsyncConnection
 from redis.asyncio.connection import SSLConnection as AsyncSSLConnection
 from redis.connection import Connection, SSLConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoPermissionError, ReadOnlyError, RedisError, ResponseError
+from redis.exceptions import NoPermissionError, ReadOnlyError, ResponseError
 
 from django_delayq.calls.errors import Demoted, mark_unsent, unhidden
+from django_delayq.clients.answering import note_open, shut_socket
 from django_delayq.clients.sentinels import (
     Primary,
     PrimaryNotFound,
     Sentinels,
     SentinelsRefuse,
-    note_connected,
 )
+from django_delayq.clients.switches import lead_of, listen
 
-#: After so much silence of the server, and again and again, the Sentinels are asked whether it is still the primary, s.
-#: No attempt to connect takes longer before it asks them anew.
+#: After so much silence of the server, and again and again, a connection looks whether it is still the primary, s.
+#: No attempt to connect takes longer before it asks the Sentinels anew.
 ATTENTION_S = 0.25
+#: How a primary refuses a write that `min-replicas-to-write` forbids. Perhaps it has been replaced.
+_NO_REPLICAS = "NOREPLICAS"
 #: The longest pause between attempts to reach a server that may move at any moment, ms.
 LONGEST_PAUSE_MS = 200.0
 
@@ -56,16 +58,16 @@ class AttentiveSocket:
     """
 
     def __init__(self, sock: socket.socket, look: Callable[[], None]) -> None:
-        self._wrapped = sock
+        self.wrapped = sock
         self._look = look
         self.settimeout(sock.gettimeout())
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._wrapped, name)
+        return getattr(self.wrapped, name)
 
     def settimeout(self, timeout_s: float | None) -> None:
         self._patience_s = timeout_s
-        self._wrapped.settimeout(
+        self.wrapped.settimeout(
             ATTENTION_S if timeout_s is None else min(timeout_s, ATTENTION_S)
         )
 
@@ -73,24 +75,15 @@ class AttentiveSocket:
         return self._patience_s
 
     def recv(self, *args: Any) -> bytes:
-        return self._attend(self._wrapped.recv, *args)  # type: ignore[no-any-return]
+        return self._attend(self.wrapped.recv, *args)  # type: ignore[no-any-return]
 
     def recv_into(self, *args: Any) -> int:
-        return self._attend(self._wrapped.recv_into, *args)  # type: ignore[no-any-return]
+        return self._attend(self.wrapped.recv_into, *args)  # type: ignore[no-any-return]
 
     def sendall(self, data: Any) -> None:
         left = memoryview(data).cast("B")
         while left:
-            left = left[self._attend(self._wrapped.send, left) :]
-
-    def shut(self) -> None:
-        """Make every wait end with an error. Called from any thread."""
-        try:
-            # Not the method of a TLS socket, which takes away what another thread is using.
-            socket.socket.shutdown(self._wrapped, socket.SHUT_RDWR)
-        except OSError:
-            # It is closed already.
-            return
+            left = left[self._attend(self.wrapped.send, left) :]
 
     def _attend(self, act: Callable[..., Any], *args: Any) -> Any:
         begun_s: float | None = None
@@ -150,9 +143,10 @@ class _LedConnection(Connection):
     def __init__(self, *, sentinels: Sentinels, **arguments: Any) -> None:
         super().__init__(**arguments)  # type: ignore[no-untyped-call]
         self.sentinels = sentinels
+        self.lead = lead_of(sentinels)
         self.primary: Primary | None = None
         self._is_checked = False
-        # Whether the last wait ended because the primary is elsewhere now.
+        # Whether the primary is elsewhere now.
         self._has_moved = False
 
     def connect(self) -> None:
@@ -166,7 +160,6 @@ class _LedConnection(Connection):
     def _until_it_stays(self, connect: Callable[[], None]) -> None:
         """Connect anew if the primary moves while the old one is still to greet us."""
         while True:
-            self._has_moved = False
             try:
                 connect()
                 return
@@ -175,32 +168,51 @@ class _LedConnection(Connection):
                     raise
 
     def _connect(self) -> Any:
+        self.primary, self._is_checked, self._has_moved = None, False, False
         slices = _Slices(self)
         for _ in slices:
-            primary = self.sentinels.find()
+            primary = self.lead.take(self.sentinels.find())
             self.host, self.port = primary.host, primary.port
             with slices:
                 sock = super()._connect()  # type: ignore[no-untyped-call]
-        self.primary, self._is_checked = primary, False
-        note_connected(self)
+        self.primary = primary
+        note_open(self)
+        listen()
+        # Whoever noted another primary meanwhile did not find this connection.
+        self._has_moved |= self.lead.has_replaced(primary)
         sock.settimeout(self.socket_timeout)
         return AttentiveSocket(sock, self._look)
 
-    def _look(self) -> None:
+    def check_health(self) -> None:
+        # Called before each call, while no reply is outstanding.
+        if self._has_moved or self.lead.is_stale:
+            self._leave_if_moved()
+        super().check_health()  # type: ignore[no-untyped-call]
+
+    def can_read(self, *args: Any, **kwargs: Any) -> bool:
+        # Called by a pool, which connects anew after an error, before it lends the connection.
+        if self._has_moved or self.lead.is_stale:
+            self._leave_if_moved()
+        return bool(super().can_read(*args, **kwargs))
+
+    def _leave_if_moved(self) -> None:
         try:
-            primary = self.sentinels.find()
-        except RedisError:
-            # Nobody knows better than we do. The wait goes on until its own time-out.
-            return
-        if self.primary is not None and primary.replaces(self.primary):
+            self._look()
+        except ConnectionResetError as error:
+            self.disconnect()  # type: ignore[no-untyped-call]
+            raise _left(error) from error
+
+    def _look(self) -> None:
+        if self.lead.is_stale:
+            self.lead.look()
+        if self._has_moved or self.lead.has_replaced(self.primary):
             self._has_moved = True
-            raise ConnectionResetError(_moved(self.sentinels, primary))
+            raise ConnectionResetError(_moved(self.sentinels))
 
     def shut(self) -> None:
         self._has_moved = True
-        sock = self._sock
-        if sock is not None:
-            sock.shut()
+        if (sock := self._sock) is not None:
+            shut_socket(sock.wrapped)
 
     def on_connect(self) -> None:
         super().on_connect()  # type: ignore[no-untyped-call]
@@ -227,6 +239,8 @@ class _LedConnection(Connection):
         try:
             return super().read_response(*args, **kwargs)
         except ResponseError as error:
+            if _NO_REPLICAS in str(error):
+                self._leave_if_moved()
             demoted = _demoted(self.sentinels, error)
             if demoted is None:
                 raise
@@ -248,21 +262,25 @@ class _AsyncLedConnection(AsyncConnection):
     def __init__(self, *, sentinels: Sentinels, **arguments: Any) -> None:
         super().__init__(**arguments)
         self.sentinels = sentinels
+        self.lead = lead_of(sentinels)
         self.primary: Primary | None = None
         self._is_checked = False
         self._has_moved = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def _connect(self) -> None:
+        self.primary, self._is_checked, self._has_moved = None, False, False
         slices = _Slices(self)
         for _ in slices:
-            primary = await self.sentinels.afind()
+            primary = self.lead.take(await self.sentinels.afind())
             self.host, self.port = primary.host, primary.port
             with slices:
                 await super()._connect()  # type: ignore[no-untyped-call]
-        self.primary, self._is_checked = primary, False
+        self.primary = primary
         self._loop = asyncio.get_running_loop()
-        note_connected(self)
+        note_open(self)
+        listen()
+        self._has_moved |= self.lead.has_replaced(primary)
 
     async def connect(self) -> None:
         await self._until_it_stays(super().connect)
@@ -273,7 +291,6 @@ class _AsyncLedConnection(AsyncConnection):
 
     async def _until_it_stays(self, connect: Callable[[], Awaitable[None]]) -> None:
         while True:
-            self._has_moved = False
             try:
                 await connect()
                 return
@@ -300,16 +317,25 @@ class _AsyncLedConnection(AsyncConnection):
                 task.cancel()
 
     async def _look(self) -> None:
-        while True:
-            try:
-                primary = await self.sentinels.afind()
-            except RedisError:
-                # As above: the wait goes on until its own time-out.
-                primary = None
-            if primary and self.primary and primary.replaces(self.primary):
-                self.shut()
-                return
+        while not await self._is_elsewhere():
             await asyncio.sleep(ATTENTION_S)
+        self.shut()
+
+    async def _is_elsewhere(self) -> bool:
+        if self.lead.is_stale:
+            await self.lead.alook()
+        return self._has_moved or self.lead.has_replaced(self.primary)
+
+    async def check_health(self) -> None:
+        if self._has_moved or self.lead.is_stale:
+            await self._leave_if_moved()
+        await super().check_health()  # type: ignore[no-untyped-call]
+
+    async def _leave_if_moved(self) -> None:
+        if await self._is_elsewhere():
+            self._has_moved = True
+            await self.disconnect(nowait=True)
+            raise _left(_moved(self.sentinels))
 
     def shut(self) -> None:
         self._has_moved = True
@@ -341,14 +367,20 @@ class _AsyncLedConnection(AsyncConnection):
         _check_role(self.sentinels, self.primary, reply)
 
     async def send_packed_command(self, *args: Any, **kwargs: Any) -> None:
+        if self.lead.is_heard:
+            return await super().send_packed_command(*args, **kwargs)
         async with self._attention():
-            await super().send_packed_command(*args, **kwargs)
+            return await super().send_packed_command(*args, **kwargs)
 
     async def read_response(self, *args: Any, **kwargs: Any) -> Any:
         try:
+            if self.lead.is_heard:
+                return await super().read_response(*args, **kwargs)
             async with self._attention():
                 return await super().read_response(*args, **kwargs)
         except ResponseError as error:
+            if _NO_REPLICAS in str(error):
+                await self._leave_if_moved()
             demoted = _demoted(self.sentinels, error)
             if demoted is None:
                 raise
@@ -364,19 +396,24 @@ class AsyncPrimarySSLConnection(_AsyncLedConnection, AsyncSSLConnection):
     """A connection to the primary, with TLS, for asyncio."""
 
 
-def _moved(sentinels: Sentinels, primary: Primary) -> str:
-    return f"the primary of {sentinels.name!r} is {primary.host}:{primary.port} now"
+def _moved(sentinels: Sentinels) -> str:
+    return f"another server is the primary of {sentinels.name!r} now"
+
+
+def _left(reason: object) -> Demoted:
+    """Return what to raise before anything was sent, or after a refusal."""
+    left = Demoted(str(reason))
+    mark_unsent(left)
+    return left
 
 
 def _demoted(sentinels: Sentinels, error: ResponseError) -> Demoted | None:
     """Return what to raise for a server that is a replica by now."""
     if not isinstance(unhidden(error), ReadOnlyError):
         return None
-    demoted = Demoted(
+    return _left(
         f"the server that was the primary of {sentinels.name!r} is a replica now: {error}"
     )
-    mark_unsent(demoted)
-    return demoted
 
 
 def _check_role(sentinels: Sentinels, primary: Primary | None, reply: Any) -> None:

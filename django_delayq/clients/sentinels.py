@@ -4,19 +4,16 @@ A Sentinel may be away, or not know yet what the others know. So all of them are
 answer with the highest configuration epoch counts: every failover has an epoch of its own, higher than those before.
 """
 
-import os
 import time
-import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from redis.asyncio.connection import Connection as AsyncConnection
 from redis.asyncio.connection import SSLConnection as AsyncSSLConnection
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
-from redis.client import Redis
-from redis.connection import Connection, ConnectionPool, SSLConnection
+from redis.connection import Connection, SSLConnection
 from redis.exceptions import (
     AuthenticationError,
     AuthorizationError,
@@ -70,33 +67,6 @@ class Primary(NamedTuple):
         return self.epoch > other.epoch and self[1:] != other[1:]
 
 
-class Led(Protocol):
-    """A connection to the primary."""
-
-    sentinels: "Sentinels"
-    #: Where that was when it was opened; None: it was never opened.
-    primary: Primary | None
-
-    def shut(self) -> None:
-        """Make every wait for the server end with an error. Called from any thread."""
-
-
-def note_connected(connection: Led) -> None:
-    """Remember a connection to a primary, for as long as somebody holds it."""
-    _connections[id(connection)] = connection
-
-
-def _forget_after_fork() -> None:
-    global _connections
-    _connections = weakref.WeakValueDictionary()
-
-
-# By id: other threads may add to it while it is copied.
-_connections: "weakref.WeakValueDictionary[int, Led]" = weakref.WeakValueDictionary()
-# To shut the parent's sockets would end the parent's calls.
-os.register_at_fork(after_in_child=_forget_after_fork)
-
-
 class _Contexts:
     """The contexts of TLS of one kind of connections to Sentinels, sync and async."""
 
@@ -118,31 +88,31 @@ class _PromptSocket:
     """
 
     def __init__(self, sock: Any, patience_s: Any) -> None:
-        self._wrapped = sock
+        self.wrapped = sock
         self._patience_s = patience_s
         self._until_s = time.monotonic() + patience_s
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._wrapped, name)
+        return getattr(self.wrapped, name)
 
     def sendall(self, data: Any) -> None:
-        self._wrapped.settimeout(self._patience_s)
-        self._wrapped.sendall(data)
+        self.wrapped.settimeout(self._patience_s)
+        self.wrapped.sendall(data)
         self._until_s = time.monotonic() + self._patience_s
 
     def recv(self, *args: Any) -> bytes:
         self._wait_no_longer()
-        return self._wrapped.recv(*args)  # type: ignore[no-any-return]
+        return self.wrapped.recv(*args)  # type: ignore[no-any-return]
 
     def recv_into(self, *args: Any) -> int:
         self._wait_no_longer()
-        return self._wrapped.recv_into(*args)  # type: ignore[no-any-return]
+        return self.wrapped.recv_into(*args)  # type: ignore[no-any-return]
 
     def _wait_no_longer(self) -> None:
         left_s = self._until_s - time.monotonic()
         if left_s <= 0:
             raise TimeoutError("its answer takes too long")
-        self._wrapped.settimeout(left_s)
+        self.wrapped.settimeout(left_s)
 
 
 class _SentinelConnection(Connection):
@@ -221,15 +191,10 @@ class Sentinels:
         """
         answers = _Answers(self)
         for patience_s in PATIENCE_S:
-            for address in self._asked():
-                connection = self._connection(address, patience_s, is_async=False)
+            for address in self.asked():
+                connection = self.connection(address, patience_s, is_async=False)
                 try:
-                    connection.connect()
-                    replies = []
-                    for question in self._questions():
-                        connection.send_command(*question)
-                        replies.append(connection.read_response())
-                    answers.note(replies)
+                    answers.note(self._replies(connection))
                 except (RedisError, OSError, RecursionError) as error:
                     answers.note_error(address, error)
                 finally:
@@ -242,15 +207,10 @@ class Sentinels:
         """`find` for asyncio."""
         answers = _Answers(self)
         for patience_s in PATIENCE_S:
-            for address in self._asked():
-                connection = self._connection(address, patience_s, is_async=True)
+            for address in self.asked():
+                connection = self.connection(address, patience_s, is_async=True)
                 try:
-                    await connection.connect()
-                    replies = []
-                    for question in self._questions():
-                        await connection.send_command(*question)
-                        replies.append(await connection.read_response())
-                    answers.note(replies)
+                    answers.note(await self._areplies(connection))
                 except (RedisError, OSError, RecursionError) as error:
                     answers.note_error(address, error)
                 finally:
@@ -259,40 +219,39 @@ class Sentinels:
                 break
         return answers.primary()
 
-    def shut_replaced(self) -> None:
-        """Shut the connections to a server that is the primary no more.
+    def ask(self, connection: Any) -> Primary | None:
+        """Ask one Sentinel, on a connection to it. None: it does not know the primary.
 
         Raises:
-            PrimaryNotFound, SentinelsRefuse: the Sentinels do not say where the primary is.
+            redis.exceptions.RedisError, OSError: it does not say.
         """
-        primary = self.find()
-        for reference in _connections.valuerefs():
-            connection = reference()
-            if connection is None or connection.sentinels != self:
-                continue
-            if connection.primary is not None and primary.replaces(connection.primary):
-                connection.shut()
+        answers = _Answers(self)
+        answers.note(self._replies(connection))
+        return answers.latest
 
-    def clients(self) -> list[Redis]:
-        """Make a client of each Sentinel. Nothing connects yet."""
-        return [
-            Redis(
-                connection_pool=ConnectionPool(
-                    connection_class=SSLConnection
-                    if self.arguments[address].get("ssl")
-                    else Connection,
-                    **self._arguments(address, PATIENCE_S[-1], is_async=False),
-                )
-            )
-            for address in self.addresses
-        ]
+    async def aask(self, connection: Any) -> Primary | None:
+        """`ask` for asyncio."""
+        answers = _Answers(self)
+        answers.note(await self._areplies(connection))
+        return answers.latest
 
     def unchecked(self) -> str:
         """Return the argument that lets a stranger pass for a Sentinel; "" if there is none."""
         told = [unchecked(each) for each in self.arguments.values() if each.get("ssl")]
         return next(filter(None, told), "")
 
-    def _asked(self) -> list[Address]:
+    def _replies(self, connection: Any) -> list[Any]:
+        connection.connect()
+        connection.send_packed_command(connection.pack_commands(self._questions()))
+        return [connection.read_response() for _ in self._questions()]
+
+    async def _areplies(self, connection: Any) -> list[Any]:
+        await connection.connect()
+        packed = connection.pack_commands(self._questions())
+        await connection.send_packed_command(packed)
+        return [await connection.read_response() for _ in self._questions()]
+
+    def asked(self) -> list[Address]:
         """Return the Sentinels to ask: those that answered last, or if there are none, all of them."""
         now_s = time.monotonic()
         return [
@@ -301,9 +260,9 @@ class Sentinels:
             if self._left_out.get(address, 0.0) <= now_s
         ] or list(self.addresses)
 
-    def leave_out(self, address: Address) -> None:
+    def leave_out(self, address: Address, time_s: float = LEFT_OUT_S) -> None:
         """Do not ask a Sentinel for a while, if others answer."""
-        self._left_out[address] = time.monotonic() + LEFT_OUT_S
+        self._left_out[address] = time.monotonic() + time_s
 
     def _questions(self) -> Sequence[tuple[str, ...]]:
         # In this order: during a failover, a Sentinel has the new epoch before the new address.
@@ -312,9 +271,8 @@ class Sentinels:
             ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.name),
         )
 
-    def _connection(
-        self, address: Address, patience_s: float, *, is_async: bool
-    ) -> Any:
+    def connection(self, address: Address, patience_s: float, *, is_async: bool) -> Any:
+        """Make a connection to a Sentinel, which connects when it is used."""
         arguments = self._arguments(address, patience_s, is_async=is_async)
         given = self.arguments[address]
         if not given.get("ssl"):
@@ -395,9 +353,13 @@ class _Answers:
         refused = any(map(_is_refusal, self._errors.values()))
         return bool(self._primaries) or self._is_unknown or refused
 
+    @property
+    def latest(self) -> Primary | None:
+        return max(self._primaries, default=None)
+
     def primary(self) -> Primary:
-        if self._primaries:
-            return max(self._primaries)
+        if (latest := self.latest) is not None:
+            return latest
         error = self._error()
         mark_unsent(error)
         if len(self._refusing) < len(self._sentinels.addresses):

@@ -20,7 +20,6 @@ from django_delayq.calls.connections import arguments_of
 from django_delayq.clients.primary import pause_ms
 from django_delayq.clock import monotonic_ms
 from django_delayq.waiting.connection import wait_readable
-from django_delayq.waiting.switches import hear_switches
 from django_delayq.waiting.watch import BACKOFF_MS, BLOCK_MS, DEADLINE_MS, Peek
 
 #: The server may end a wait this late. If there is time, we wait for its answer.
@@ -74,7 +73,6 @@ def wait_for_any(
     client: Redis, peeks: Peeks, keys: Sequence[str], wait_ms: float
 ) -> None:
     """Wait until a list holds something, for ``wait_ms`` and for some `BLOCK_MS` at most."""
-    hear_switches(client)
     end_ms = monotonic_ms() + min(wait_ms, BLOCK_MS + LATE_MS)
     borrowed = [peeks.borrow(client, key) for key in keys]
     try:

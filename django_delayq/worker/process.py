@@ -25,7 +25,6 @@ from django_delayq.jobs.stopping import Stop
 from django_delayq.logs import get_log
 from django_delayq.redaction import redact
 from django_delayq.waiting.channel import ChannelListener
-from django_delayq.waiting.switches import hear_switches
 from django_delayq.waiting.watch import DestinationWatch
 from django_delayq.worker import streams
 from django_delayq.worker.attempt import Attempt, class_name
@@ -237,7 +236,6 @@ class WorkerProcess:
         if self._memory is not None:
             self._memory.start()
         self._watchdog.start()
-        hear_switches(self._client)
         if self._relay is not None:
             self._relay.start(sweep_first=self._options.is_burst)
         for queue in list(self.loop.queues.values()):

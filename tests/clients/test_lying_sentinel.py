@@ -17,7 +17,6 @@ from django_delayq.clients.sentinels import (
     Sentinels,
     _PromptSocket,
 )
-from django_delayq.waiting.switches import SwitchListener
 
 STATE = [b"num-other-sentinels", b"2", b"config-epoch", b"5"]
 LATEST = [b"num-other-sentinels", b"2", b"config-epoch", b"9"]
@@ -156,9 +155,3 @@ def test_time_for_an_answer_begins_with_its_question() -> None:
                 sock.recv(1)
 
     assert wire.waits == [1.0, 1.0, 0.25] * 2
-
-
-@pytest.mark.parametrize("message", [b"", b"\xff", b"mymaster", b"mymaster2 a 1 b 2"])
-def test_message_of_no_switch_of_ours_is_ignored(message: bytes) -> None:
-    # Nobody is there to ask.
-    SwitchListener(of())._look(message)

@@ -10,7 +10,6 @@ from redis.client import Redis
 from django_delayq.queues.transfer.task import QueueTransferTask
 from django_delayq.waiting.channel import ChannelListener
 from django_delayq.waiting.connection import address_of
-from django_delayq.waiting.switches import hear_switches
 
 #: Makes the task of a queue, given the listener of its server.
 MakeTask = Callable[[ChannelListener], QueueTransferTask]
@@ -49,7 +48,6 @@ class QueueTransferService:
             address = address_of(client)
             if address not in self._servers:
                 self._servers[address] = _Server(ChannelListener(client))
-                hear_switches(client)
             server = self._servers[address]
             if name not in server.tasks:
                 server.tasks[name] = make_task(server.listener)

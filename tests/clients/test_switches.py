@@ -1,0 +1,265 @@
+"""A planned failover: the old primary answers and takes writes for seconds after the switch, and then forgets them."""
+
+import asyncio
+import gc
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from redis.exceptions import ResponseError
+
+from django_delayq.calls.call import Call
+from django_delayq.calls.errors import Demoted
+from django_delayq.calls.line import Line
+from django_delayq.calls.once import asend_once, send_once
+from django_delayq.calls.running import arun, run
+from django_delayq.calls.several import run_stream
+from django_delayq.clients import switches
+from django_delayq.clients.clients import Clients, own_clients
+from django_delayq.clients.primary import led_by
+from django_delayq.clients.sentinels import Primary, Sentinels
+from django_delayq.clients.switches import stop_listening
+from tests.calls.samples import script
+from tests.failovers import without_threads
+from tests.polling import wait_until
+from tests.queues.test_transfer_service import in_fork
+from tests.sentinels import FAILOVER_S, NAME, PERIODS, Watched
+from tests.servers import Server
+
+WRITE = script("return redis.call('SET', KEYS[1], ARGV[1])")
+#: A leader demotes the old primary after four of these, ms.
+SELDOM_MS = 10_000
+
+
+@contextmanager
+def planned_failover(watched: Watched) -> Iterator[tuple[Server, Server]]:
+    """Yield the old and the new primary: the old one does not know yet."""
+    old = watched.primary
+    try:
+        for sentinel in watched.sentinels:
+            _debug(watched, sentinel, SELDOM_MS)
+        wait_until(lambda: _begin(watched), description="a replica can be promoted")
+        _, port = watched.wait_for_switch(old)
+        wait_until(
+            lambda: watched.named_ports() == {port},
+            timeout=FAILOVER_S,
+            description="all Sentinels to name the new primary",
+        )
+        yield old, next(each for each in watched.servers if each.port == port)
+    finally:
+        for sentinel in watched.sentinels:
+            _debug(watched, sentinel, PERIODS["PUBLISH-PERIOD"])
+        watched.wait_until_whole()
+
+
+def _begin(watched: Watched) -> bool:
+    try:
+        leader = watched.client(watched.sentinels[0])
+        leader.execute_command("SENTINEL", "FAILOVER", NAME)
+    except ResponseError as error:
+        if "NOGOODSLAVE" in str(error):
+            return False
+        raise
+    return True
+
+
+def _debug(watched: Watched, sentinel: Server, period_ms: int) -> None:
+    watched.client(sentinel).execute_command(
+        "SENTINEL", "DEBUG", "PUBLISH-PERIOD", period_ms
+    )
+
+
+@pytest.fixture(params=[True, False], ids=["heard", "without threads"])
+def hears(request: pytest.FixtureRequest) -> Iterator[bool]:
+    """Whether a thread listens to the Sentinels."""
+    stop_listening()
+    if request.param:
+        yield True
+    else:
+        with without_threads():
+            yield False
+    stop_listening()
+
+
+@pytest.fixture
+def clients(watched: Watched) -> Iterator[Clients]:
+    clients = Clients.of(watched.url)
+    yield clients
+    clients.close()
+
+
+def write(key: str, value: int) -> Call[Any]:
+    return Call(WRITE, (key,), (str(value),))
+
+
+def once(key: str, value: int) -> Call[Any]:
+    return Call(WRITE, (key,), (str(value),), repeat=None)
+
+
+def test_every_call_leaves_an_old_primary_that_still_takes_writes(
+    watched: Watched, clients: Clients, hears: bool
+) -> None:
+    line = Line(clients.make())
+
+    def stream(value: int) -> None:
+        with clients.lent() as client:
+            assert list(run_stream(client, [write("stream", value)])) == [b"OK"]
+
+    ways: dict[str, Callable[[int], object]] = {
+        "thread": lambda value: run(clients.of_thread(), write("thread", value)),
+        "pooled": lambda value: run(clients.shared(), write("pooled", value)),
+        "once": lambda value: send_once(clients.shared(), once("once", value)),
+        "line": lambda value: line.ask(write("line", value)).finish(),
+        "stream": stream,
+    }
+    for way in ways.values():
+        way(0)
+    changes = own_clients.changes
+
+    with planned_failover(watched) as (old, new):
+        for key, way in ways.items():
+            _check_that_it_moves(watched, new, key, way)
+
+        assert watched.role(old) == "master"
+    assert own_clients.changes > changes
+    line.close()
+    line.client.connection_pool.disconnect()
+
+
+async def test_every_asyncio_call_leaves_an_old_primary_that_still_takes_writes(
+    watched: Watched, clients: Clients, hears: bool
+) -> None:
+    client = await clients.of_loop()
+    loop = asyncio.get_running_loop()
+
+    def on_loop(make: Callable[[int], Any]) -> Callable[[int], Any]:
+        return lambda value: asyncio.run_coroutine_threadsafe(
+            make(value), loop
+        ).result()
+
+    ways = {
+        "async": on_loop(lambda value: arun(client, write("async", value))),
+        "async once": on_loop(
+            lambda value: asend_once(client, once("async once", value))
+        ),
+    }
+    await arun(client, write("async", 0))
+
+    def check() -> None:
+        with planned_failover(watched) as (old, new):
+            for key, way in ways.items():
+                _check_that_it_moves(watched, new, key, way)
+            assert watched.role(old) == "master"
+
+    await asyncio.to_thread(check)
+
+
+def _check_that_it_moves(
+    watched: Watched, new: Server, key: str, way: Callable[[int], object]
+) -> None:
+    """Call until the new primary has what was written, and see that it has all that is written from then on."""
+    count = 0
+
+    def is_there() -> bool:
+        nonlocal count
+        count += 1
+        way(count)
+        return bool(watched.client(new).get(key) == str(count).encode())
+
+    # The old primary takes writes for 40 s: by itself it sends nobody away before.
+    wait_until(is_there, timeout=30, description=f"{key} to write to the new primary")
+    assert all(is_there() for _ in range(20))
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_forked_child_listens_from_its_first_call_on(
+    watched: Watched, clients: Clients
+) -> None:
+    run(clients.of_thread(), write("fork", 0))
+    lead = switches.lead_of(led_by(clients.shared()))
+    wait_until(lambda: lead.is_heard, description="the parent listens")
+
+    def listens() -> bool:
+        assert not lead.is_heard
+        run(clients.of_thread(), write("fork", 1))
+        return bool(wait_until(lambda: lead.is_heard, description="the child listens"))
+
+    with switches._lock:
+        # As if the listening thread, or a thread that connects, held it.
+        assert in_fork(listens)
+    stop_listening()
+
+
+def test_thread_ends_with_the_last_connection(watched: Watched) -> None:
+    clients = Clients.of(watched.url)
+    run(clients.of_thread(), write("last", 0))
+    assert "delayq-sentinel" in _threads()
+
+    clients.forget()
+    gc.collect()
+
+    wait_until(lambda: "delayq-sentinel" not in _threads(), description="it ends")
+
+
+def _threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate()]
+
+
+def test_listener_without_a_sentinel_that_answers_costs_a_call_one_question_a_second(
+    watched: Watched, clients: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop_listening()
+    with without_threads():
+        client = clients.of_thread()
+        run(client, write("silent", 0))
+        lead = switches.lead_of(led_by(client))
+        asked = []
+        monkeypatch.setattr(
+            Sentinels, "ask", lambda *args: asked.append(time.monotonic()) or _refuse()
+        )
+        monkeypatch.setattr(switches, "FRESH_S", 3600.0)
+        wait_until(lambda: lead.is_stale, description="the last answer is old")
+
+        for n in range(3):
+            run(client, write("silent", n))
+
+    # Each Sentinel once, by the first call.
+    assert len(asked) == 3
+
+
+def _refuse() -> None:
+    raise ConnectionRefusedError
+
+
+def test_refusal_of_a_server_without_replicas_asks_where_the_primary_is(
+    watched: Watched, clients: Clients
+) -> None:
+    """A process that has looked a moment ago finds the new primary by the refusal itself, once the second is over."""
+    refusing = script(
+        "return redis.error_reply('NOREPLICAS Not enough good replicas to write.')"
+    )
+    stop_listening()
+    with without_threads():
+        client = clients.of_thread()
+        run(client, write("few", 0))
+        lead = switches.lead_of(led_by(client))
+        connection = client.connection
+        lead.fresh_until_s = time.monotonic() + 3600
+
+        with pytest.raises(ResponseError, match="NOREPLICAS"):
+            run(client, Call(refusing, ("few",)))
+        assert client.connection is connection
+        assert connection._sock is not None
+
+        # Another thread has heard meanwhile.
+        lead.primary = Primary(connection.primary.epoch + 1, "127.0.0.1", 1)
+        connection._has_moved = False
+        connection.send_command(
+            *Call(refusing, ("few",)).full_command(), check_health=False
+        )
+        with pytest.raises(Demoted):
+            connection.read_response()
+        assert connection._sock is None
