@@ -11,10 +11,12 @@ from msgspec.structs import replace
 from redis.exceptions import RedisError
 
 from django_delayq import conf
+from django_delayq.calls.call import Call
 from django_delayq.calls.errors import may_have_run
 from django_delayq.calls.steps import Steps, aperform, perform
 from django_delayq.clients.clients import own_clients
-from django_delayq.delivery import batching
+from django_delayq.clock import boottime_ms
+from django_delayq.delivery import batching, limits
 from django_delayq.delivery.durability import Wait, durably
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import (
@@ -86,6 +88,8 @@ class Batch(Generic[R]):
         self._awaits_commit: Callable[[], bool] | None = None
         # Whether the server may have the callback; whether it has; and whether no more jobs come.
         self._is_sent = self._is_begun = self._is_closed = False
+        # When that was said first, by `boottime_ms`.
+        self._closing_ms: float | None = None
 
     @classmethod
     def of(cls, callback_id: str) -> "Batch[Any]":
@@ -277,20 +281,22 @@ class Batch(Generic[R]):
         callback, draft = self.callback, self._draft
         if self._is_begun or draft is None:
             return
-        settings = conf.get_settings().queue(callback.queue)
         yield from sharding.agreeing_on(callback.queue)
-        (new,), _ = written([draft])
         # From now on only the server can say where it is.
         self._is_sent, callback._draft = True, None
         try:
             # `_closing` waits for this as well.
-            yield batching.open_batch(settings.keys, new, WHY)
+            yield self._opening(draft)
         except RedisError as error:
             if not may_have_run(error):
                 self._take_back()
             raise
         callback.state = State.HELD
         self._is_begun = True
+
+    def _opening(self, draft: Draft) -> Call[bool]:
+        (new,), _ = written([draft])
+        return batching.open_batch(conf.keys_of(self.callback.queue), new, WHY)
 
     def _withdrawing(self, error: QueueFull) -> Steps[None]:
         """Take the callback away again if a full queue has taken no job: a batch that is given up leaves nothing there."""
@@ -319,13 +325,22 @@ class Batch(Generic[R]):
         Raises:
             NotDurable: that, or the callback is not durable.
         """
-        keys = conf.keys_of(self.callback.queue)
-        durable = None if self._draft is None else self._draft.extras.durable
-        waiting = Wait.of(durable, keys)
+        draft, keys = self._draft, conf.keys_of(self.callback.queue)
+        assert draft is not None
+        waiting = Wait.of(draft.extras.durable, keys)
         call = batching.close_batch(keys, self.callback.token)
-        yield from durably(call, waiting)
-        self._is_closed = True
+        if self._closing_ms is None:
+            self._closing_ms = boottime_ms()
+        is_new = yield from durably(call, waiting)
         yield from self.callback._refreshing()
+        is_soon = boottime_ms() - self._closing_ms <= limits.REPEAT_MS
+        if not is_new and self.callback.state is State.MISSING and is_soon:
+            # The server has lost the callback, as in a failover after it was stored. The jobs that came later are counted
+            # all the same. Of a batch that was closed long ago, it may have run and be forgotten.
+            yield self._opening(draft)
+            yield from durably(call, waiting)
+            yield from self.callback._refreshing()
+        self._is_closed = True
         if job_scheduled.receivers:
             yield Telling(job_scheduled, [self.callback])
         if short is not None:

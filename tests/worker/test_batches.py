@@ -1,5 +1,7 @@
 """Batches: jobs, and a callback that starts once all of them have ended."""
 
+import asyncio
+
 import pytest
 from asgiref.sync import async_to_sync
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -20,8 +22,11 @@ from django_delayq.calls.script import bind
 from django_delayq.conf import get_settings
 from django_delayq.delivery import batching
 from django_delayq.delivery.binding import PACKAGES
+from django_delayq.jobs import batch as batches
+from tests import replicas
 from tests.polling import wait_until
 from tests.queues.proxy import Proxy
+from tests.replicas import Replicated
 from tests.worker.conftest import every_server
 from tests.worker.project import tasks
 
@@ -359,6 +364,56 @@ def test_batch_that_an_error_cuts_off_goes_on(
     finish(work(is_burst=True))
     *ran, last = texts(records)
     assert (sorted(ran), last) == ([0, 1, 2], "last")
+
+
+@pytest.mark.parametrize("way", [sync_way, async_way])
+@pytest.mark.parametrize("has_ended", [True, False])
+def test_callback_whose_storing_a_failover_has_lost_is_stored_again(
+    private_server, settings, monkeypatch, work, records, queue_name, way, has_ended
+) -> None:
+    """The replica that becomes the primary was behind when the callback was stored."""
+    pair = Replicated(private_server, 1)
+    second = private_server(
+        replicaof=f"127.0.0.1 {pair.replicas[0].port}", **replicas.QUICK
+    )
+    queues = {"default": {}, queue_name: {}}
+    settings.DELAYQ = {"CONNECTION": pair.primary.socket_url, "QUEUES": queues}
+    with second.client() as client:
+        wait_until(
+            lambda: client.info("replication")["master_link_status"] == "up",
+            description="the new primary has a replica",
+        )
+    new = pair.promote()
+    task = tasks.note.using(queue=queue_name, durable=1)
+    batch = Batch(task.prepare(0, "last"))
+    send, asend = batches.send_all, batches.asend_all
+
+    def fail_over() -> None:
+        settings.DELAYQ = {"CONNECTION": new.socket_url, "QUEUES": queues}
+
+    def send_there(jobs, **options):
+        fail_over()
+        sent = send(jobs, **options)
+        if has_ended:
+            finish(work(is_burst=True))
+        return sent
+
+    async def asend_there(jobs):
+        fail_over()
+        sent = await asend(jobs)
+        if has_ended:
+            await asyncio.to_thread(lambda: finish(work(is_burst=True)))
+        return sent
+
+    monkeypatch.setattr(batches, "send_all", send_there)
+    monkeypatch.setattr(batches, "asend_all", asend_there)
+
+    way(batch, [task.prepare(0, n) for n in range(3)])
+
+    finish(work(is_burst=True))
+    *ran, last = texts(records)
+    assert (sorted(ran), last) == ([0, 1, 2], "last")
+    assert batch.left() == 0
 
 
 def test_batch_is_found_by_the_id_of_its_callback(
