@@ -148,6 +148,8 @@ class QueueSettings:
     max_jobs: int | None = None
     #: Which replicas and disks have to have a job before a call that stores or changes it returns; None: none.
     durable: Durable | None = None
+    #: Whether what deletes its jobs elsewhere waits for a replica; not if DURABLE is False.
+    waits: bool = True
     #: Whether what the server has of its jobs is encrypted: arguments, results, errors, progress. It needs
     #: django-delayq[encryption].
     encrypt: bool = False
@@ -1135,6 +1137,7 @@ def read_settings(value: Any) -> Settings:
             read["retry"] = _read_backoff(options["RETRY"])
         if options.get("DURABLE") is not None:
             read["durable"] = as_durable(options["DURABLE"])
+            read["waits"] = options["DURABLE"] is not False
         options = {"KEEP_ENDED": keep, **options}
         if options.get("REDISSON") is None:
             # Java knows the others by their bare names.

@@ -5,12 +5,13 @@ The Sentinels are told to look several times a second, so that a failover takes 
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
 import redis
 
-from tests.polling import wait_until
+from tests.polling import POLL_S, wait_until
 from tests.servers import Server
 from tests.tls import OURS, Tls
 
@@ -253,6 +254,33 @@ class Watched:
         else:
             old.suspend()
         self.wait_for_switch(old)
+        return old
+
+    def hand_on(self, *, publish_ms: int = PERIODS["PUBLISH-PERIOD"]) -> Server:
+        """Have a Sentinel promote a replica while all are healthy. Return the old primary once another one was named.
+
+        The old one is demoted after four times ``publish_ms``, and takes writes until then.
+        """
+        old, leader = self.primary, self.client(self.sentinels[0])
+        for sentinel in self.sentinels:
+            self.client(sentinel).execute_command(
+                "SENTINEL", "DEBUG", "PUBLISH-PERIOD", publish_ms
+            )
+
+        def is_named() -> bool:
+            # On a busy machine a Sentinel gives up, and is asked again.
+            with suppress(redis.ResponseError):
+                leader.execute_command("SENTINEL", "FAILOVER", NAME)
+            until_s = time.monotonic() + 2 * TREATMENT["failover-timeout"] / 1000
+            while time.monotonic() < until_s:
+                if self.named_ports() - {self.port_of(old)}:
+                    return True
+                time.sleep(POLL_S)
+            return False
+
+        wait_until(
+            is_named, timeout=FAILOVER_S, description="another primary to be named"
+        )
         return old
 
     def heal(self, old: Server) -> None:

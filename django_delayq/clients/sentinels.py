@@ -61,10 +61,16 @@ class Primary(NamedTuple):
     epoch: int
     host: str
     port: int
+    #: Whether a Sentinel is about to make another server the primary.
+    is_moving: bool = False
+
+    @property
+    def address(self) -> Address:
+        return self.host, self.port
 
     def replaces(self, other: "Primary") -> bool:
         """Return whether the primary was somewhere else before."""
-        return self.epoch > other.epoch and self[1:] != other[1:]
+        return self.epoch > other.epoch and self.address != other.address
 
 
 class _Contexts:
@@ -324,7 +330,12 @@ class _Answers:
             facts = dict(zip(state[::2], state[1::2], strict=True))
             others = int(facts[b"num-other-sentinels"])
             epoch = int(facts[b"config-epoch"])
-            primary = address and Primary(epoch, *_address_of(*address))
+            # Once it names the new one, the failover goes on for a while, which changes nothing.
+            is_moving = (
+                b"failover_in_progress" in facts.get(b"flags", b"")
+                and [facts.get(b"ip"), facts.get(b"port")] == address
+            )
+            primary = address and Primary(epoch, *_address_of(*address), is_moving)
         except (TypeError, ValueError, LookupError, AttributeError) as error:
             raise InvalidResponse("no Sentinel answers so") from error
         if others < self._sentinels.min_others:

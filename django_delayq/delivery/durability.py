@@ -13,7 +13,12 @@ import msgspec
 from redis import asyncio as aio
 from redis.client import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, ReadOnlyError, ResponseError
+from redis.exceptions import (
+    NoPermissionError,
+    NoScriptError,
+    ReadOnlyError,
+    ResponseError,
+)
 
 from django_delayq.calls.call import Argument, Call
 from django_delayq.calls.command import Command
@@ -213,6 +218,11 @@ class Wait:
     def why_not(self) -> str:
         """Why it is not durable; empty: it is."""
         return "" if self._short is None else self._why(self._short)
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the account may not wait."""
+        return isinstance(self._short, NoPermissionError)
 
     def _why(self, short: Told | Exception) -> str:
         durable = self.durable

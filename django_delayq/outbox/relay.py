@@ -10,6 +10,7 @@ import secrets
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from django.db import connections, transaction
@@ -28,14 +29,12 @@ from django_delayq.clients.clients import own_clients
 from django_delayq.clock import boottime_ms
 from django_delayq.conf import (
     QueueSettings,
-    durable_of,
     get_keyring,
     get_settings,
-    keys_of,
 )
 from django_delayq.decoding import Decoder
 from django_delayq.delivery import storing
-from django_delayq.delivery.durability import Wait, durably, fence
+from django_delayq.delivery.handing_over import HandOver, NotHandedOver
 from django_delayq.delivery.limits import MAX_BATCH
 from django_delayq.delivery.periods import SKEW_MS
 from django_delayq.delivery.storing import ROW_REPEAT_MS, NewJob
@@ -214,7 +213,6 @@ class Relay:
         now_ms = Command(("TIME",), _read_time_ms).do(client)
         for name, members in _by_queue(heads).items():
             try:
-                is_durable = _wait_for_queue(client, name, len(members), problems)
                 since = _when_sent(client, name, members)
             except (DelayqError, RedisError) as error:
                 _check_is_its_own(error)
@@ -227,9 +225,6 @@ class Relay:
                 elif since_ms > now_ms + SKEW_MS:
                     ahead.append(head.token)
                     rest_ms = min(rest_ms, keep_ms)
-                elif not is_durable:
-                    # The row is what is durable.
-                    rest_ms = min(rest_ms, max(keep_ms, 1_000))
                 elif (had_ms := max(0, now_ms - since_ms)) >= keep_ms:
                     kept.append(head)
                 else:
@@ -248,13 +243,11 @@ class Relay:
         if sent and keep_ms:
             rest_ms = min(rest_ms, keep_ms)
         elif sent:
-            # Those of a queue with DURABLE are deleted once the server was asked.
-            kept += [
-                head
-                for head in unsent
-                if head.pk in sent and durable_of(head.queue) is None
-            ]
-        deleted = self._delete(client, kept) if kept else 0
+            kept += [head for head in unsent if head.pk in sent]
+        gone = _handed_over(client, kept, problems)
+        if len(gone) < len(kept):
+            rest_ms = min(rest_ms, max(keep_ms, 1_000))
+        deleted = self._delete(client, gone) if gone else 0
         return Swept(len(heads), len(sent), deleted, problems, rest_ms)
 
     def _send(
@@ -289,17 +282,36 @@ class Relay:
         return rows.select_for_update(skip_locked=True) if self._can_lock else rows
 
 
-def _wait_for_queue(
-    client: Redis, queue: str, rows: int, problems: Counter[str]
-) -> bool:
-    """Wait until the jobs that a queue has are as durable as it asks for; return whether they are."""
-    waiting = Wait.of(durable_of(queue), keys_of(queue))
-    if waiting is None:
-        return True
-    perform(client, durably(fence(waiting.keys), waiting))
-    if why := waiting.why_not:
-        problems[f"queue {queue}: DURABLE asks for {waiting.durable}: {why}"] += rows
-    return not why
+def _handed_over(
+    client: Redis, heads: Sequence[Head], problems: Counter[str]
+) -> list[Head]:
+    """Return those rows that may be deleted: the server that has their jobs is still the primary, and so has a replica."""
+    found: list[Head] = []
+    for name, members in _by_queue(heads).items():
+        queue = get_settings().queue(name)
+        hand_over = HandOver(
+            client,
+            queue.keys,
+            queue.durable,
+            waits=queue.waits,
+            must_wait=False,
+            patience_ms=0.0,
+        )
+        try:
+            since = hand_over.make(partial(_when_sent, client, name, members))
+        except NotHandedOver as error:
+            asks = f"DURABLE asks for {queue.durable}: " if queue.durable else ""
+            problems[f"queue {name}: {asks}{error}"] += len(members)
+        except RedisError as error:
+            _check_is_its_own(error)
+            problems[_problem(name, error)] += len(members)
+        else:
+            found += [
+                head
+                for head, since_ms in zip(members, since, strict=True)
+                if since_ms is not None
+            ]
+    return found
 
 
 def _check_takes_writes(alias: str) -> None:

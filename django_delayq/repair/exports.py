@@ -6,6 +6,7 @@ the source knows that all of the file was imported.
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from hashlib import blake2b
 from typing import BinaryIO
 
@@ -18,6 +19,7 @@ from django_delayq.calls.running import run
 from django_delayq.conf import QueueSettings
 from django_delayq.decoding import Count, Decoder
 from django_delayq.delivery import looking
+from django_delayq.delivery.handing_over import HandOver, NotHandedOver
 from django_delayq.exceptions import DecodeError
 from django_delayq.repair import pages
 from django_delayq.repair.moving import (
@@ -157,11 +159,18 @@ class Exporting:
     """One export of some queues; `lines` yields the file, and ``tallies`` has what is done, by queue."""
 
     def __init__(
-        self, client: Redis, queues: Sequence[QueueSettings], *, is_copy: bool
+        self,
+        client: Redis,
+        queues: Sequence[QueueSettings],
+        *,
+        is_copy: bool,
+        waits: bool = True,
     ) -> None:
+        """``waits=False``: for no replica."""
         self._client = client
         self._queues = queues
         self._is_copy = is_copy
+        self._waits = waits
         self.tallies = {queue.name: Tally() for queue in queues}
         #: The code that the last line has.
         self.code = ""
@@ -192,6 +201,7 @@ class Exporting:
                 queue,
                 self.tallies[queue.name],
                 is_copy=self._is_copy,
+                waits=self._waits,
             )
             if not self._is_copy:
                 each.begin(Kind.FILE)
@@ -207,7 +217,7 @@ class Exporting:
             each = taking[queue.name]
             runs[queue.name] = each.run or Run(new_run(), Kind.FILE, 0)
             yield self._head(queue, runs[queue.name])
-            yield from self._schedules(queue)
+            yield from self._schedules(queue, each)
             number = 0
             for number, page in enumerate(self._pages(each), 1):
                 self.tallies[queue.name].moved += len(page)
@@ -248,12 +258,13 @@ class Exporting:
             schedules_of(self._client, queue).changed,
         )
 
-    def _schedules(self, queue: QueueSettings) -> Iterator[OfSchedule]:
+    def _schedules(self, queue: QueueSettings, taking: Taking) -> Iterator[OfSchedule]:
         there = schedules_of(self._client, queue)
         for name in there.stored:
-            found = take_schedule(
-                self._client, queue, name, there, is_copy=self._is_copy
+            take = partial(
+                take_schedule, self._client, queue, name, there, is_copy=self._is_copy
             )
+            found = take() if self._is_copy else taking.take(take)
             if found is not None:
                 self.tallies[queue.name].schedules += 1
                 yield OfSchedule(name, found)
@@ -285,9 +296,18 @@ def confirmed_with(client: Redis, queue: QueueSettings) -> str | None:
 
 
 def end_steps(
-    client: Redis, queue: QueueSettings, its_run: Run, tally: Tally, *, is_moved: bool
+    client: Redis,
+    queue: QueueSettings,
+    its_run: Run,
+    tally: Tally,
+    *,
+    is_moved: bool,
+    waits: bool = True,
 ) -> Iterator[None]:
-    """End all that an export has taken out of a queue: another server has it, or it is put back here."""
+    """End all that an export has taken out of a queue: another server has it, or it is put back here.
+
+    ``waits=False``: for no replica.
+    """
     for page in range(1, its_run.pages + 1):
         call = pages.end_page(
             queue.keys,
@@ -302,9 +322,15 @@ def end_steps(
     for name in schedules_of(client, queue).stored:
         ending = pages.end_schedule(queue.keys, name, is_moved=is_moved)
         tally.schedules += run(client, ending)
-    left = run(
-        client, pages.end_page(queue.keys, run=its_run.id, page=0, is_moved=is_moved)
-    )
+    end = pages.end_page(queue.keys, run=its_run.id, page=0, is_moved=is_moved)
+    hand_over = HandOver(client, queue.keys, waits=waits)
+    try:
+        # On another primary than the pages before, it finds what that has not heard of.
+        left = hand_over.make(lambda: run(client, end))
+    except NotHandedOver as error:
+        raise CannotMove(
+            f"queue {queue.name!r}: {error}. Run this again once that is mended; with --no-wait it waits for no replica."
+        ) from error
     if left:
         raise CannotMove(
             f"{left} jobs of queue {queue.name!r} are on their way in pages that this run has not; run this again"

@@ -38,12 +38,15 @@ class Importing:
         is_signing: bool,
         is_copy: bool,
         is_dry: bool,
+        waits: bool = True,
     ) -> None:
+        """``waits=False``: for no replica."""
         self._client = client
         self._keyring = keyring
         self._is_signing = is_signing
         self._is_copy = is_copy
         self._is_dry = is_dry
+        self._waits = waits
         self._queue: conf.QueueSettings | None = None
         #: How far the runs of the file were read, by queue.
         self._runs: dict[str, Run] = {}
@@ -118,13 +121,19 @@ class Importing:
         self._storing = None
         if self._is_dry:
             return
-        self._storing = Storing(
-            self._client, queue, tally, self._keyring, is_signing=self._is_signing
+        storing = self._storing = Storing(
+            self._client,
+            queue,
+            tally,
+            self._keyring,
+            is_signing=self._is_signing,
+            waits=self._waits,
         )
         self._storing.begin(self._runs[line.name])
         self._before[line.name] = self._storing.stored
         self._storing.prepare(line.format)
-        keep_settings(self._client, queue, line.settings)
+        if line.settings.pauses or line.settings.limits:
+            storing.keep(lambda: keep_settings(self._client, queue, line.settings))
         for name, changed in line.changed.items():
             self._storing.put(name, changed)
 

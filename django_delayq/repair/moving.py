@@ -11,9 +11,10 @@ says so. So no job is lost, and none is stored twice.
 """
 
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -21,14 +22,13 @@ from redis.client import Redis
 from redis.exceptions import ResponseError
 
 from django_delayq.calls.batch import BatchSizer
-from django_delayq.calls.call import Call
 from django_delayq.calls.connections import nodes_of
 from django_delayq.calls.running import run
 from django_delayq.calls.steps import perform
 from django_delayq.clock import monotonic_ms
 from django_delayq.conf import QueueSettings, get_keyring
 from django_delayq.delivery import limiting, looking, pausing, prefixes
-from django_delayq.delivery.durability import Wait, durably
+from django_delayq.delivery.handing_over import FRESH_MS, HandOver, NotHandedOver
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.looking import Counts
 from django_delayq.delivery.sharding import pin_shards
@@ -124,8 +124,9 @@ class Taking:
         *,
         is_copy: bool,
         key_ids: Sequence[str] = (),
+        waits: bool = True,
     ) -> None:
-        """``key_ids``: leave jobs that are signed with another key."""
+        """``key_ids``: leave jobs that are signed with another key. ``waits=False``: for no replica."""
         self._client = client
         self._queue = queue
         self.tally = tally
@@ -134,8 +135,29 @@ class Taking:
         self._sizer = BatchSizer(
             first=FIRST, least=LEAST, most=MOST, target_ms=TARGET_MS, call_share=0.0
         )
+        self._hand_over = HandOver(
+            client,
+            queue.keys,
+            waits=waits,
+            fresh_ms=FRESH_MS,
+            within=finished_first,
+        )
         #: The run of the queue; None before it begins.
         self.run: pages.Run | None = None
+
+    def take(self, act: Callable[[], T]) -> T:
+        """Take something out, and return it once the source has it no more, whichever of its servers fails.
+
+        Raises:
+            CannotMove: that takes too long.
+        """
+        try:
+            return self._hand_over.make(act)
+        except NotHandedOver as error:
+            raise CannotMove(
+                f"queue {self._queue.name!r} of the source: {error}. What was taken out is held there. Run this again once that"
+                " is mended; with --no-wait it waits for no replica."
+            ) from error
 
     def begin(self, kind: Kind) -> pages.Run:
         """Begin a run, or go on with that which has begun.
@@ -163,13 +185,10 @@ class Taking:
             skip = 0
             while True:
                 page = 0 if self._is_copy else self._next
-                begun_ms = monotonic_ms()
-                with finished_first():
-                    taken = self._export(source, page, skip)
+                taken = self._export(source, page, skip)
                 # A page whose reply was lost is read again, which looks at nothing else.
                 if not taken.looked and not taken.jobs:
                     break
-                self._sizer.learn(taken.looked, monotonic_ms() - begun_ms)
                 self.tally.stay += taken.stay
                 self.tally.late += len(taken.jobs)
                 skip += taken.looked if self._is_copy else taken.stay
@@ -197,7 +216,14 @@ class Taking:
             frame_format=self._queue.frame_format,
             key_ids=self._key_ids,
         )
-        return run(self._client, call)
+
+        def export() -> pages.Exported:
+            begun_ms = monotonic_ms()
+            taken = run(self._client, call)
+            self._sizer.learn(taken.looked, monotonic_ms() - begun_ms)
+            return taken
+
+        return export() if self._is_copy else self.take(export)
 
 
 class Storing:
@@ -211,12 +237,22 @@ class Storing:
         keyring: Keyring,
         *,
         is_signing: bool = False,
+        waits: bool = True,
     ) -> None:
         self._client = client
         self._queue = queue
         self._tally = tally
         self._keyring = keyring
         self._is_signing = is_signing
+        self._hand_over = HandOver(
+            client,
+            queue.keys,
+            queue.durable,
+            waits=waits and queue.waits,
+            within=finished_first,
+        )
+        #: How long the server took to store the last page, ms.
+        self.took_ms = 0.0
         #: Pages of the run that were stored before it went on.
         self.stored = 0
         # What the target knows of schedules, as of the last one that was stored.
@@ -293,7 +329,7 @@ class Storing:
         """Store a page; if it was stored before, its jobs are known here. For ``mark`` see `pages.import_page`.
 
         Raises:
-            CannotMove: it is not as durable as the queue asks for, within the time that DURABLE gives.
+            CannotMove: see `keep`.
         """
         jobs = [self._looked_at(job) for job in jobs]
         call = pages.import_page(
@@ -305,26 +341,37 @@ class Storing:
             frame_format=self._queue.frame_format,
             insertion_list=self._queue.keeps_list,
         )
-        stored, why_not = self._keep(call)
+
+        def store() -> pages.Imported | None:
+            begun_ms = monotonic_ms()
+            stored = run(self._client, call)
+            self.took_ms = monotonic_ms() - begun_ms
+            return stored
+
+        stored = self.keep(store)
         if stored is None:
             self._tally.known += len(jobs)
         else:
             self._tally.moved += stored.stored
             self._tally.known += stored.known
             self._tally.shared += stored.shared
-        self._check_durable(why_not)
 
     def put(self, name: str, schedule: pages.MovedSchedule) -> bool:
         """Store a periodic schedule; return whether it is new here.
 
         Raises:
-            CannotMove: it is signed with a key that this process does not have; or see `store`.
+            CannotMove: it is signed with a key that this process does not have; or see `keep`.
         """
         stored, change = schedule.stored, schedule.change
         check_key(name, stored, change)
         # In a change of a schedule in code there is no other part.
         texts = {"stored": stored, "change": change} if stored else {"change": change}
-        version, why_not = -1, ""
+        return self.keep(lambda: self._put(name, schedule, texts))
+
+    def _put(
+        self, name: str, schedule: pages.MovedSchedule, texts: dict[str, bytes]
+    ) -> bool:
+        version = -1
         while version < 0:
             known = self._known or perform(self._client, loading(self._queue))
             try:
@@ -338,7 +385,7 @@ class Storing:
                 version=known.version,
                 register=register.sealed(self._queue.name),
             )
-            version, why_not = self._keep(call)
+            version = run(self._client, call)
             # It is not read again for each schedule.
             self._known = None
             if version > 0:
@@ -348,23 +395,23 @@ class Storing:
                 self._known = known._replace(version=version, register=register)
             elif not version:
                 self._known = known
-        self._check_durable(why_not)
         return version > 0
 
-    def _keep(self, call: Call[T]) -> tuple[T, str]:
-        """Make a call, and wait as DURABLE of the queue says; return its reply, and why it is not durable, or nothing."""
-        waiting = Wait.of(self._queue.durable, self._queue.keys)
-        with finished_first():
-            # If the target fails over meanwhile, the call is made anew, and not only the wait is repeated.
-            reply = perform(self._client, durably(call, waiting))
-        return reply, "" if waiting is None else waiting.why_not or ""
+    def keep(self, act: Callable[[], T]) -> T:
+        """Store something, and return once the target has it for good. It is stored again if its primary is replaced.
 
-    def _check_durable(self, why_not: str) -> None:
-        if why_not:
+        Raises:
+            CannotMove: that takes too long.
+        """
+        try:
+            return self._hand_over.make(act)
+        except NotHandedOver as error:
+            durable = self._queue.durable
+            asks = f" asks for {durable}" if durable else ""
             raise CannotMove(
-                f"queue {self._queue.name!r} of the target asks for {self._queue.durable}: {why_not}. The source still has"
-                " what this concerns. Mend that, and run this again."
-            )
+                f"queue {self._queue.name!r} of the target{asks}: {error}. The source still has what this concerns. Mend that,"
+                " and run this again; with --no-wait it waits for no replica."
+            ) from error
 
     def _looked_at(self, job: Moved) -> Moved:
         """Count a job that needs a key which is not here, and sign it anew if that is wanted."""
@@ -397,10 +444,12 @@ class Moving:
         *,
         is_signing: bool = False,
         prefix: str | None = None,
+        waits: bool = True,
     ) -> None:
         """``prefix``: what goes before the queue's name on the source; None: what goes before it here.
 
         With a prefix given, another project may use the queue too, so only jobs that are signed with ``keyring`` move.
+        ``waits=False``: for no replica.
         """
         self._source = source
         self._target = target
@@ -415,9 +464,10 @@ class Moving:
             self.tally,
             is_copy=False,
             key_ids=keyring.ids if self._only else (),
+            waits=waits,
         )
         self._storing = Storing(
-            target, queue, self.tally, keyring, is_signing=is_signing
+            target, queue, self.tally, keyring, is_signing=is_signing, waits=waits
         )
 
     @property
@@ -455,13 +505,18 @@ class Moving:
                 self.end()
             raise
         settings = settings_of(self._source, self.there)
-        keep_settings(self._target, self._queue, settings)
+        if settings.pauses or settings.limits:
+            self._storing.keep(
+                lambda: keep_settings(self._target, self._queue, settings)
+            )
         self._move_schedules(schedules)
 
     def _move_schedules(self, there: "SchedulesThere") -> None:
         keys = self.there.keys
         for name in there.stored:
-            taken = take_schedule(self._source, self.there, name, there)
+            taken = self._taking.take(
+                partial(take_schedule, self._source, self.there, name, there)
+            )
             if taken is None:
                 continue
             if self._storing.put(name, taken):
@@ -498,9 +553,8 @@ class Moving:
         if not jobs:
             return
         id = self._taking.run.id
-        begun_ms = monotonic_ms()
         self._storing.store(id, page, jobs)
-        self._taking.learn(len(jobs), monotonic_ms() - begun_ms)
+        self._taking.learn(len(jobs), self._storing.took_ms)
         call = pages.end_page(self.there.keys, run=id, page=page, is_moved=True)
         with finished_first():
             run(self._source, call)

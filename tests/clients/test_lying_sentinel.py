@@ -155,3 +155,19 @@ def test_time_for_an_answer_begins_with_its_question() -> None:
                 sock.recv(1)
 
     assert wire.waits == [1.0, 1.0, 0.25] * 2
+
+
+@pytest.mark.parametrize(
+    ("named", "is_moving"), [(ADDRESS, True), ([b"127.0.0.2", b"6379"], False)]
+)
+def test_one_of_them_says_that_a_failover_has_begun(
+    start: Start, named: Any, is_moving: bool
+) -> None:
+    """Once that Sentinel names the new primary, nothing changes any more."""
+    place = [b"ip", ADDRESS[0], b"port", ADDRESS[1]]
+    leading = [*STATE, b"flags", b"master,failover_in_progress", *place]
+    leader, other = start(leading, named), start(STATE, named)
+
+    found = find(of(leader, other), is_async=False)
+
+    assert (found.address[0].encode(), found.is_moving) == (named[0], is_moving)

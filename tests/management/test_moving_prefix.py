@@ -404,7 +404,7 @@ def test_a_prefix_that_two_projects_of_one_secret_use_is_taken_for_a_change(
         (("file", "--from-prefix=x"), "--from-prefix is for a server"),
         (("--from-prefix=PREFIX",), "is the PREFIX of these settings"),
         (("--from-prefix={x}",), "without spaces and braces"),
-        (("--wait",), "Name what to import"),
+        (("--until-empty",), "Name what to import"),
     ],
 )
 def test_import_refuses_a_prefix_that_cannot_be_meant(

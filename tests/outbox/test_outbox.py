@@ -17,6 +17,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TryAgainError
 
 from django_delayq import (
+    Durable,
     InvalidSettings,
     InvalidTask,
     Job,
@@ -36,7 +37,7 @@ from django_delayq.calls.command import Command
 from django_delayq.calls.errors import mark_of_node
 from django_delayq.clients.clients import own_clients
 from django_delayq.clock import boottime_ms
-from django_delayq.delivery import storing
+from django_delayq.delivery import handing_over, storing
 from django_delayq.delivery.storing import ROW_REPEAT_MS
 from django_delayq.jobs import commit as commit_module
 from django_delayq.jobs import envelope as envelopes
@@ -48,6 +49,8 @@ from django_delayq.outbox.relay import Relay, Swept
 from tests.jobs.hand import Hand
 from tests.outbox import samples
 from tests.polling import wait_until
+from tests.queues.proxy import Proxy
+from tests.replicas import Replicated
 from tests.servers import Server
 from tests.worker.workers import InlineWorker
 
@@ -623,6 +626,48 @@ def test_row_stays_until_the_server_has_had_the_job_for_long_enough(
     (score,) = hand.client.zmscore(hand.keys.sent, [job.token])
     hand.client.zadd(hand.keys.sent, {job.token: score - 301_000})
     assert sweep(alias) == Swept(seen=1, deleted=1)
+
+
+def test_row_stays_if_only_a_replaced_server_has_the_job(
+    settings: Any, queue: str, alias: str, private_server: Callable[..., Server]
+) -> None:
+    """An address has moved, and the old server goes on answering on the connections that it has."""
+    old, new = private_server(), private_server()
+    proxy = Proxy(old)
+    settings.DELAYQ = {**settings.DELAYQ, "CONNECTION": proxy.url}
+    job = schedule(on(queue, alias), LATER)
+    proxy.lead_to(new)
+
+    first, second = sweep(alias), sweep(alias)
+
+    proxy.close()
+    assert (first.seen, first.deleted) == (1, 0)
+    assert "another server has just taken its place" in str(first.problems)
+    assert (second.sent, second.deleted) == (1, 1)
+    with new.client() as client:
+        assert Hand(client, queue).tokens() == [job.token]
+
+
+def test_row_stays_until_a_replica_has_the_job_if_there_is_any(
+    settings: Any,
+    queue: str,
+    alias: str,
+    private_server: Callable[..., Server],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(handing_over, "REPLICA", Durable(replicas=1, timeout=0.05))
+    pair = Replicated(private_server, 1)
+    settings.DELAYQ = {**settings.DELAYQ, "CONNECTION": pair.primary.socket_url}
+    pair.replicas[0].suspend()
+    schedule(on(queue, alias), LATER)
+
+    swept = sweep(alias)
+
+    assert (swept.seen, swept.deleted) == (1, 0)
+    assert "0 of 1 replicas have acknowledged" in str(swept.problems)
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {queue: {"DURABLE": False}}}
+    assert sweep(alias).deleted == 1
+    pair.replicas[0].resume()
 
 
 def test_row_that_the_server_got_while_its_clock_was_ahead_goes_in_time(

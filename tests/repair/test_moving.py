@@ -15,6 +15,7 @@ from redis.exceptions import OutOfMemoryError, ReadOnlyError
 from django_delayq import Durable, conf
 from django_delayq.calls.running import run
 from django_delayq.calls.script import load_script
+from django_delayq.clients.clients import Clients
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import limiting, looking, pausing
 from django_delayq.delivery.reasons import Reason
@@ -28,6 +29,7 @@ from django_delayq.wire.signing import FORMAT, Keyring
 from tests.conftest import keys_of
 from tests.delivery.rig import OWNER, T0, Rig, names_of
 from tests.queues.proxy import Proxy
+from tests.replicas import QUICK, Replicated
 from tests.servers import ExternalServer, Server
 
 pytestmark = pytest.mark.redis
@@ -531,6 +533,36 @@ def test_the_source_keeps_a_schedule_that_is_not_durable_yet(
     move(rig, other)
     assert other.client.hget(other.keys.schedules, "stored nightly") == b"s"
     assert rig.client.hkeys(rig.keys.schedules) == [b"version"]
+
+
+def test_pages_that_only_the_replaced_server_has_are_stored_again(
+    rig: Rig, private_server: Callable[..., Server]
+) -> None:
+    """The address of the target moves to its replica, and the old primary goes on answering on open connections."""
+    pair = Replicated(private_server, 1)
+    proxy = Proxy(pair.primary)
+    rig.schedule({f"j{n}": n for n in range(200)})
+    target = Clients.of(proxy.url).make()
+    one = Moving(rig.client, target, queue_of(rig), conf.get_keyring())
+    one.begin()
+    steps = one.steps()
+    next(steps)
+    pair.wait_for_replicas()
+
+    new = pair.promote()
+    proxy.lead_to(new)
+    # The new primary has to have a replica, as the old one had.
+    private_server(replicaof=f"127.0.0.1 {new.port}", **QUICK)
+    for _ in steps:
+        pass
+    one.end()
+
+    with new.client() as client:
+        moved = Rig(client, rig.keys.queue.name, insertion_list=False)
+        assert len(moved.state()["timeout_set"]) == 200
+    assert rig.state() == {}
+    target.close()
+    proxy.close()
 
 
 def test_queues_with_nothing_in_them_are_not_left(rig: Rig, other: Rig) -> None:

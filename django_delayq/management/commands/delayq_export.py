@@ -75,6 +75,13 @@ class Command(CommandWithExamples):
             action="store_true",
             help=gettext("print the summary as one JSON object, on the error stream."),
         )
+        parser.add_argument(
+            "--no-wait",
+            action="store_true",
+            help=gettext(
+                "wait for no replica: a failover may lose jobs, or have them run twice."
+            ),
+        )
         ways = parser.add_mutually_exclusive_group()
         ways.add_argument(
             "--dry-run",
@@ -117,6 +124,7 @@ class Command(CommandWithExamples):
                         queues,
                         options["confirm"],
                         is_named=bool(options["queue"]),
+                        waits=not options["no_wait"],
                     )
                 elif options["dry_run"]:
                     tallies = {
@@ -130,6 +138,7 @@ class Command(CommandWithExamples):
                             file,
                             options["file"],
                             is_copy=options["copy"],
+                            waits=not options["no_wait"],
                         )
         except KeyboardInterrupt:
             self._progress.end()
@@ -150,8 +159,9 @@ class Command(CommandWithExamples):
         name: str,
         *,
         is_copy: bool,
+        waits: bool,
     ) -> Mapping[str, Tally]:
-        exporting = Exporting(client, queues, is_copy=is_copy)
+        exporting = Exporting(client, queues, is_copy=is_copy, waits=waits)
         total = sum(
             total_of(run(client, looking.counts(queue.keys))) for queue in queues
         )
@@ -171,6 +181,7 @@ class Command(CommandWithExamples):
         code: str | None,
         *,
         is_named: bool,
+        waits: bool,
     ) -> Mapping[str, Tally]:
         runs = exports.open_runs(client, queues)
         files = {name: each for name, each in runs.items() if each.kind is Kind.FILE}
@@ -211,7 +222,12 @@ class Command(CommandWithExamples):
             if queue.name in chosen:
                 tally = tallies[queue.name] = Tally()
                 steps = exports.end_steps(
-                    client, queue, chosen[queue.name], tally, is_moved=code is not None
+                    client,
+                    queue,
+                    chosen[queue.name],
+                    tally,
+                    is_moved=code is not None,
+                    waits=waits,
                 )
                 self._follow(steps, tally)
         return tallies

@@ -46,7 +46,7 @@ examples:
   manage.py delayq_import --from redis://blue:6379/0        move all queues of DELAYQ["QUEUES"] from there to here
   manage.py delayq_import --from embedded                   from the server that this project's DEBUG has used
   manage.py delayq_import --from redis://blue --queue mail  one queue
-  manage.py delayq_import --from redis://blue --wait        until nothing is left there, what runs included
+  manage.py delayq_import --from redis://blue --until-empty until nothing is left there, what runs included
   manage.py delayq_import --from-prefix=old-                on this server, what waits under an earlier PREFIX
   manage.py delayq_import jobs.jsonl                        what delayq_export has written; - is the standard input
 
@@ -95,9 +95,16 @@ class Command(CommandWithExamples):
             help=gettext("with --from: this queue; repeat it for more. Default: all."),
         )
         parser.add_argument(
-            "--wait",
+            "--until-empty",
             action="store_true",
             help=gettext("with --from: go on until nothing is left there."),
+        )
+        parser.add_argument(
+            "--no-wait",
+            action="store_true",
+            help=gettext(
+                "wait for no replica: a failover may lose jobs, or have them run twice."
+            ),
         )
         parser.add_argument(
             "--resign",
@@ -151,6 +158,7 @@ class Command(CommandWithExamples):
             is_signing=options["resign"],
             is_copy=options["copy"],
             is_dry=options["dry_run"],
+            waits=not options["no_wait"],
         )
         with _opened(options["file"]) as file:
             for line in exports.read(_lines_of(file)):
@@ -196,6 +204,7 @@ class Command(CommandWithExamples):
                     is_signing=options["resign"],
                     # Elsewhere, a queue that is shared with Java has its bare name; here it has it already.
                     prefix=None if queue.is_shared and not is_here else prefix,
+                    waits=not options["no_wait"],
                 )
                 if is_here and moving.there.keys == queue.keys:
                     continue
@@ -206,7 +215,9 @@ class Command(CommandWithExamples):
                     with of_source():
                         moving.begin_on_source()
                     try:
-                        self._move_queue(queue, moving, is_waiting=options["wait"])
+                        self._move_queue(
+                            queue, moving, is_waiting=options["until_empty"]
+                        )
                     except SameQueue:
                         if prefix is None or not queue.is_shared:
                             raise
@@ -277,7 +288,7 @@ class Command(CommandWithExamples):
             template = gettext(
                 "queue {queue}: {count} are left on the source, and {running} of them run. Jobs of another project stay there. The"
                 " others came meanwhile, or wait for a batch or a job that workers of the source have to end. Run this again"
-                " once they have, or with --wait."
+                " once they have, or with --until-empty."
             )
             self.stdout.write(
                 template.format(
@@ -333,9 +344,10 @@ def _check_options(options: dict[str, Any]) -> None:
         raise CommandError(
             f"--from-prefix is {options['from_prefix']!r}: give {conf.PREFIX_WANTED}."
         )
-    for name in ("queue", "wait"):
+    for name in ("queue", "until_empty"):
         if options[name] and is_file:
-            raise CommandError(f"--{name} needs --from; a file is imported whole.")
+            option = name.replace("_", "-")
+            raise CommandError(f"--{option} needs --from; a file is imported whole.")
     if options["copy"] and not is_file:
         raise CommandError("--copy needs a FILE; with --from, jobs are moved.")
 
