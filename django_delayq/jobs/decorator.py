@@ -6,6 +6,8 @@ import warnings
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, ParamSpec, TypeVar, Unpack, overload
 
+from redis.exceptions import RedisError
+
 from django_delayq.exceptions import InvalidTask
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.job import Job, is_unicode
@@ -18,7 +20,7 @@ from django_delayq.jobs.options import (
 )
 from django_delayq.jobs.preparing import prepare
 from django_delayq.jobs.registry import register, register_handler
-from django_delayq.jobs.sending import asend, send
+from django_delayq.jobs.sending import asend, asend_elsewhere, send, send_elsewhere
 from django_delayq.redaction import show
 from django_delayq.wire.delay import Delay
 
@@ -152,7 +154,13 @@ class DelayedTask(TaskDefinition, Generic[P, R_co]):
         self, delay: Any = None, /, *args: P.args, **kwargs: P.kwargs
     ) -> Job[Any]:
         """Call this task later; see `django_delayq.schedule`."""
-        return send(prepare(self, delay, args, kwargs))
+        job = prepare(self, delay, args, kwargs)
+        try:
+            return send(job)
+        except RedisError as error:
+            return send_elsewhere(
+                self, job, error, lambda: prepare(self, delay, args, kwargs)
+            )
 
     @overload
     async def aschedule(
@@ -170,7 +178,13 @@ class DelayedTask(TaskDefinition, Generic[P, R_co]):
         self, delay: Any = None, /, *args: P.args, **kwargs: P.kwargs
     ) -> Job[Any]:
         """`schedule` on the event loop."""
-        return await asend(prepare(self, delay, args, kwargs))
+        job = prepare(self, delay, args, kwargs)
+        try:
+            return await asend(job)
+        except RedisError as error:
+            return await asend_elsewhere(
+                self, job, error, lambda: prepare(self, delay, args, kwargs)
+            )
 
 
 for _name, _text in HINTS.items():

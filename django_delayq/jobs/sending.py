@@ -16,7 +16,13 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from django_delayq import conf
 from django_delayq.calls.call import Call
 from django_delayq.calls.command import Command
-from django_delayq.calls.errors import mark_unsent, may_have_run, nothing_sent
+from django_delayq.calls.errors import (
+    mark_unsent,
+    may_have_run,
+    node_named_by,
+    nothing_sent,
+)
+from django_delayq.calls.neighbours import Neighbours
 from django_delayq.calls.running import arun, run
 from django_delayq.calls.several import Behind, run_stream
 from django_delayq.calls.steps import Steps, aperform, perform
@@ -46,6 +52,7 @@ from django_delayq.faults import describe_fault
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import outbox, sharding
 from django_delayq.jobs.commit import Hook, is_awaited, promised
+from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.duplicates import OnHolder
 from django_delayq.jobs.job import NO_EXTRAS, Draft, Job
 from django_delayq.jobs.once import alias_within
@@ -154,6 +161,74 @@ async def asend(job: Job[R]) -> Job[R]:
     if waiting is not None:
         _check_durable(waiting, [job])
     return job
+
+
+def send_elsewhere(
+    task: TaskDefinition, job: Job[R], error: RedisError, make: Callable[[], Job[R]]
+) -> Job[R]:
+    """Send a call to another shard, as the node of the shard that its job had drawn cannot be reached.
+
+    ``make`` makes a job of the same call. Nobody has the id of ``job`` yet.
+
+    Raises:
+        redis.exceptions.RedisError: ``error``, if its job may be stored, or has to be in that shard; or that of the last
+            shard.
+    """
+    tried: set[str] = set()
+    while True:
+        drawing = _drawing_anew(task, job, error, make, tried)
+        other: Job[R] | None = perform(own_clients.of_thread, drawing)
+        if other is None:
+            raise error
+        try:
+            return send(other)
+        except RedisError as again:
+            job, error = other, again
+
+
+async def asend_elsewhere(
+    task: TaskDefinition, job: Job[R], error: RedisError, make: Callable[[], Job[R]]
+) -> Job[R]:
+    """`send_elsewhere` on the event loop."""
+    tried: set[str] = set()
+    while True:
+        drawing = _drawing_anew(task, job, error, make, tried)
+        other: Job[R] | None = await aperform(own_clients.of_loop, drawing)
+        if other is None:
+            raise error
+        try:
+            return await asend(other)
+        except RedisError as again:
+            job, error = other, again
+
+
+def _drawing_anew(
+    task: TaskDefinition,
+    job: Job[R],
+    error: RedisError,
+    make: Callable[[], Job[R]],
+    tried: set[str],
+) -> Steps[Job[R] | None]:
+    """Return a new job of a call in a shard that may answer; None: it has to stay. ``tried`` are those that do not."""
+    settings, options = conf.get_settings(), task.options
+    whole = settings.sharded.get(options.queue)
+    if whole is None or options.limit is not None or options.unique:
+        return None
+    if may_have_run(error) or node_named_by(error) is None or job.was_sent:
+        return None
+    commit = job.draft.commit
+    if commit is not None and _is_left(commit, task.name):
+        return None
+    tried.add(job.queue)
+    shards = [whole.shard(number) for number in range(whole.shards or 0)]
+    names = [shard.keys.queue.destination for shard in shards]
+    lies_there: list[bool] = yield Neighbours(error, names)
+    tried.update(shard.name for shard in compress(shards, lies_there))
+    if all(shard.name in tried for shard in shards):
+        return None
+    while (other := make()).queue in tried:
+        pass
+    return other
 
 
 def _leave_to_commits(jobs: Iterable[Job[Any]]) -> None:

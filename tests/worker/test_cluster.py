@@ -1,5 +1,6 @@
 """Workers of a cluster: one line to each node, and a node in trouble that holds up its own queues only."""
 
+import asyncio
 import os
 import signal
 import threading
@@ -8,10 +9,14 @@ from typing import Any
 
 import pytest
 from redis.crc import key_slot
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from django_delayq import (
+    MaybeScheduled,
+    State,
+    aschedule,
     current_job,
     delayed_task,
     every,
@@ -307,6 +312,46 @@ def test_shards_begin_again_while_the_node_of_the_bare_name_is_down(
     schedule_many(tasks.note.using(queue=part).prepare(0, "after") for part in parts)
 
     wait_until(lambda: records.count("run") == 4, description="they are served again")
+
+
+def test_job_whose_id_nobody_has_goes_to_a_shard_that_answers(
+    private_cluster, settings, configure, queue_name
+):
+    cluster = private_cluster(replicas=0)
+    name, shards = f"{queue_name}-shards", 12
+    settings.DELAYQ = {
+        "CONNECTION": cluster.url,
+        "QUEUES": {"default": {}, name: {"SHARDS": shards}},
+    }
+    down = cluster.nodes[0]
+    lost = {n for n in range(shards) if cluster.holder_of(f"{name}:{n}") is down}
+    assert 0 < len(lost) < shards
+    task = tasks.note.using(queue=name)
+    prepared = [task.prepare(600, "prepared") for _ in range(100)]
+    # Every part is known before the node goes.
+    schedule_many(task.prepare(600, "before") for _ in range(200))
+    down.kill(signal.SIGKILL)
+    own_clients.forget()
+
+    jobs = [schedule(task, 600, n) for n in range(40)]
+    jobs += [asyncio.run(aschedule(task, 600, n)) for n in range(10)]
+
+    numbers = {int(job.queue.rpartition(":")[2]) for job in jobs}
+    assert not numbers & lost
+    assert {job.refresh() for job in jobs} == {State.SCHEDULED}
+    assert len({job.id for job in jobs}) == 50
+    # The ids of these are known.
+    with pytest.raises(MaybeScheduled) as told:
+        schedule_many(prepared)
+    assert any(int(job.queue.rpartition(":")[2]) in lost for job in told.value.unsent)
+    # These have to be in that shard.
+    for call in (
+        lambda n: schedule(tasks.note.using(queue=name, unique=True), 600, n),
+        lambda n: schedule(tasks.one_of_a_key.using(queue=name), 600, f"k{n}"),
+        lambda n: schedule(task.using(queue=f"{name}:{min(lost)}"), 600, n),
+    ):
+        with pytest.raises(RedisConnectionError):
+            list(map(call, range(100)))
 
 
 def test_while_a_node_hangs_the_queues_of_the_others_are_served(
