@@ -20,6 +20,7 @@ from django_redis.cache import RedisCache
 from redis.exceptions import RedisError, ResponseError
 
 from django_delayq import conf
+from django_delayq.calls.connections import has_nodes
 from django_delayq.clients.clients import own_clients
 from django_delayq.clients.cluster import Cluster
 from django_delayq.codecs.unsupported import UnsupportedCodec
@@ -109,12 +110,13 @@ def _problems_now() -> "list[ServerProblem]":
     from django_delayq.health.problems import Level
     from django_delayq.showing.overview import look
 
-    found = server_problems()
-    try:
-        seen = look(conf.get_settings().queues_of(), found)
-    except ResponseError:
-        # What the server refuses is among them.
-        return found
+    with own_clients.waiting_once():
+        try:
+            seen = look(conf.get_settings().queues_of())
+        except ResponseError:
+            # What the server refuses is among them.
+            return server_problems()
+        seen = seen.with_problems(server_problems(seen.answering))
     # While a new version is brought out, workers are stopped: that is no reason to stop there.
     passing = {problem for queue in seen.queues for problem in queue.problems}
     return [
@@ -137,8 +139,9 @@ def server_problems(
     from django_delayq.health.problems import find_server_problems
 
     asked = conf.get_settings().queues_of() if queues is None else list(queues)
+    client = own_clients.of_thread()
     return find_server_problems(
-        own_clients.shared(),
+        client if has_nodes(client) else own_clients.shared(),
         [queue.name for queue in asked],
         key_ids=_key_ids(),
         max_jobs=conf.limits_of(asked),

@@ -6,6 +6,7 @@ user to whom it was shown, and for a while: what a search finds changes.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -33,7 +34,7 @@ from django_delayq.admin.actions import (
     time_text,
 )
 from django_delayq.admin.pages import Row, row_of_job
-from django_delayq.admin.search import Filter, SearchForm, look
+from django_delayq.admin.search import Filter, SearchForm, count_at_most, look
 from django_delayq.admin.visit import Visit, add_outcome
 from django_delayq.calls.steps import perform
 from django_delayq.clients.clients import own_clients
@@ -282,10 +283,15 @@ def _ask_first(
 ) -> HttpResponse:
     """Show what would be changed, and ask for the rest."""
     if over.jobs is not None:
-        rows, count, at_most = _rows_of(over.jobs), len(over.jobs), len(over.jobs)
+        rows, count, at_most = (
+            _rows_of(visit, over.jobs),
+            len(over.jobs),
+            len(over.jobs),
+        )
         is_exact = True
     else:
         seen = look(over.search, None, SHOWN)
+        visit.tell_missing(seen.missing)
         rows, at_most = seen.rows, seen.total
         # A search that has come to its end has found all.
         is_exact = over.search.is_by_state or seen.cursor is None
@@ -314,10 +320,12 @@ def _ask_first(
     return visit.render("bulk_confirm", context)
 
 
-def _rows_of(jobs: list[Job[Any]]) -> list[Row]:
+def _rows_of(visit: Visit, jobs: list[Job[Any]]) -> list[Row]:
     """Look where the jobs are, as far as they are shown."""
     shown = jobs[:SHOWN]
-    perform(own_clients.of_thread, _looking(Named(shown)))
+    named = Named(shown)
+    perform(own_clients.of_thread, _looking(named))
+    visit.tell_missing(named.missing)
     return [row_of_job(job) for job in shown]
 
 
@@ -376,10 +384,15 @@ def _go_on(
     """Do one step of a change of all that a search finds."""
     jobs = search.jobs()
     said: Said = {"priority": progress.priority, "when": progress.moves_to}
+    walk = jobs.walk(progress.mark, moves_to=progress.moves_to or None)
     if progress.mark is None:
-        progress.total = jobs.count_at_most()
-        progress.entries = _log_search(visit, action, search, jobs.queues, said)
-    step = Step(jobs.walk(progress.mark, moves_to=progress.moves_to or None))
+        progress.total, missing = count_at_most(jobs)
+        # The steps leave them out, so this is said once.
+        visit.tell_missing(missing)
+        walk.pass_over(missing)
+        queues = [name for name in jobs.queues if name not in missing]
+        progress.entries = _log_search(visit, action, search, queues, said)
+    step = Step(walk)
     changed = _perform(visit, action, step, said)
     if not isinstance(changed, Changed):
         won, lost = progress.won, progress.lost
@@ -437,7 +450,7 @@ def _log_text(action: Action, said: Said) -> str:
 
 
 def _log_search(
-    visit: Visit, action: Action, search: Filter, queues: tuple[str, ...], said: Said
+    visit: Visit, action: Action, search: Filter, queues: Sequence[str], said: Said
 ) -> list[int]:
     """Write into the admin's log what is about to happen, an entry a queue."""
     conditions = "; ".join(search.words) or gettext("all jobs")

@@ -36,7 +36,8 @@ def show_limits(visit: Visit, queue: str) -> HttpResponse:
             refused[name] = form
         if not refused:
             return HttpResponseRedirect(visit.reverse("limits", settings.name))
-    found = list(concerning(settings, limits(settings.name)))
+    known = visit.part(lambda: limits(settings.name))
+    found = list(concerning(settings, known))
     if not any(each.limit is None for each in found):
         found.insert(0, LimitInForce(settings.name, None, None, None, ""))
     context: dict[str, Any] = {

@@ -181,7 +181,8 @@ def show_schedules(visit: Visit, queue: str) -> HttpResponse:
     if visit.request.method == "POST":
         _change_schedule(visit, settings)
         return HttpResponseRedirect(visit.reverse("schedules", settings.name))
-    rows = [row_of(each) for each in get_schedules(settings.name)]
+    found = visit.part(lambda: get_schedules(settings.name))
+    rows = [row_of(each) for each in found]
     context = {
         "title": gettext("Schedules of queue {queue}").format(queue=settings.name),
         "queue": settings,

@@ -18,9 +18,9 @@ from django.utils import timezone
 from django.utils.translation import gettext, gettext_lazy
 
 from django_delayq import conf
-from django_delayq.admin.asking import ask
 from django_delayq.admin.pages import Row, row_of_fit
 from django_delayq.calls.command import Command
+from django_delayq.calls.several import run_all
 from django_delayq.calls.steps import perform
 from django_delayq.clients.clients import own_clients
 from django_delayq.conf import QueueSettings
@@ -28,7 +28,7 @@ from django_delayq.decoding import Decoder
 from django_delayq.delivery import looking
 from django_delayq.delivery.searching import SEARCH_PAGE
 from django_delayq.delivery.states import State
-from django_delayq.exceptions import DecodeError
+from django_delayq.exceptions import DecodeError, PartialAnswer
 from django_delayq.jobs.finding import LISTED, FoundJobs, Mark, find_jobs
 from django_delayq.jobs.registry import all_tasks
 from django_delayq.showing import display
@@ -240,6 +240,8 @@ class Look:
     cursor: Cursor | None
     #: Encrypted jobs of this page's search, in which nobody looks for the text.
     unsearched: int
+    #: The error of each queue that cannot be read, by its name.
+    missing: dict[str, Exception]
 
 
 def look(search: Filter, cursor: Cursor | None, per_page: int) -> Look:
@@ -249,9 +251,10 @@ def look(search: Filter, cursor: Cursor | None, per_page: int) -> Look:
         InvalidSearch: nothing can be found by this; the message says why.
     """
     jobs = search.jobs()
-    total = jobs.count_at_most()
+    total, missing = count_at_most(jobs)
     looked, found = (cursor.looked, cursor.found) if cursor is not None else (0, 0)
     walk = jobs.walk(cursor.mark if cursor is not None else None)
+    walk.pass_over(missing)
     rows: list[Row] = []
     deadline, count = monotonic() + ENOUGH_S, per_page
     settings = conf.get_settings()
@@ -277,7 +280,16 @@ def look(search: Filter, cursor: Cursor | None, per_page: int) -> Look:
         found,
         None if mark.is_at_end else Cursor(mark, looked, found),
         walk.unsearched,
+        missing | walk.missing,
     )
+
+
+def count_at_most(jobs: FoundJobs[Any]) -> tuple[int, dict[str, Exception]]:
+    """Return how many jobs a walk looks at, at most, and the errors of the queues that it cannot read."""
+    try:
+        return jobs.count_at_most(), {}
+    except PartialAnswer as error:
+        return error.found, error.missing
 
 
 def proposed_tasks() -> list[str]:
@@ -298,8 +310,11 @@ def find_by_id(text: str, queues: Sequence[QueueSettings]) -> str | None:
             # Of a job that has ended, its record may be left.
             Command(("LLEN", queue.keys.result(token))),
         )
-    replies = ask(calls)
+    replies = run_all(own_clients.of_thread(), calls)
     for queue, seen, kept in zip(asked, replies[::2], replies[1::2], strict=True):
+        if isinstance(seen, Exception) or isinstance(kept, Exception):
+            # The search says so.
+            continue
         if seen.state is not State.MISSING or kept:
             return f"{queue.name}:{token}"
     return None

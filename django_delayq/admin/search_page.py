@@ -56,6 +56,7 @@ def find(visit: Visit) -> HttpResponse:
     except InvalidSearch as error:
         form.add_error(None, str(error))
         return visit.render("search", context)
+    visit.tell_missing(seen.missing)
     here = visit.request.get_full_path()
     context |= {
         "seen": seen,

@@ -12,6 +12,7 @@ from django.utils.translation import gettext, gettext_lazy
 from django_delayq import conf
 from django_delayq.admin import pages
 from django_delayq.admin.visit import Visit
+from django_delayq.clients.clients import own_clients
 from django_delayq.clock import epoch_ms
 from django_delayq.delivery.statistics import (
     OTHER,
@@ -20,6 +21,7 @@ from django_delayq.delivery.statistics import (
     Histogram,
     Outcome,
 )
+from django_delayq.exceptions import PartialAnswer
 from django_delayq.jobs.schedules import get_schedules
 from django_delayq.jobs.statistics import tasks_statistics
 from django_delayq.showing.display import Moment, clean, short_time_text
@@ -109,7 +111,7 @@ def show_tasks(visit: Visit) -> HttpResponse:
         address = visit.reverse("tasks")
         return f"{address}?{urlencode(query)}" if query else address
 
-    rows = _read([chosen] if chosen else names, SPANS[span][1])
+    rows = _read(visit, [chosen] if chosen else names, SPANS[span][1])
     total = len(rows)
     rows.sort(key=lambda row: (-row.figures.runs, row.task, row.queue))
     rows = rows[:MOST_TASKS]
@@ -162,10 +164,16 @@ def show_tasks(visit: Visit) -> HttpResponse:
     return render("tasks", context)
 
 
-def _read(names: Sequence[str], span: dict[str, int]) -> list[Row]:
-    figures = tasks_statistics(names, **span)
+def _read(visit: Visit, names: Sequence[str], span: dict[str, int]) -> list[Row]:
+    with own_clients.waiting_once():
+        figures = visit.part(lambda: tasks_statistics(names, **span))
+        try:
+            schedules = get_schedules(names[0] if len(names) == 1 else None)
+        except PartialAnswer as error:
+            # The same queues are missing from the figures.
+            schedules = error.found
     moments: dict[tuple[str, str], datetime | None] = {}
-    for schedule in get_schedules(names[0] if len(names) == 1 else None):
+    for schedule in schedules:
         key = (conf.get_settings().whole(schedule.queue), schedule.task)
         if key[0] not in names:
             continue

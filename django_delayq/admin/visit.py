@@ -5,9 +5,10 @@ The pages are functions that take a `Visit`; ``job_admin`` says which address le
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import urlencode
 
+from django.contrib import messages
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
@@ -25,17 +26,19 @@ from django_delayq.admin.paths import from_path_part, job_path, to_path_part
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery.looking import Counts
 from django_delayq.delivery.states import State
-from django_delayq.exceptions import DelayqError, QueueNotFound
+from django_delayq.exceptions import DelayqError, PartialAnswer, QueueNotFound
 from django_delayq.faults import describe_fault
+from django_delayq.health.problems import find_missing_queues
 from django_delayq.jobs.pausing import MAX_REASON, acting_as
 from django_delayq.jobs.workers import Worker
 from django_delayq.models import Job
 from django_delayq.showing import display
-from django_delayq.translating import say_fault
+from django_delayq.translating import say_fault, say_problems
 
 if TYPE_CHECKING:
     from django.contrib.admin import ModelAdmin
 
+T = TypeVar("T")
 #: What somebody may do to a queue and its jobs; the names are those of Django's permissions.
 Right = Literal["view", "view_encrypted", "change", "delete"]
 #: What parts an entry of the admin's log: what was begun, and how it went.
@@ -313,6 +316,21 @@ class Visit:
 
     def message(self, text: str, level: int) -> None:
         self._admin.message_user(self.request, text, level)
+
+    def tell_missing(self, missing: Mapping[str, Exception]) -> None:
+        """Say which of the queues that the user may see are missing from a page."""
+        seen = {name: why for name, why in missing.items() if self.may("view", name)}
+        for problem in say_problems(find_missing_queues(seen)):
+            self.message(f"{problem.message} {problem.hint}", messages.WARNING)
+
+    def part(self, ask: Callable[[], T]) -> T:
+        """Return what several queues say, and tell which do not answer."""
+        try:
+            return ask()
+        except PartialAnswer as error:
+            self.tell_missing(error.missing)
+            found: T = error.found
+            return found
 
     def note(self, jobs: Job | Sequence[Job], flag: int, text: str) -> Noted:
         """Write into the admin's log what is about to be done to jobs, or to a queue; `Noted.end` says how it went.

@@ -13,7 +13,9 @@ from redis.exceptions import RedisError
 from django_delayq import __version__, conf
 from django_delayq.admin import pages
 from django_delayq.admin.visit import Visit
+from django_delayq.calls.errors import is_of_node
 from django_delayq.faults import is_forbidden
+from django_delayq.health.problems import find_missing_workers
 from django_delayq.jobs.workers import (
     Worker,
     WorkerState,
@@ -24,6 +26,7 @@ from django_delayq.jobs.workers import (
 )
 from django_delayq.models import Job
 from django_delayq.showing.display import clean, span_text
+from django_delayq.translating import say_problems
 
 #: Processes of the server that are read; there may be more.
 MOST_WORKERS = 1_000
@@ -86,11 +89,16 @@ def show_workers(visit: Visit) -> HttpResponse:
     try:
         found, unread = first_workers(MOST_WORKERS)
     except RedisError as error:
-        if not is_forbidden(error):
+        if not is_forbidden(error) and not is_of_node(error):
             raise
-        return visit.render(
+        away = [] if is_forbidden(error) else find_missing_workers(error)
+        return visit.render_live(
             "workers",
-            {"title": gettext("Workers"), "places": visit.places("workers")},
+            {
+                "title": gettext("Workers"),
+                "places": visit.places("workers"),
+                "problems": say_problems(away),
+            },
         )
     found = [each for each in found if visit.shown(each) is not None]
     number = pages.read_number(visit.request.GET.get("page", "1"), least=1)

@@ -18,7 +18,7 @@ from redis.cluster import RedisCluster
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from django_delayq.calls.connections import disconnect
+from django_delayq.calls.connections import disconnect, has_nodes
 from django_delayq.clients import answering
 from django_delayq.clients.cluster import Cluster, server_at
 from django_delayq.clients.server import Server
@@ -135,6 +135,16 @@ class Clients:
         client = made.server.client(made.pool, is_single=True)
         made.of_threads.client = client
         return client
+
+    @contextmanager
+    def waiting_once(self) -> Iterator[Redis]:
+        """Give out this thread's client, which in this block waits once for a node of a cluster that hangs."""
+        client = self.of_thread()
+        if not has_nodes(client):
+            yield client
+            return
+        with client.waiting_once():  # type: ignore[attr-defined]
+            yield client
 
     def at_hand(self) -> Redis:
         """Return the client of this thread. If it cannot connect, return the shared one, whose call meets the error.

@@ -570,7 +570,7 @@ class ClusterClient(Redis):
         self.patience_s = PATIENCE_S
         #: A node that was silent for as long as its connections wait is not asked again for so many times that long: its
         #: commands fail at once.
-        self.silent_times = 0
+        self.silent_times: float = 0
         self.arguments = pools.arguments
         self._pools = pools
         self._is_single = is_single
@@ -590,11 +590,29 @@ class ClusterClient(Redis):
         return self._at(self._pools.slots.holder(key))
 
     def of_nodes(self) -> list[Redis]:
-        """Return the clients of all nodes that hold slots. Nothing connects yet."""
+        """Return the clients of all nodes that hold slots, but for those that are not asked again. Nothing connects yet."""
+        primaries = self._pools.slots.primaries()
+        awake = [each for each in primaries if each not in self._silences]
         return [
             Client(connection_pool=self._pools.at(address))
-            for address in self._pools.slots.primaries()
+            for address in awake or primaries
         ]
+
+    def lose(self, node: Redis, error: Exception) -> None:
+        """Note the error of a client of `of_nodes`."""
+        at = node.connection_pool.connection_kwargs
+        self._lose(error, Address(at["host"], at["port"]))
+
+    @contextmanager
+    def waiting_once(self) -> Iterator[None]:
+        """Wait for a node that hangs once: from then on, its commands fail at once until the end of the block."""
+        before, self.silent_times = self.silent_times, math.inf
+        try:
+            yield
+        finally:
+            self.silent_times = before
+            if not before:
+                self._silences.clear()
 
     def lying_at(self, node: str, keys: Sequence[str]) -> list[bool]:
         """Return of each key whether it lies on this node."""

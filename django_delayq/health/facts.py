@@ -7,7 +7,7 @@ from typing import Any
 
 from redis.client import Redis
 
-from django_delayq.calls.connections import nodes_of
+from django_delayq.calls.connections import has_nodes, nodes_of
 from django_delayq.calls.errors import LOST
 from django_delayq.clock import epoch_ms
 
@@ -59,22 +59,34 @@ def ask(client: Redis) -> Facts:
     return facts
 
 
-def ask_each(client: Redis) -> list[Facts]:
-    """Ask the server, or each node of a cluster that holds slots, about itself; leave out nodes that do not answer.
+def ask_nodes(client: Redis) -> dict[str, Facts | Exception]:
+    """Ask each node of a cluster that holds slots about itself; of a single server, whose name is empty, that.
+
+    An error takes the place of what a node says.
 
     Raises:
         redis.exceptions.RedisError: none answers.
     """
-    found: list[Facts] = []
+    if not has_nodes(client):
+        return {"": ask(client)}
+    found: dict[str, Facts | Exception] = {}
     failure: Exception | None = None
     for node in nodes_of(client):
+        at = node.connection_pool.connection_kwargs
+        name = f"{at['host']}:{at['port']}"
         try:
-            found.append(ask(node))
+            found[name] = ask(node)
         except LOST as error:
-            failure = error
-    if not found and failure is not None:
+            client.lose(node, error)  # type: ignore[attr-defined]
+            found[name] = failure = error
+    if failure is not None and not any(isinstance(f, Facts) for f in found.values()):
         raise failure
     return found
+
+
+def ask_each(client: Redis) -> list[Facts]:
+    """Return what the server, or each node that answers, says about itself; see `ask_nodes`."""
+    return [each for each in ask_nodes(client).values() if isinstance(each, Facts)]
 
 
 def whole(each: Sequence[Facts]) -> Facts:

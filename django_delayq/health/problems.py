@@ -18,6 +18,7 @@ from redis.client import Redis
 from redis.exceptions import MovedError, NoPermissionError, ResponseError
 
 from django_delayq.calls.connections import arguments_of
+from django_delayq.calls.errors import LOST, is_of_node
 from django_delayq.calls.several import run_all
 from django_delayq.delivery import holding, looking, pausing, prefixes
 from django_delayq.delivery.durability import Durable, Told, refusal
@@ -30,7 +31,7 @@ from django_delayq.delivery.sharding import pin_shards
 from django_delayq.delivery.states import State
 from django_delayq.delivery.workers import RegistryKeys
 from django_delayq.exceptions import EncodeError
-from django_delayq.faults import describe_fault
+from django_delayq.faults import Fault, describe_fault
 from django_delayq.health.facts import Facts, ask_each
 from django_delayq.health.rights import Rights, kinds_of
 from django_delayq.wire import signing
@@ -470,6 +471,10 @@ def _left_behind(
     except ResponseError:
         # Another program uses this key for something that is not a hash, so there are no notes to read.
         pass
+    except LOST as error:
+        # The queues lie on other nodes than the notes.
+        if not is_of_node(error):
+            raise
     here = {keys.queue.destination for keys in queues}
     ours = (other for other, key_id in noted.items() if key_id in key_ids)
     for other in dict.fromkeys(("", prefix, *ours)):
@@ -658,6 +663,43 @@ def find_nearly_full(
                 queue=queue,
             ),
         )
+
+
+# What does not answer
+
+
+def find_missing_queues(missing: Mapping[str, Exception]) -> Iterator[ServerProblem]:
+    """Report queues that did not answer, by name, where others did."""
+    why: dict[Fault, list[str]] = {}
+    for name, error in missing.items():
+        why.setdefault(describe_fault(error), []).append(name)
+    for fault, names in why.items():
+        yield ServerProblem(
+            Level.ERROR,
+            ngettext(
+                "No answer from queue {names}: {what} {message}",
+                "No answer from queues {names}: {what} {message}",
+                len(names),
+                names=", ".join(names),
+                what=fault.what,
+                message=fault.message,
+            ),
+            fault.hint,
+        )
+
+
+def find_missing_workers(error: Exception) -> Iterator[ServerProblem]:
+    """Report that the list of workers cannot be read."""
+    fault = describe_fault(error)
+    yield ServerProblem(
+        Level.ERROR,
+        gettext(
+            "Which workers are there is unknown: {what} {message}",
+            what=fault.what,
+            message=fault.message,
+        ),
+        fault.hint,
+    )
 
 
 # Who serves

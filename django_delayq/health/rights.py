@@ -11,9 +11,6 @@ from typing import Any, NamedTuple
 
 from redis.client import Redis
 from redis.exceptions import (
-    ConnectionError as RedisConnectionError,
-)
-from redis.exceptions import (
     NoPermissionError,
     NoScriptError,
     OutOfMemoryError,
@@ -21,6 +18,7 @@ from redis.exceptions import (
     ResponseError,
 )
 
+from django_delayq.calls.errors import LOST, is_of_node
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.workers import RegistryKeys
 from django_delayq.health.facts import Facts, text_of
@@ -198,7 +196,7 @@ class Rights:
             pipeline.execute_command(*command)
         replies: list[Any] = pipeline.execute(raise_on_error=False)
         for reply in replies:
-            if isinstance(reply, RedisConnectionError):
+            if isinstance(reply, LOST):
                 raise reply
         return replies
 
@@ -227,7 +225,13 @@ class Rights:
         for key, kind in kinds.items():
             change, *args = _NO_CHANGES[kind]
             commands += [(*_READS[kind], key), (change, key, *args)]
-        replies = iter(self._pipeline(commands))
+        try:
+            replies = iter(self._pipeline(commands))
+        except LOST as error:
+            if not is_of_node(error):
+                raise
+            # The queues lie on other nodes.
+            return
         for key, kind in kinds.items():
             for reply in (next(replies), next(replies)):
                 if not isinstance(reply, Exception):

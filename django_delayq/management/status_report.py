@@ -9,7 +9,7 @@ from django.utils.translation import gettext, ngettext
 
 from django_delayq import conf
 from django_delayq.delivery.statistics import Histogram
-from django_delayq.faults import describe_fault
+from django_delayq.faults import describe_fault, is_forbidden
 from django_delayq.health.problems import Level, ServerProblem
 from django_delayq.jobs.workers import Worker, WorkerState
 from django_delayq.management.terminal import (
@@ -36,13 +36,19 @@ def lines_of(status: Overview, width: int | None, heading: Style) -> Iterator[st
     line = one_line(_server_line(status))
     yield line if width is None else fitted(line, width)
     yield ""
-    yield from table(_queue_columns(), map(_queue_row, status.queues), width, heading)
+    queues = (part for each in status.queues for part in _rows_of(each))
+    yield from table(_queue_columns(), map(_queue_row, queues), width, heading)
     if conf.get_settings().statistics:
         yield ""
         yield from table(_figures_columns(), _figures_rows(status), width, heading)
     yield ""
     if status.workers is None:
-        yield gettext("The account may not read which workers are there.")
+        yield (
+            gettext("Which workers are there is unknown: their node does not answer.")
+            if status.workers_fault is not None
+            and not is_forbidden(status.workers_fault)
+            else gettext("The account may not read which workers are there.")
+        )
         return
     if not status.workers:
         yield gettext("no worker is there")
@@ -95,6 +101,13 @@ def _queue_columns() -> list[Column]:
         Column(gettext("QUEUE"), is_cut=True),
         *(Column(title, is_number=True) for title in titles),
     ]
+
+
+def _rows_of(queue: QueueStatus) -> Sequence[QueueStatus]:
+    """Return the queue; or its shards, if only some of them can be read."""
+    if isinstance(queue.counts, Exception) and queue.shards:
+        return [each for each in queue.shards if each.is_used]
+    return [queue]
 
 
 def _queue_row(queue: QueueStatus) -> list[str]:

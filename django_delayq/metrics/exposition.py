@@ -51,13 +51,12 @@ def read() -> str:
     """
     settings = conf.get_settings()
     queues = settings.queues_of()
-    seen = look(queues)
+    with own_clients.waiting_once() as client:
+        seen = look(queues)
+        calls = [statistics.read_totals(queue.keys) for queue in queues]
+        replies = run_all(client, calls if settings.statistics else [])
     totals: dict[str, Totals] = {}
     if settings.statistics:
-        replies = run_all(
-            own_clients.of_thread(),
-            [statistics.read_totals(queue.keys) for queue in queues],
-        )
         totals = totals_by_queue(
             (queue.whole, reply, {})
             for queue, reply in zip(queues, replies, strict=True)
@@ -105,6 +104,12 @@ def _up(value: int) -> Family:
 
 
 def _families(seen: Overview, totals: Mapping[str, Totals]) -> Iterator[Family]:
+    yield Family(
+        "delayq_node_up",
+        "gauge",
+        "Whether the node of the cluster answers.",
+        [Sample({"node": name}, int(is_up)) for name, is_up in seen.nodes.items()],
+    )
     yield from _of_queues(seen.queues)
     yield from _of_workers(seen.workers)
     levels = Counter(problem.level for problem in seen.problems)

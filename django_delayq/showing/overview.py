@@ -4,8 +4,8 @@
 the same as JSON can hold it. Nothing here knows HTTP, or in which language people read.
 """
 
-from collections.abc import Collection, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Self
 
 from redis.exceptions import RedisError
 
@@ -23,7 +23,7 @@ from django_delayq.delivery.statistics import Figures, Unit, total
 from django_delayq.exceptions import DelayqError, InvalidSettings
 from django_delayq.faults import describe_fault, is_forbidden
 from django_delayq.health import problems
-from django_delayq.health.facts import Facts, ask_each, whole
+from django_delayq.health.facts import Facts, ask_nodes, whole
 from django_delayq.health.problems import Level, ServerProblem
 from django_delayq.jobs.pausing import merged_pauses
 from django_delayq.jobs.statistics import Series, series_of, together_of
@@ -66,6 +66,11 @@ class QueueStatus(NamedTuple):
         if self.shards:
             return all(each.is_paused for each in self.shards)
         return any(pause.task is None for pause in self.pauses)
+
+    @property
+    def is_away(self) -> bool:
+        """Whether its node of a cluster does not answer, or that of a shard."""
+        return isinstance(self.counts, Exception) and is_of_node(self.counts)
 
     @property
     def late_ms(self) -> int:
@@ -139,37 +144,63 @@ class Overview(NamedTuple):
     #: By the server's clock, epoch ms.
     now_ms: int
     queues: list[QueueStatus]
-    #: None: the account may not read which.
+    #: None: they cannot be read.
     workers: list[Worker] | None
     #: The worst first.
     problems: list[ServerProblem]
+    #: Why the workers cannot be read, if they cannot.
+    workers_fault: RedisError | None = None
+    #: By the address of each node of a cluster that holds slots, whether it answers.
+    nodes: Mapping[str, bool] = {}
+
+    @property
+    def parts(self) -> list[QueueStatus]:
+        """The queues, or their shards."""
+        return [part for each in self.queues for part in each.shards or [each]]
+
+    @property
+    def answering(self) -> list[QueueSettings]:
+        """The queues whose node answers, if only to refuse something."""
+        return [each.settings for each in self.parts if not each.is_away]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is missing but workers that the account may not read."""
+        return all(isinstance(each.counts, Counts) for each in self.parts) and (
+            self.workers_fault is None or is_forbidden(self.workers_fault)
+        )
+
+    def with_problems(self, more: Iterable[ServerProblem]) -> Self:
+        """Return the same with further problems."""
+        return self._replace(problems=_sorted([*self.problems, *more]))
 
 
 def look(
     queues: Sequence[QueueSettings],
-    of_server: Sequence[ServerProblem] = (),
     *,
     minutes: int = MINUTES,
     hours: int = 0,
     ahead_ms: Sequence[int] = (),
 ) -> Overview:
-    """Ask the server about queues; ``of_server`` are problems that somebody has found by asking more of it.
+    """Ask the server about queues.
 
     The series are of so many minutes and hours; ``ahead_ms`` are the times that `looking.ahead` counts by.
 
     Raises:
         redis.exceptions.RedisError: the server does not answer, or answers nothing about any queue.
     """
-    # First what is asked once: other calls are repeated, and a server that hangs would cost two time-outs.
-    began = monotonic_ms()
-    each_facts = ask_each(own_clients.of_thread())
-    took_ms = monotonic_ms() - began
-    serving = _living()
-    found = look_at_queues(
-        queues, serving, minutes=minutes, hours=hours, ahead_ms=ahead_ms
-    )
+    with own_clients.waiting_once() as client:
+        # First what is asked once: other calls are repeated, and a server that hangs would cost two time-outs.
+        began = monotonic_ms()
+        nodes = ask_nodes(client)
+        took_ms = monotonic_ms() - began
+        serving, workers_fault = living()
+        found = look_at_queues(
+            queues, serving, minutes=minutes, hours=hours, ahead_ms=ahead_ms
+        )
     if found and all(isinstance(each.counts, Exception) for each in found):
         raise found[0].counts  # type: ignore[misc]
+    each_facts = [each for each in nodes.values() if isinstance(each, Facts)]
     names = {queue.name for queue in queues}
     shown = serving and [each for each in serving if not names.isdisjoint(each.queues)]
     counted = [each.counts for each in found if isinstance(each.counts, Counts)]
@@ -180,20 +211,40 @@ def look(
             {each.name: each.version for each in shown or ()}, __version__
         ),
         *(problem for facts in each_facts for problem in problems.find_in_facts(facts)),
-        *of_server,
     ]
-    order = list(Level)
     url = _url()
-    return Overview(
+    seen = Overview(
         redact_url(url) if url else None,
         whole(each_facts),
         took_ms,
         max((counts.now_ms for counts in counted), default=0),
         found,
         shown,
-        # Some are found in two ways.
-        sorted(dict.fromkeys(told), key=lambda problem: order.index(problem.level)),
+        [],
+        workers_fault,
+        {name: isinstance(each, Facts) for name, each in nodes.items() if name},
     )
+    return seen.with_problems([*_find_missing(seen), *told])
+
+
+def _sorted(found: Sequence[ServerProblem]) -> list[ServerProblem]:
+    order = list(Level)
+    # Some are found in two ways.
+    return sorted(dict.fromkeys(found), key=lambda problem: order.index(problem.level))
+
+
+def _find_missing(seen: Overview) -> Iterator[ServerProblem]:
+    """Report what does not answer, while something else does."""
+    yield from problems.find_missing_queues(
+        {
+            each.name: each.counts
+            for each in seen.parts
+            if isinstance(each.counts, Exception)
+        }
+    )
+    error = seen.workers_fault
+    if error is not None and not is_forbidden(error):
+        yield from problems.find_missing_workers(error)
 
 
 def _url() -> str | None:
@@ -212,13 +263,14 @@ def _key_ids() -> list[str] | None:
         return None
 
 
-def _living() -> list[Worker] | None:
-    """Return the workers that live; None: their registry, which jobs do not need, is forbidden or on a node that is down."""
+def living() -> tuple[list[Worker] | None, RedisError | None]:
+    """Return the workers that live; or None, and why: their registry is forbidden, or on a node that is down."""
     try:
-        return workers()
+        return workers(), None
     except RedisError as error:
+        # Jobs do not need it.
         if is_forbidden(error) or is_of_node(error):
-            return None
+            return None, error
         raise
 
 
@@ -332,7 +384,7 @@ def look_around(served: Collection[str]) -> list[ServerProblem]:
     Raises:
         redis.exceptions.RedisError: the server does not answer, or not about its workers.
     """
-    serving = _living()
+    serving, _ = living()
     others = [
         queue for queue in conf.get_settings().queues_of() if queue.name not in served
     ]
@@ -373,6 +425,8 @@ def overview_data(seen: Overview | None = None) -> dict[str, Any]:
         },
         "queues": [_queue_data(queue) for queue in seen.queues],
         "workers": seen.workers and [_worker_data(each) for each in seen.workers],
+        "workers_fault": seen.workers_fault
+        and describe_fault(seen.workers_fault).message,
         "problems": [
             {"level": each.level, "message": each.message, "hint": each.hint}
             for each in seen.problems

@@ -293,8 +293,8 @@ def test_what_is_wrong_with_the_server_is_told(
     wanted: str,
 ) -> None:
     monkeypatch.setattr(
-        "django_delayq.showing.overview.ask_each",
-        lambda client: [facts.Facts(**known)],
+        "django_delayq.showing.overview.ask_nodes",
+        lambda client: {"": facts.Facts(**known)},
     )
 
     found = told(overview(browser))

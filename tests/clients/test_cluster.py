@@ -764,7 +764,8 @@ class TestFailures:
         assert isinstance(seen.queues[0].counts, RedisConnectionError)
         assert [queue.counts.waiting for queue in seen.queues[1:]] == [3, 2]  # type: ignore[union-attr]
         told = io.StringIO()
-        call_command("delayq_status", stdout=told)
+        with pytest.raises(SystemExit, match="1"):
+            call_command("delayq_status", stdout=told)
         rows = [line.split() for line in told.getvalue().splitlines()]
         counted = [row[1] for row in rows if row[:1] in [[name] for name in names]]
         assert counted[:3] == ["?", "3", "2"]

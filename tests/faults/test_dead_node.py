@@ -1,12 +1,15 @@
 """While a node of a cluster is dead, whatever asks several queues answers for the others, and names the rest."""
 
 import asyncio
+import html
 import json
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 import redis
+from django.test import Client
 
 from django_delayq import (
     FoundJobs,
@@ -24,8 +27,10 @@ from django_delayq import (
     get_schedules,
     limits,
     paused,
+    resume,
     schedule,
 )
+from django_delayq.checks import check_server
 from django_delayq.clients.cluster import Address
 from django_delayq.delivery.states import State
 from django_delayq.jobs.statistics import (
@@ -36,15 +41,20 @@ from django_delayq.jobs.statistics import (
     statistics_totals,
     tasks_statistics,
 )
+from tests.admin import conftest as of_admin
+from tests.admin.conftest import url
 from tests.faults import lame as of_lame
 from tests.faults.lame import Lame
 from tests.jobs.samples import add
 from tests.management import conftest as of_management
 from tests.management.conftest import Call
+from tests.metrics import conftest as of_metrics
+from tests.metrics.reading import Scrape
 
 whole, filled, lame = of_lame.whole, of_lame.filled, of_lame.lame
 asked = of_lame.asked
-call = of_management.call
+call, login, browser = of_management.call, of_admin.login, of_admin.browser
+get, scrape = of_metrics.get, of_metrics.scrape
 
 LATER = 3600
 #: How often a call is sent to a node that refuses connections.
@@ -320,3 +330,134 @@ def test_pause_of_several_queues_is_made_where_they_answer(
         assert f"queue {name} is {verb}d" in said.out
         assert bool(paused(name)) == (verb == "pause")
     call("delayq_pause", *lame.there)
+
+
+def test_status_shows_what_answers_names_the_rest_and_fails(
+    lame: Lame, call: Call, asked: list[Address]
+) -> None:
+    said = call("delayq_status")
+
+    for name in lame.there:
+        # A job, and that of its schedule.
+        assert re.search(rf"^{name} \(paused\) +2 ", said.out, re.MULTILINE)
+    for name in lame.away:
+        assert re.search(rf"^{name} +\? ", said.out, re.MULTILINE)
+    assert names_what_is_missing(unwrapped(said.out), lame)
+    assert "Which workers are there is unknown: their node does not answer." in said.out
+    assert "may not read" not in said.out
+    # What else is wrong with the nodes that answer is not forgotten.
+    assert "append-only file" in said.out.partition("ERROR")[2]
+    assert said.status == 1
+    names = [f"--queue={name}" for name in lame.away]
+    assert call("delayq_status", *names).status == 1
+
+
+def unwrapped(said: str) -> str:
+    """Return what a command printed as one line."""
+    return " ".join(said.replace("Queues", "queues").split())
+
+
+def test_status_for_programs_names_what_is_missing(lame: Lame, call: Call) -> None:
+    said = call("delayq_status", "--json")
+
+    told = json.loads(said.out)
+    faults = {each["name"]: each.get("fault") for each in told["queues"]}
+    assert [name for name, fault in faults.items() if fault] == lame.away
+    assert str(lame.node.port) in told["workers_fault"]
+    assert said.status == 1
+
+
+def test_probe_of_a_queue_that_answers_is_healthy(lame: Lame, call: Call) -> None:
+    resume(lame.there[0])
+
+    assert call("delayq_health", "--queue", lame.there[0]).status == 0
+    # Nobody knows which workers are there.
+    unknown = call("delayq_health", "--queue", lame.there[0], "--worker")
+    assert unknown.out.startswith("unknown: Which workers are there is unknown: ")
+    assert unknown.status == 2
+    said = call("delayq_health")
+    assert said.out.startswith("unhealthy: ")
+    assert names_what_is_missing(said.out, lame)
+    assert said.status == 1
+
+
+def test_check_names_what_does_not_answer_and_looks_at_the_rest(lame: Lame) -> None:
+    found = {each.id: str(each.msg) for each in check_server()}
+
+    assert names_what_is_missing(found["django_delayq.E010"], lame) or (
+        "Which workers" in found["django_delayq.E010"]
+    )
+    assert "django_delayq.E009" not in found
+    assert any("append-only file" in str(each.msg) for each in check_server())
+
+
+# Pages and metrics
+
+
+def text_of(response: Any) -> str:
+    """Return what a page says, as one line."""
+    return unwrapped(html.unescape(response.content.decode()))
+
+
+@pytest.mark.parametrize(
+    "page", ["changelist", "tasks", "search", "workers", "search?task=x"]
+)
+def test_page_shows_what_answers_and_names_the_rest(
+    lame: Lame, browser: Client, page: str
+) -> None:
+    name, _, query = page.partition("?")
+
+    response = browser.get(f"{url(name)}?{query}")
+
+    assert response.status_code == 200
+    said = text_of(response)
+    if page == "search":
+        return
+    assert "A node of the cluster does not answer." in said
+    if name == "workers":
+        assert "Which workers are there is unknown:" in said
+    else:
+        assert names_what_is_missing(said, lame)
+    if page == "tasks":
+        assert all(each in said for each in lame.there)
+
+
+def test_pages_of_a_queue_that_answers_are_whole(lame: Lame, browser: Client) -> None:
+    for name in ("queue", "limits", "schedules"):
+        response = browser.get(url(name, lame.there[0]))
+
+        assert response.status_code == 200
+        assert "does not answer" not in response.content.decode()
+
+
+def test_jobs_that_a_search_finds_are_changed_in_the_admin_where_a_queue_answers(
+    lame: Lame, browser: Client
+) -> None:
+    jobs = [schedule(add.using(queue=name), LATER, 4711) for name in lame.there]
+    form = {"action": "cancel:all", "filter": "q=4711"}
+
+    question = browser.post(url("bulk"), form)
+
+    assert names_what_is_missing(text_of(question), lame)
+    shown = dict(question.context["fields"])
+    sent = {**form, **shown, "action": "cancel", "sure": "1"}
+    said = text_of(browser.post(url("bulk"), sent, follow=True))
+    assert f"{len(jobs)} jobs are cancelled." in said
+    assert names_what_is_missing(said, lame)
+    assert {job.refresh() for job in jobs} == {State.CANCELLED}
+
+
+def test_metrics_say_which_node_and_which_queues_are_away(
+    lame: Lame, scrape: Callable[[], Scrape]
+) -> None:
+    found = scrape()
+
+    nodes = {f"127.0.0.1:{each.port}": 1.0 for each in lame.cluster.nodes}
+    nodes[f"127.0.0.1:{lame.node.port}"] = 0.0
+    assert by_label(found, "delayq_node_up", "node") == nodes
+    queues = dict.fromkeys(lame.there, 1.0) | dict.fromkeys(lame.away, 0.0)
+    assert by_label(found, "delayq_queue_up", "queue") == queues
+
+
+def by_label(found: Scrape, name: str, label: str) -> dict[str, float]:
+    return {dict(each)[label]: value for each, value in found.of_name(name).items()}

@@ -18,12 +18,17 @@ from django_delayq.conf import QueueSettings
 from django_delayq.exceptions import DelayqError
 from django_delayq.faults import describe_fault, is_forbidden
 from django_delayq.health.facts import ask
-from django_delayq.health.problems import Level, find_role
-from django_delayq.jobs.workers import workers
+from django_delayq.health.problems import (
+    UNSERVED_MS,
+    Level,
+    find_missing_queues,
+    find_missing_workers,
+    find_role,
+)
 from django_delayq.management.help import CommandWithExamples
 from django_delayq.management.times import span
 from django_delayq.showing.display import span_text
-from django_delayq.showing.overview import QueueStatus, look_at_queues
+from django_delayq.showing.overview import QueueStatus, living, look_at_queues
 from django_delayq.showing.plain_json import json_text
 from django_delayq.translating import number_text, say, say_fault
 from django_delayq.wording import one_line
@@ -46,11 +51,11 @@ A paused queue is healthy, and so is one without jobs. The answer is one line th
 
 exit status:
   0  healthy
-  1  unhealthy: the server does not answer, rejects the account or is a replica; a due job has waited for 5 s or more,
-     and no worker serves its queue; a due job has waited for longer than --max-lateness; no worker is there, with
+  1  unhealthy: the server, or the node of a queue, does not answer, rejects the account or is a replica; a due job has
+     waited for 5 s or more, and no worker serves its queue; a due job has waited for longer than --max-lateness; no worker is there, with
      --worker; a process of the worker is missing or shows no life, with --heartbeat
   2  that cannot be told: the settings or the options are wrong, the account may not read the queue or the registry of
-     workers, something else uses the queue's keys, or the folder of --heartbeat is not there
+     workers, its node does not answer, something else uses the queue's keys, or the folder of --heartbeat is not there
 """
 )
 
@@ -208,14 +213,37 @@ def _judge_files(directory: Path) -> Verdict:
 def _judge_queues(
     queues: Sequence[QueueSettings], needs_worker: bool, most_late: timedelta | None
 ) -> Verdict:
-    for problem in find_role(ask(own_clients.of_thread())):
-        return Verdict(UNHEALTHY, say(problem.message))
-    found = look_at_queues(queues, workers())
-    faults = [
-        fault for each in found if (fault := _fault(each, needs_worker, most_late))
+    with own_clients.waiting_once() as client:
+        for problem in find_role(ask(client)):
+            return Verdict(UNHEALTHY, say(problem.message))
+        serving, error = living()
+        found = look_at_queues(queues, serving)
+    if error is not None and is_forbidden(error):
+        raise error
+    parts = [part for each in found for part in each.shards or [each]]
+    away = {
+        each.name: each.counts
+        for each in parts
+        if isinstance(each.counts, Exception) and each.is_away
+    }
+    if len(away) == len(parts):
+        raise next(iter(away.values()))
+    there = [
+        part
+        for each in found
+        for part in (each.shards if each.is_away else [each])
+        if not part.is_away
     ]
+    faults = [
+        fault for each in there if (fault := _fault(each, needs_worker, most_late))
+    ]
+    faults += [say(problem.message) for problem in find_missing_queues(away)]
     if faults:
         return Verdict(UNHEALTHY, "; ".join(faults))
+    is_late = any(each.late_ms >= UNSERVED_MS and not each.is_paused for each in there)
+    if error is not None and (needs_worker or is_late):
+        (unknown,) = find_missing_workers(error)
+        return Verdict(UNKNOWN, say(unknown.message))
     told = [ngettext("{number} queue", "{number} queues", len(queues))]
     told[0] = told[0].format(number=number_text(len(queues)))
     if paused := sum(each.is_paused for each in found):
@@ -223,7 +251,7 @@ def _judge_queues(
             "{number} of them paused", "{number} of them paused", paused
         )
         told.append(template.format(number=number_text(paused)))
-    late_ms = max((_late_ms(each) for each in found), default=0)
+    late_ms = max((_late_ms(each) for each in there), default=0)
     if late_ms < 1000:
         told.append(gettext("nothing is late"))
     else:
@@ -249,6 +277,9 @@ def _fault(
     for problem in queue.problems:
         if problem.level is Level.ERROR:
             return say(problem.message).rstrip(".")
+    if queue.workers is None:
+        # `_judge_queues` says so if it matters.
+        return None
     if most_late is not None and late_ms > most_late / timedelta(milliseconds=1):
         return ngettext(
             "queue {queue}: its first due job has waited for {time}, and {number} worker process serves it",

@@ -10,8 +10,8 @@ from django.utils.translation import gettext, gettext_lazy
 from redis.exceptions import RedisError
 
 from django_delayq import conf
-from django_delayq.calls.errors import LOST
 from django_delayq.checks import server_problems
+from django_delayq.clients.clients import own_clients
 from django_delayq.clock import monotonic_ms
 from django_delayq.conf import QueueSettings
 from django_delayq.health.problems import Level, ServerProblem
@@ -38,7 +38,8 @@ examples:
 A look takes some ten round trips, however much waits. What is wrong comes with the command that mends it.
 
 exit status:
-  0 when it was shown, whatever is wrong; 1 when the server did not answer. For a probe, see delayq_health.
+  0 when it was shown, whatever is wrong; 1 when the server did not answer, or not for all of it: what is missing is
+  named. For a probe, see delayq_health.
 """
 )
 
@@ -88,6 +89,8 @@ class Command(CommandWithExamples):
             if options["watch"] is None:
                 for line in self._look(queues, options["json"]):
                     self.stdout.write_styled(line)
+                if not self._is_whole:
+                    raise SystemExit(1)
                 return
         try:
             self._watch(queues, options["watch"], options["json"])
@@ -111,14 +114,13 @@ class Command(CommandWithExamples):
             sleep(every_s)
 
     def _look(self, queues: list[QueueSettings], is_json: bool) -> Iterator[str]:
-        if monotonic_ms() - self._checked_ms >= CHECKS_S * 1000:
-            try:
-                self._problems = server_problems(queues)
-            except LOST:
-                # Perhaps one node of a cluster: `look` says which queues that concerns, or that nothing answers.
-                self._problems = []
-            self._checked_ms = monotonic_ms()
-        status = look(queues, self._problems)
+        with own_clients.waiting_once():
+            status = look(queues)
+            if monotonic_ms() - self._checked_ms >= CHECKS_S * 1000:
+                self._problems = server_problems(status.answering)
+                self._checked_ms = monotonic_ms()
+        status = status.with_problems(self._problems)
+        self._is_whole = status.is_whole
         if is_json:
             yield json_text(overview_data(status))
             return
