@@ -35,7 +35,7 @@ def face(
     place: Place
     if fault.layout is not None:
         place, queues = fault.layout(kind)
-        arena = Arena(directory, place, per_second, queues)
+        arena = Arena(directory, place, per_second, queues, ticks=fault.ticks)
     else:
         prepared = {} if fault.prepare is None else fault.prepare(directory)
         place = Server(kind, fault.options, environment=prepared.get("environment"))

@@ -14,14 +14,17 @@ from typing import Any, NamedTuple
 import redis
 
 from tests.chaos.lines import Lines, now_ms
+from tests.chaos.tasks import TICK_S, TICKS_QUEUE
 from tests.clusters import TestCluster
 from tests.faults.clock import ServerClock
 from tests.polling import wait_until
 from tests.sentinels import Watched
 from tests.servers import Server
-from tests.worker.workers import ROOT, WorkerProgram, delayq_environment
+from tests.worker.workers import MANAGE, ROOT, WorkerProgram, delayq_environment
 
 QUEUE = "chaos"
+#: The queue of a task that comes each second; no load schedules there.
+TICKS = "ticks"
 #: The lease of these workers, s: what a killed supervisor's children held runs again after it.
 LEASE_S = 3
 #: How long a process may go on after a fault was meant to end it, ms: this machine may be slow.
@@ -67,10 +70,14 @@ class Verdict:
     doubled: list[int]
     #: Jobs that ran though `schedule()` had said that they were not stored.
     ghosts: list[int]
+    #: Jobs that ran though `cancel()` had said that they are gone, and that no fault excuses.
+    untrue: list[int]
 
     @property
     def is_clean(self) -> bool:
-        return not (self.lost or self.early or self.doubled or self.ghosts)
+        return not (
+            self.lost or self.early or self.doubled or self.ghosts or self.untrue
+        )
 
     def __str__(self) -> str:
         told = [f"{self.stored:,} stored", f"{self.ran:,} ran"]
@@ -78,7 +85,7 @@ class Verdict:
         told += [f"{self.maybe:,} unknown"] * bool(self.maybe)
         told += [f"{self.excused:,} gone with the server's memory"] * bool(self.excused)
         told += [f"{self.repeated:,} runs repeated by the fault"] * bool(self.repeated)
-        for name in ("lost", "early", "doubled", "ghosts"):
+        for name in ("lost", "early", "doubled", "ghosts", "untrue"):
             found = getattr(self, name)
             told.append(f"{name} {len(found)}" + (f" {found[:5]}" if found else ""))
         return ", ".join(told)
@@ -96,11 +103,15 @@ class Arena:
     queues: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: {QUEUE: {}})
     #: Where workers and load look for the server, if not at its socket.
     connection: str | None = None
+    #: Whether a task comes each second, on the queue `TICKS`.
+    ticks: bool = False
     evidence: list[str] = field(default_factory=list)
     #: While a fault was under way, jobs may run twice.
     troubles: list[Span] = field(default_factory=list)
     #: Jobs stored in these times may be lost, because nobody promised otherwise.
     excuses: list[Span] = field(default_factory=list)
+    #: In these times a failover may throw away what was cancelled.
+    lossy: list[Span] = field(default_factory=list)
     #: Jobs that may be lost, because a failover threw them away that nobody had waited to be replicated.
     gone: set[str] = field(default_factory=set)
     #: What the server's clock was less `now_ms`, ms, and the time in which it came to that.
@@ -126,7 +137,7 @@ class Arena:
     def delayq(self, connection: str | None = None) -> dict[str, Any]:
         return {
             "CONNECTION": connection or self.connection or self.place.socket_url,
-            "QUEUES": {"default": {}, **self.queues},
+            "QUEUES": {"default": {}, TICKS: {}, **self.queues},
             "WORKER": {"LEASE": LEASE_S, "GRACE": 30},
         }
 
@@ -134,6 +145,7 @@ class Arena:
         return {
             **delayq_environment(self.delayq(connection), self.records.path),
             "WORKER_TEST_APPS": "tests.chaos",
+            **({TICKS_QUEUE: TICKS} if self.ticks else {}),
             # A worker notices by this what its server has forgotten.
             "WORKER_TEST_REGISTER_MS": "500",
         }
@@ -147,7 +159,11 @@ class Arena:
     ) -> WorkerProgram:
         """Start a worker of one process."""
         worker = WorkerProgram(
-            *(part for name in self.queues for part in ("--queue", name)),
+            *(
+                part
+                for name in (*self.queues, *([TICKS] if self.ticks else []))
+                for part in ("--queue", name)
+            ),
             *("--processes", "1", "--threads", str(8 * len(self.queues))),
             directory=self.directory,
             environment={**self.environment(connection), **(environment or {})},
@@ -162,19 +178,33 @@ class Arena:
         queue: str = QUEUE,
         connection: str | None = None,
         root: Path = ROOT,
+        how: str = "sync",
     ) -> "Load":
-        """Start to schedule, and wait until the first job is stored."""
+        """Start to schedule, with calls of an event loop if ``how`` is ``loop``, and wait until the first job is stored."""
         path = self.directory / f"load-{len(self.loads)}"
         first = len(self.loads) * JOBS_OF_A_LOAD
         environment = self.environment(connection)
-        load = Load(path, queue, environment, self.per_second, first, root)
+        load = Load(path, queue, environment, self.per_second, first, root, how)
         self.loads.append(load)
         load.wait_for_more(1)
         return load
 
     def load_of(self, queue: str) -> "Load":
-        (load,) = (load for load in self.loads if load.queue == queue)
-        return load
+        """Return the first load of a queue."""
+        return next(load for load in self.loads if load.queue == queue)
+
+    def start_import(self, source: Server) -> "subprocess.Popen[str]":
+        """Move what another server has of the first queue here, until nothing is left there."""
+        command = ("delayq_import", "--from", source.socket_url, "--queue", QUEUE)
+        return subprocess.Popen(
+            [sys.executable, str(MANAGE), *command, "--until-empty", "--verbosity=0"],
+            cwd=ROOT,
+            env={**os.environ, **self.environment()},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
 
     def client(self) -> redis.Redis:
         """Return a new client of the server, of the primary that the Sentinels name, or of the cluster."""
@@ -192,6 +222,14 @@ class Arena:
         with self.client() as client:
             found: str = client.info("server")["run_id"]
         return found
+
+    def prove_ticks(self, at_least: int) -> None:
+        """Show that no moment of the task that comes each second was left out."""
+        moments = {line["moment_s"] for line in self.records.all("tick")}
+        missing = set(range(min(moments), max(moments), TICK_S)) - moments
+        assert not missing, f"moments were left out: {missing}"
+        assert len(moments) >= at_least
+        self.prove(f"all {len(moments)} moments of a schedule came")
 
     def clock_ms(self) -> float:
         """Return by how many ms the server's clock is ahead of `now_ms`."""
@@ -302,6 +340,16 @@ class Arena:
         ghosts = [
             each["n"] for each in told if each["step"] == "refused" and each["n"] in ran
         ]
+        untrue = [
+            each["n"]
+            for each in told
+            if each["step"] == "cancelled"
+            and each["job"] in starts
+            and not any(
+                span.meets(each["before_ms"], each["after_ms"])
+                for span in (*self.excuses, *self.lossy)
+            )
+        ]
         return Verdict(
             len(stored),
             sum(each["step"] == "refused" for each in told),
@@ -313,6 +361,7 @@ class Arena:
             repeated - len(doubled),
             sorted(doubled),
             ghosts,
+            untrue,
         )
 
     def _early_by(self, told: Mapping[str, Any], started_ms: float) -> float:
@@ -348,6 +397,7 @@ class Load:
         per_second: float,
         first: int,
         root: Path,
+        how: str,
     ) -> None:
         self.path = path
         self.queue = queue
@@ -363,6 +413,7 @@ class Load:
                     str(path),
                     str(per_second),
                     str(first),
+                    how,
                 ],
                 cwd=root,
                 env={
@@ -379,6 +430,11 @@ class Load:
 
     def told(self, step: str | None = None) -> list[dict[str, Any]]:
         return self._lines.all(step)
+
+    def pause_eater(self) -> None:
+        """Have it pause the task that eats memory, and return once it was told that it did."""
+        Path(f"{self.path}.pause").touch()
+        wait_until(lambda: self.told("paused"), description="it is paused")
 
     def schedule_eater(self) -> str:
         """Have it schedule the job that eats memory; return the id of that."""

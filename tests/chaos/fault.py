@@ -33,6 +33,8 @@ class Fault:
     prepare: Callable[[Path], dict[str, Any]] | None = None
     #: Makes what the jobs are stored on, if that is more than one server, and names the queues and their options.
     layout: Callable[[str], Layout] | None = None
+    #: Whether a task comes each second, on a queue of its own.
+    ticks: bool = False
 
 
 FAULTS: dict[str, Fault] = {}

@@ -5,7 +5,7 @@ from itertools import count
 
 from redis.crc import key_slot
 
-from tests.chaos.arena import SETTLE_S, Arena
+from tests.chaos.arena import SETTLE_S, Arena, Span
 from tests.chaos.fault import Layout, fault, trouble
 from tests.chaos.history import (
     LEGIBLE,
@@ -114,6 +114,8 @@ def fail_over(arena: Arena, how: str) -> None:
         prove_meanwhile(arena, other, failed_ms, switched_ms)
         prove_tail(arena, plain, before, new, failed_ms)
         prove_tail(arena, sure, before, new, failed_ms)
+        # What was cancelled is in doubt as what was stored is.
+        arena.lossy.append(Span(failed_ms - PATIENT_MS, now_ms()))
         if how == "kill":
             old.start()
         else:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from tests.chaos.arena import QUEUE, SETTLE_S, Arena, Load
+from tests.chaos.arena import QUEUE, SETTLE_S, Arena, Load, Span
 from tests.chaos.fault import Layout, NotHere, fault, trouble
 from tests.chaos.history import (
     LEGIBLE,
@@ -23,7 +23,7 @@ from tests.chaos.lines import now_ms
 from tests.polling import wait_until
 from tests.queues.proxy import Proxy
 from tests.sentinels import PATIENT_MS, Watched
-from tests.servers import Server
+from tests.servers import LASTING, Server
 
 #: The queue whose jobs both replicas have once `schedule()` returns.
 SURE = "sure"
@@ -134,22 +134,31 @@ def fail_over(arena: Arena, how: str) -> None:
         if how == "suspend":
             # A server that starts again does not know how far it had come.
             arena.prove(f"the old primary, which follows: {line_of(old, '(request ')}")
+        # What was cancelled is in doubt as what was stored is.
+        arena.lossy += [Span(held_ms, now_ms())]
     for each in arena.loads:
         each.wait_for_more(20)
     arena.let_it_run()
 
 
-@fault("Sentinels: kill -9 of the primary, and a replica takes over", layout=watched)
+@fault(
+    "Sentinels: kill -9 of the primary, and a replica takes over",
+    layout=watched,
+    ticks=True,
+)
 def sentinel_kill(arena: Arena) -> None:
     fail_over(arena, "kill")
+    arena.prove_ticks(at_least=5)
 
 
 @fault(
     "Sentinels: the primary hangs (SIGSTOP), a replica takes over, and it comes back as a replica",
     layout=watched,
+    ticks=True,
 )
 def sentinel_hang(arena: Arena) -> None:
     fail_over(arena, "suspend")
+    arena.prove_ticks(at_least=5)
 
 
 def part(arena: Arena, *, is_bounded: bool) -> None:
@@ -209,6 +218,7 @@ def part(arena: Arena, *, is_bounded: bool) -> None:
         assert alone, "nothing was stored meanwhile"
         assert alone <= set(tail.jobs), "the partition leaked"
         ran = {line["job"] for line in arena.records.all("end")}
+        arena.lossy += [Span(parted_ms, now_ms())]
         arena.prove(
             f"{len(alone)} of these {len(tail.jobs)} were stored during the partition; "
             f"{len(ran & set(tail.jobs))} ran before the demotion"
@@ -216,6 +226,103 @@ def part(arena: Arena, *, is_bounded: bool) -> None:
     for each in arena.loads:
         each.wait_for_more(20)
     arena.let_it_run()
+
+
+#: How long after the switch a call may still begin on the old primary, ms: a Sentinel that hears of it late says so late.
+NOTICED_MS = 1_200.0
+#: How often Sentinels of the stock configuration speak, ms: the old primary is demoted after four times that.
+STOCK_PUBLISH_MS = 2_000
+
+
+@fault(
+    "Sentinels: a planned failover of healthy servers, with a site, an event loop, a worker, a schedule and an import under way",
+    layout=watched,
+    ticks=True,
+)
+def sentinel_planned(arena: Arena) -> None:
+    place = arena.place
+    assert isinstance(place, Watched)
+    source = Server(place.kind, LASTING)
+    arena.at_end.append(source.stop)
+    source.start()
+    site, loop = arena.load_of(QUEUE), arena.start_load(how="loop")
+    elsewhere = arena.start_load(connection=source.socket_url)
+    importing = arena.start_import(source)
+    arena.at_end.append(importing.kill)
+    run_id = arena.run_id()
+    arena.let_it_run()
+    with trouble(arena):
+        began_ms = now_ms()
+        old = place.hand_on(publish_ms=STOCK_PUBLISH_MS)
+        switched_ms = now_ms()
+        assert place.role(old) == "master"
+        sleep_until(switched_ms + NOTICED_MS)
+        paused_ms = now_ms()
+        site.pause_eater()
+        place.wait_until_whole()
+        demoted_ms = now_ms()
+        new = place.primary
+        assert place.role(old) == "slave"
+        prove_primary(arena, new, run_id)
+        arena.prove(
+            f"the switch came {switched_ms - began_ms:.0f} ms after the order, the demotion of the old primary "
+            f"{demoted_ms - switched_ms:.0f} ms after the switch, while it took writes"
+        )
+        for each in arena.loads:
+            each.wait_for_more(20)
+    for load in (site, loop):
+        prove_switched(arena, load, new, began_ms, switched_ms)
+    with new.client() as client:
+        fields = client.hkeys(f"delayq_control:{{{QUEUE}}}")
+    assert any(b"paused" in name for name in fields), (
+        f"a pause of {paused_ms - switched_ms:.0f} ms after the switch is gone"
+    )
+    arena.lossy.append(Span(began_ms, switched_ms + NOTICED_MS))
+    elsewhere.stop()
+    told, _ = importing.communicate(timeout=SETTLE_S)
+    statuses = [importing.returncode]
+    while statuses[-1]:
+        assert len(statuses) < 5, told
+        again = arena.start_import(source)
+        told, _ = again.communicate(timeout=SETTLE_S)
+        statuses.append(again.returncode)
+    stored = {each["job"] for each in elsewhere.told("stored")}
+    missing = stored - ran_or_there(arena, stored, new)
+    assert not missing, f"the import reported success, and {len(missing)} jobs are gone"
+    arena.let_it_run()
+    arena.prove_ticks(at_least=10)
+    arena.prove(
+        f"the import ended with {statuses}, and {len(stored)} jobs came: {told.strip()[-80:]}"
+    )
+
+
+def sleep_until(moment_ms: float) -> None:
+    wait_until(lambda: now_ms() > moment_ms, description="that moment")
+
+
+def ran_or_there(arena: Arena, jobs: set[str], server: Server) -> set[str]:
+    """Return those jobs that a server has ever had, or that have run."""
+    there = tokens_of(server.data_directory)
+    ran = {line["job"] for line in arena.records.all("start")}
+    return {job for job in jobs if job in ran or job.rpartition(":")[2] in there}
+
+
+def prove_switched(
+    arena: Arena, load: Load, new: Server, began_ms: float, switched_ms: float
+) -> None:
+    """Count what only the old primary has had: nothing of it was stored by a call that began after the switch."""
+    stored = {
+        each["job"]: each for each in load.told("stored") if each["after_ms"] > began_ms
+    }
+    gone = set(stored) - ran_or_there(arena, set(stored), new)
+    late = [stored[job]["before_ms"] - switched_ms for job in gone]
+    arena.prove(
+        f"{len(gone)} of {len(stored)} jobs that were stored meanwhile are gone"
+        + (f", the last one {max(late):+.0f} ms after the switch" if late else "")
+    )
+    arena.gone.update(
+        job for job in gone if stored[job]["before_ms"] < switched_ms + NOTICED_MS
+    )
 
 
 def prove_word(arena: Arena, event: str, old: Server) -> None:

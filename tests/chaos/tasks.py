@@ -11,11 +11,15 @@ from pathlib import Path
 
 import time_machine
 
-from django_delayq import delayed_task
+from django_delayq import current_job, delayed_task, every, periodic
 from tests.chaos.lines import now_ms
 from tests.worker.records import record
 
 CLOCK_FILE = "CHAOS_CLOCK_FILE"
+#: Names the queue of a task that comes each second.
+TICKS_QUEUE = "CHAOS_TICKS_QUEUE"
+#: Between two moments of that, s.
+TICK_S = 1
 #: A worker that has not been killed when it holds this much never will be.
 MOST_BYTES = 1 << 30
 STEP_BYTES = 1 << 20
@@ -55,3 +59,15 @@ def eat() -> None:
         # Not zeros, which need no memory until they are written.
         held.append(os.urandom(STEP_BYTES))
     record("ate", now_ms=now_ms())
+
+
+if TICKS_QUEUE in os.environ:
+
+    @periodic(every(TICK_S), catch_up="all")
+    @delayed_task(name="chaos.tick", queue=os.environ[TICKS_QUEUE])
+    def tick() -> None:
+        """Note which moment has come."""
+        job = current_job()
+        assert job is not None
+        assert job.moment is not None
+        record("tick", moment_s=round(job.moment.timestamp()))

@@ -65,7 +65,8 @@ def judge(arena: Arena, *lines: dict[str, object]) -> dict[str, object]:
     arena.loads = [Told(*lines)]  # type: ignore[list-item]
     verdict = arena.judge()
     found = {
-        name: getattr(verdict, name) for name in ("lost", "early", "doubled", "ghosts")
+        name: getattr(verdict, name)
+        for name in ("lost", "early", "doubled", "ghosts", "untrue")
     }
     assert verdict.is_clean == (not any(found.values()))
     return {name: value for name, value in found.items() if value}
@@ -116,3 +117,12 @@ def test_job_that_was_refused_and_ran_is_a_ghost(arena: Arena) -> None:
     ran(arena, 1_100.0)
 
     assert judge(arena, told("refused"), told("maybe", n=2)) == {"ghosts": [1]}
+
+
+def test_answer_that_a_job_was_cancelled_is_untrue_if_it_ran(arena: Arena) -> None:
+    arena.lossy.append(Span(2_000.0, 2_500.0))
+    for n in (1, 2):
+        ran(arena, 3_100.0, n=n)
+
+    cancelled = told("cancelled"), told("cancelled", n=2, at_ms=2_000.0)
+    assert judge(arena, *cancelled, told("cancelled", n=3)) == {"untrue": [1]}
