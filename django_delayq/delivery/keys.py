@@ -67,7 +67,9 @@ class DeliveryKeys:
     quarantine: str = field(init=False)
     #: ZSET token → epoch ms * 8 + how the job ended, for 30 s after its end.
     ended: str = field(init=False)
-    #: ZSET token → until when it is known, epoch ms, of jobs that follow one of another queue.
+    #: ZSET of jobs that follow one of this queue into another one, ordered by that and by the end of the one before.
+    forwards: str = field(init=False)
+    #: ZSET token, or name of a forward → until when it is known, epoch ms, of rows and forwards that were stored here.
     sent: str = field(init=False)
     #: LIST of how the last jobs ended, the newest at its end; see `EndRecord`.
     last_ended: str = field(init=False)

@@ -14,6 +14,8 @@ class Where(StrEnum):
 
     FRAMES = "frames"
     DESTINATION = "destination"
+    #: Jobs on their way to other queues.
+    FORWARDS = "forwards"
     #: The payloads of jobs that were claimed before.
     PAYLOADS = "payloads"
     #: The errors of jobs, by the field of their hash.

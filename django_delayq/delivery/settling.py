@@ -60,6 +60,8 @@ def acknowledge(
 ) -> Call[list[int]]:
     """End jobs, and store those that follow them; returns the indexes of those whose lease was lost.
 
+    If there are forwards among these, now (epoch ms) stands behind the indexes. So it does after `bury`.
+
     ``has_slots``, here and below: a claim has said that the queue or a job of it has a limit, or that one is in a batch.
     """
     args: list[Argument] = [now_argument(now_us), state, len(jobs)]

@@ -24,9 +24,7 @@ from django_delayq.wire.signing import TOKEN_LENGTH
 
 #: Jobs of one `schedule` call: some 2.7 ms of the server's time.
 SCHEDULE_BATCH = 500
-#: How long the repeat of a `forward` is known: a day less than `_sent.lua` keeps it.
-FORWARD_MS = 6 * 86_400_000
-#: How long `_sent.lua` keeps the token of a row of a database: a year.
+#: How long `_sent.lua` keeps the token of a row of a database, and what it knows a forward by: a year.
 ROW_MS = 365 * 86_400_000
 #: How long the call that sends such a row is repeated. Whoever deletes the row keeps its token for twice as long.
 ROW_REPEAT_MS = 60_000
@@ -126,7 +124,7 @@ def schedule(
     frame_format: FrameFormat = FrameFormat.BC0LC0,
     insertion_list: bool = True,
     max_jobs: int | None = None,
-    is_forwarded: bool = False,
+    are_rows: bool = False,
     has_batches: bool = False,
     now_us: int | None = None,
 ) -> Call[list[Scheduled]]:
@@ -135,7 +133,7 @@ def schedule(
     With ``max_jobs``, either all new jobs are stored or none is: a queue of that many takes no more. Whatever waits or
     runs counts, whoever offered it; dead letters and quarantined payloads do not.
 
-    ``has_batches``: one of them is in a batch.
+    ``are_rows``: they are rows of a database, which `store_rows` sends. ``has_batches``: one of them is in a batch.
     """
     args: list[Argument] = [
         now_argument(now_us),
@@ -152,7 +150,7 @@ def schedule(
     elif any(job.tail for job in jobs):
         # One with a unique key, perhaps.
         named = _waiting(keys)
-    if is_forwarded:
+    if are_rows:
         named["sent"] = keys.sent
     if has_batches:
         named["batches"] = keys.batches
@@ -165,36 +163,27 @@ def schedule(
     )
 
 
-def forward(
+def store_rows(
     keys: DeliveryKeys,
     jobs: Sequence[NewJob],
     *,
     frame_format: FrameFormat = FrameFormat.BC0LC0,
     insertion_list: bool = True,
-    are_rows: bool = False,
     now_us: int | None = None,
 ) -> Call[list[Scheduled]]:
-    """Store jobs that follow one of another queue. A token is stored once, until `forget_sent` or for a week.
+    """Store jobs that are rows of a database. A token is stored once, until `let_go` or for a year.
 
-    A full queue takes them all the same. A repeat is safe for as long. ``are_rows``: they are rows of a database, and are
-    remembered until `let_go_of_rows`, or for a year.
+    A full queue takes them all the same. A repeat is safe for as long.
     """
     call = schedule(
         keys,
         jobs,
         frame_format=frame_format,
         insertion_list=insertion_list,
-        is_forwarded=True,
+        are_rows=True,
         now_us=now_us,
     )
-    if are_rows:
-        call = replace(call, repeat={3: "2"})
-    return replace(call.again(), window_ms=ROW_REPEAT_MS if are_rows else FORWARD_MS)
-
-
-def forget_sent(keys: DeliveryKeys, tokens: Sequence[str]) -> Command[int]:
-    """Forget what `forward` remembers, once the job before them has ended."""
-    return Command(("ZREM", keys.sent, *tokens))
+    return replace(call.again(), window_ms=ROW_REPEAT_MS)
 
 
 def when_sent(keys: DeliveryKeys, tokens: Sequence[str]) -> Command[list[int | None]]:
@@ -209,11 +198,12 @@ def count_rows_from(
     return _keep_until(keys, tokens, now_ms + ROW_MS)
 
 
-def let_go_of_rows(
-    keys: DeliveryKeys, tokens: Sequence[str], *, now_ms: int
-) -> Command[int]:
-    """Forget rows that are deleted, once every call that still sends them has ended."""
-    return _keep_until(keys, tokens, now_ms + 2 * ROW_REPEAT_MS)
+def let_go(keys: DeliveryKeys, names: Sequence[str], *, now_ms: int) -> Command[int]:
+    """Forget rows or forwards that are removed, once every call that still sends them has ended.
+
+    ``names``: the tokens of the rows, or the names of the forwards.
+    """
+    return _keep_until(keys, names, now_ms + 2 * ROW_REPEAT_MS)
 
 
 def _keep_until(

@@ -128,6 +128,7 @@ _ZSETS = (
     "slots",
     "paces",
     "ended",
+    "forwards",
     "sent",
     "moving",
 )

@@ -79,11 +79,9 @@ class Bound:
 
     #: Those in its own queue.
     here: list[NewJob] = field(default_factory=list)
-    #: Those in others that are still to be sent, by queue.
+    #: Those in others, by queue.
     elsewhere: dict[str, list[NewJob]] = field(default_factory=dict)
-    #: Queues to which jobs were sent.
-    sent: list[tuple[str, list[NewJob]]] = field(default_factory=list)
-    #: Bytes of the payloads in its own queue, each counted as `LEAST_BYTES` at least.
+    #: Bytes of the payloads, each counted as `LEAST_BYTES` at least.
     weight: int = 0
 
 
@@ -103,9 +101,9 @@ def bind(followers: Sequence[Follower], queue: str) -> Bound:
         # The queue may have come to be shared since the job was prepared, with a priority.
         priority = 0 if settings.is_shared else each.priority
         new = NewJob(each.token, each.when, _tail(each, priority), payload)
+        bound.weight += max(len(payload), LEAST_BYTES)
         if each.queue == queue:
             bound.here.append(new)
-            bound.weight += max(len(payload), LEAST_BYTES)
         else:
             bound.elsewhere.setdefault(each.queue, []).append(new)
     return bound
@@ -129,4 +127,5 @@ def _expires_ms(follower: Follower) -> int:
 
 def queue_of(name: str) -> conf.QueueSettings:
     """Return the settings of a queue, by default where this process does not have it: what follows must not be lost."""
-    return conf.get_settings().find(name) or conf.QueueSettings(name=name)
+    settings = conf.get_settings()
+    return settings.find(name) or conf.QueueSettings(name=name, prefix=settings.prefix)

@@ -499,7 +499,7 @@ def _let_go(client: Redis, rows: Sequence[Head]) -> None:
         try:
             for part in _batches(members, MAX_BATCH):
                 tokens = [row.token for row in part]
-                storing.let_go_of_rows(keys, tokens, now_ms=now_ms).do(client)
+                storing.let_go(keys, tokens, now_ms=now_ms).do(client)
         except RedisError as error:
             # Those of a node that is away are forgotten there by themselves.
             _check_is_its_own(error)

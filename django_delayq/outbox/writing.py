@@ -232,10 +232,9 @@ class _Hook(Hook):
 def forwarding(queue: QueueSettings, drafts: list[Draft]) -> Call[list[Scheduled]]:
     """Return the call that sends rows of one queue. A row that the queue got before is not stored again."""
     new, _ = written(drafts)
-    return storing.forward(
+    return storing.store_rows(
         queue.keys,
         new,
         frame_format=queue.frame_format,
         insertion_list=queue.keeps_list,
-        are_rows=True,
     )

@@ -17,10 +17,12 @@ from django_delayq.calls.connections import nodes_of
 from django_delayq.calls.running import run
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import holding, looking
+from django_delayq.delivery.forwarding import forward_of, read_forward
 from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.resigning import Where, resign, resign_result
 from django_delayq.exceptions import DecodeError, NotSigned
 from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs.following import queue_of
 from django_delayq.jobs.registry import all_tasks
 from django_delayq.wire import calls as wire_calls
 from django_delayq.wire.calls import START, Cursor
@@ -139,12 +141,19 @@ class Resigning:
         self._seen.current -= listed
         yield from self._sign_destination()
         yield from self._sign_payloads()
+        yield from self._sign_forwards()
 
-    def _new(self, payload: bytes, *, is_data: bool = False) -> bytes | None:
+    def _new(
+        self,
+        payload: bytes,
+        *,
+        is_data: bool = False,
+        queue: QueueSettings | None = None,
+    ) -> bytes | None:
         """Return the new payload, or None if it stays. ``is_data``: it counts as foreign unless its signature fits."""
         tally = self._seen
         try:
-            new = envelopes.signed_anew(payload, self._queue, self._keyring)
+            new = envelopes.signed_anew(payload, queue or self._queue, self._keyring)
         except NotSigned as error:
             if error.missing and not is_data:
                 _count(tally.unknown, error.missing)
@@ -228,6 +237,33 @@ class Resigning:
             yield
             if not cursor:
                 return
+
+    def _sign_forwards(self) -> Iterator[None]:
+        """Sign what goes to other queues, for those."""
+        self._step, after = 1, b"-"
+        while True:
+            part: Any = self._client.zrangebylex(
+                self._queue.keys.forwards, after, "+", 0, self._step
+            )
+            if not part:
+                return
+            items: list[tuple[Any, bytes, bytes]] = []
+            for member in part:
+                forward = read_forward(member)
+                if forward is None:
+                    continue
+                name = member.partition(b"\0")[0].decode(errors="replace")
+                new = self._new(forward.job.payload, queue=queue_of(name))
+                if new is not None:
+                    job = forward.job._replace(payload=new)
+                    anew = forward_of(name, job, forward.ended_ms)
+                    items.append(("", member, anew.member))
+            self._write(Where.FORWARDS, items)
+            after = b"(" + (
+                items[-1][2] if items and items[-1][1] == part[-1] else part[-1]
+            )
+            self._fit(part)
+            yield
 
     def _fit(self, part: Sequence[bytes]) -> None:
         """Decide how many payloads the next step reads: few at first, because a single one may be huge."""

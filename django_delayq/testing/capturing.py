@@ -443,7 +443,7 @@ class Immediate(Recorder):
     ) -> list[tuple[str, list[NewJob]]]:
         """Take in how an attempt ended; return the jobs that its end has stored, by queue, for those who listen."""
         # That it carries jobs for another queue is no state of its own here: all are noted.
-        verdict = attempt.final or attempt.verdict
+        verdict = attempt.verdict
         assert verdict is not None
         attempt.log()
         turn.error = turn.error or _error_of(attempt, verdict, error)

@@ -7,7 +7,7 @@ one job after the other, in this thread.
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import MAXYEAR, UTC, datetime, timedelta
@@ -25,6 +25,7 @@ from django_delayq.clients.server import Server
 from django_delayq.clock import boottime_ms, monotonic_ms
 from django_delayq.delivery import claiming
 from django_delayq.delivery.claiming import Claimed
+from django_delayq.delivery.forwarding import Forward
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import MAX_BATCH
 from django_delayq.delivery.states import State
@@ -42,6 +43,7 @@ from django_delayq.testing.memory.server import MemoryServer
 from django_delayq.testing.running import is_on_loop, run_attempt
 from django_delayq.worker import telling
 from django_delayq.worker.attempt import Attempt
+from django_delayq.worker.forwarding import forward_at_once
 from django_delayq.worker.queue_state import QueueState
 from django_delayq.worker.settlement import Settlement
 
@@ -343,7 +345,7 @@ class FrozenQueue:
         at = self.now
         self._settle(attempt, has_slots=state.has_slots)
         # As the worker does it, once the end is settled.
-        final = attempt.final or attempt.verdict
+        final = attempt.verdict
         attempt.log()
         return Ran(
             attempt.id,
@@ -356,17 +358,24 @@ class FrozenQueue:
         )
 
     def _settle(self, attempt: Attempt, *, has_slots: bool) -> None:
-        settlement = Settlement(_AtOnce(self._client))
+        settlement = Settlement(_AtOnce(self._client), self._forward)
         if has_slots:
             settlement.limited.add(attempt.queue.name)
         settlement.ended.append(attempt)
-        while settlement.ended:
-            # What follows in other queues is sent first, one queue after the other.
-            _, failure = settlement.settle(force=True)
-            if failure is not None:
-                raise failure
+        _, failure = settlement.settle(force=True)
+        if failure is not None:
+            raise failure
         settlement.recording.tell()
         settlement.recording.learn()
+
+    def _forward(
+        self,
+        source: conf.QueueSettings,
+        queue: str,
+        forwards: Sequence[Forward],
+        _: float,
+    ) -> None:
+        forward_at_once(self._client, source, queue)
 
     # Time.
 

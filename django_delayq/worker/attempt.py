@@ -117,8 +117,6 @@ class Verdict(StrEnum):
     GIVE_BACK = "given_back"
     #: The job has run before.
     DROP = "double"
-    #: It has ended, and jobs that follow it in other queues are sent before the server learns how.
-    FORWARD = "forwarding"
 
 
 class Attempt:
@@ -170,12 +168,10 @@ class Attempt:
     is_stuck = False
     #: The jobs that follow this one.
     follow: Follow | None = None
-    #: Those of them that its end stores or sends.
+    #: Those of them that its end stores.
     bound: following.Bound | None = None
     #: What that adds to the size of the call for this end.
     extra_bytes = 0
-    #: The verdict once those in other queues are sent.
-    final: Verdict | None = None
     #: The job lost its worker too often, and is leased only to be buried.
     is_out_of_kills = False
     #: The attempt belongs on the event loop, as far as its undecoded payload shows.
@@ -464,8 +460,6 @@ class Attempt:
                 )
         if self.bound is not None:
             self.extra_bytes = self.bound.weight
-            if self.bound.elsewhere:
-                self.final, verdict = verdict, Verdict.FORWARD
         self.verdict = verdict
 
     def _hold(self, error: TaskNotFound) -> bool:

@@ -15,7 +15,6 @@ from django_delayq.conf import get_settings
 from django_delayq.delivery import claiming
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.workers import unregister
-from django_delayq.jobs.following import MOST_FOLLOWERS
 from django_delayq.jobs.stopping import Stop
 from django_delayq.logs import get_log
 from django_delayq.redaction import redact
@@ -122,10 +121,6 @@ class Ending:
         before_giving_back()
         if settlement:
             settlement.settle(force=True)
-        # What follows a job in other queues takes a call for each, and then its end is told.
-        for _ in range(MOST_FOLLOWERS):
-            if settlement.ended:
-                settlement.settle(force=True)
         self._ends.record()
         telling.teller.end(TELL_S)
 

@@ -10,7 +10,7 @@ from django_delayq.worker.crew import Crew
 from django_delayq.worker.outage import Outage
 from django_delayq.worker.pace import Pace
 from django_delayq.worker.reports import Reports
-from django_delayq.worker.settlement import Settlement
+from django_delayq.worker.settlement import Forwarder, Settlement
 
 logger = get_log("django_delayq.worker")
 
@@ -23,8 +23,10 @@ SETTLE_AFTER_MS = 5.0
 class Ends:
     """Decides when the settlement tells the server, and reads the replies. Owned by the claim loop's thread."""
 
-    def __init__(self, line: Line, crew: Crew, outage: Outage) -> None:
-        self.settlement = Settlement(line)
+    def __init__(
+        self, line: Line, crew: Crew, outage: Outage, forward: Forwarder
+    ) -> None:
+        self.settlement = Settlement(line, forward)
         #: What is written down now and then.
         self.reports = Reports(self.settlement.recording, self.settlement.counting)
         self.pace = Pace()

@@ -31,6 +31,7 @@ from django_delayq.worker.crew import Crew
 from django_delayq.worker.ending import Ending, leave
 from django_delayq.worker.ends import SETTLE_AFTER_MS, SETTLE_BATCH, Ends
 from django_delayq.worker.executors import LoopExecutor, ThreadExecutor
+from django_delayq.worker.forwarding import Forwarding
 from django_delayq.worker.outage import Outage
 from django_delayq.worker.progressing import Progressing
 from django_delayq.worker.pulse import Flag
@@ -70,10 +71,12 @@ class ClaimLoop:
         subscribe: Callable[[QueueSettings], None] = lambda queue: None,
         revive: Callable[[], object] | None = None,
         accepted: Flag | None = None,
+        forwards_by: Redis | None = None,
     ) -> None:
         """``revive`` starts the server if it is ours to start. ``accepted`` is that of the `Outage`. ``stop`` tells the jobs when this process is to end.
 
-        ``follows_death``: a process of this worker has died, and may have put jobs off.
+        ``follows_death``: a process of this worker has died, and may have put jobs off. ``forwards_by``: a client for the
+        `Forwarding`, where one that waits for a node must not hold up the loop's.
         """
         self._client = client
         self._owner = owner
@@ -99,7 +102,12 @@ class ClaimLoop:
         self._outage = Outage(pause_ms(client, look_ms), accepted or Flag())
         #: The server has refused this process from its start, and will not change its mind.
         self.is_refused = False
-        self.ends = Ends(self._line, self.crew, self._outage)
+        self.forwarding = Forwarding(
+            forwards_by or client,
+            lambda: [queue.settings for queue in list(self.queues.values())],
+            wake=lambda: self.alarm.wake(_SELF),
+        )
+        self.ends = Ends(self._line, self.crew, self._outage, self.forwarding.note)
         self._settlement = self.ends.settlement
         # The same deque: every job that ends is appended, and this saves one look-up.
         self._ended = self._settlement.ended
@@ -255,7 +263,7 @@ class ClaimLoop:
                 # Else a queue that always has more would keep us from what falls due in the others.
                 self._hear(0.0)
                 return
-            if self._is_burst and not self.crew.running and self._look_again():
+            if self._is_burst and self._is_idle() and self._look_again():
                 return
         elif self._is_over():
             # The last end has just been settled: nothing else would wake the loop.
@@ -270,6 +278,15 @@ class ClaimLoop:
         self._registering.due_ms = 0.0
         for queue in self.queues.values():
             queue.forget()
+
+    def _is_idle(self) -> bool:
+        """Whether nothing runs in burst mode, and nothing is on its way to another queue."""
+        if self.crew.running or self.forwarding.is_busy:
+            return False
+        if self.forwarding.has_stored():
+            # What it stored may have gone to a queue of ours.
+            self._dispatch.has_had_jobs = True
+        return True
 
     def _ask_time(self) -> None:
         """Ask for the server's time if an alarm has rung early. That also wakes a server that has dozed off."""
@@ -393,6 +410,10 @@ class ClaimLoop:
     @property
     def has_problem(self) -> bool:
         """Whether a queue could not be served."""
-        return bool(self._settlement) or any(
-            queue.problem or queue.newer_format for queue in self.queues.values()
+        return (
+            bool(self._settlement)
+            or self.forwarding.is_failing
+            or any(
+                queue.problem or queue.newer_format for queue in self.queues.values()
+            )
         )

@@ -124,11 +124,13 @@ class WorkerProcess:
         self._client = client
         self._listener = ChannelListener(client)
         self._destinations = DestinationWatch(client)
-        claiming = client
+        claiming = forwarding = client
         if isinstance(client, ClusterClient):
             claiming = own_clients.make(**at_most(client, NODE_PATIENCE_S))
+            forwarding = own_clients.make(**at_most(client, NODE_PATIENCE_S))
             # A node that hangs is waited for once. Renewals ask it each time, as leases may end meanwhile.
-            claiming.silent_times = SILENT_TIMES  # type: ignore[attr-defined]
+            for each in (claiming, forwarding):
+                each.silent_times = SILENT_TIMES  # type: ignore[attr-defined]
         self.loop = ClaimLoop(
             claiming,
             options.queues,
@@ -142,6 +144,7 @@ class WorkerProcess:
             max_jobs=options.max_jobs,
             follows_death=follows_death,
             accepted=accepted,
+            forwards_by=forwarding,
             watch=self._watch,
             subscribe=self._subscribe,
             # The embedded server comes back by itself, unless its guardian has died as well.
@@ -150,7 +153,7 @@ class WorkerProcess:
             else None,
         )
         renewing = own_clients.make(**_renewal_deadlines(client, worker.lease_ms))
-        for each in (claiming, renewing):
+        for each in (claiming, forwarding, renewing):
             if isinstance(each, ClusterClient):
                 # A slot that is being moved holds up its own queues only: they are asked again later.
                 each.patience_s = 0.0
@@ -236,6 +239,7 @@ class WorkerProcess:
         if self._memory is not None:
             self._memory.start()
         self._watchdog.start()
+        self.loop.forwarding.start()
         if self._relay is not None:
             self._relay.start(sweep_first=self._options.is_burst)
         for queue in list(self.loop.queues.values()):
@@ -248,6 +252,7 @@ class WorkerProcess:
         self._coroutines.stop(CANCEL_S)
         self._threads.stop(CANCEL_S)
         if self.loop.is_refused:
+            self.loop.forwarding.stop(0.0)
             self._watchdog.stop()
             before_giving_back()
             return REFUSED
@@ -260,6 +265,7 @@ class WorkerProcess:
             )
             return 1
         finally:
+            self.loop.forwarding.stop(CANCEL_S)
             self._watchdog.stop()
         if self.loop.crew.is_unable:
             return UNABLE

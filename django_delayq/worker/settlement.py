@@ -4,8 +4,7 @@ The threads that run jobs add them. The claim loop tells the server, in batches,
 """
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,12 +18,12 @@ from django_delayq.calls.line import Line, UnderWay
 from django_delayq.calls.several import run_all
 from django_delayq.clients.primary import pause_ms
 from django_delayq.clock import boottime_ms, monotonic_ms
-from django_delayq.conf import QueueSettings, get_settings, keys_of
-from django_delayq.delivery import holding, settling, storing
+from django_delayq.conf import QueueSettings, get_settings
+from django_delayq.delivery import holding, settling
 from django_delayq.delivery.following import Following
+from django_delayq.delivery.forwarding import Forward, forward_of
 from django_delayq.delivery.limits import MAX_BATCH
 from django_delayq.delivery.states import State
-from django_delayq.jobs import following
 from django_delayq.logs import get_log
 from django_delayq.signals import job_scheduled
 from django_delayq.worker import telling
@@ -33,6 +32,9 @@ from django_delayq.worker.counting import Counting
 from django_delayq.worker.recording import Recording
 
 logger = get_log("django_delayq.worker")
+
+#: Takes over what a queue has for another one: see `Forwarding.note`.
+Forwarder = Callable[[QueueSettings, str, Sequence[Forward], float], object]
 
 #: How long after a refusal the server is told again about the ends in that queue, at most.
 REFUSED_MS = 1_000.0
@@ -55,15 +57,17 @@ class _Batch:
     call: Call[Any]
     attempts: list[Attempt]
     is_repeat: bool
-    #: The queue to which it sends what follows its one attempt; else empty.
-    sends_to: str = ""
+    #: Whether jobs follow them into other queues.
+    has_forwards: bool = False
 
 
 class Settlement:
     """Attempts with a verdict, on their way to the server."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: Line, forward: Forwarder = lambda *_: None) -> None:
+        """``forward`` takes over what has followed attempts into another queue, and is left in theirs."""
         self._line = line
+        self._forward = forward
         #: What is remembered for people of the attempts that are settled.
         self.recording = Recording(line)
         #: What was measured of them.
@@ -79,8 +83,6 @@ class Settlement:
         self._again_ms: dict[str, float] = {}
         #: Queues of which a claim has said that ends of leases have to free slots.
         self.limited: set[str] = set()
-        # Attempts whose end is still to be told, after all that follows them was sent.
-        self._forwarded: dict[Attempt, following.Bound] = {}
         # When the last of the sent attempts ended.
         self._last_ended_ms = 0.0
 
@@ -159,9 +161,7 @@ class Settlement:
         failure: Exception | None = None
         for (batch, _), reply in zip(told, replies, strict=True):
             if not isinstance(reply, Exception):
-                if batch.sends_to:
-                    self._go_on(batch)
-                    continue
+                ended_ms = reply.pop() if batch.has_forwards else 0
                 # A repeat may find its own first try done, so only a first try shows a lost lease.
                 if not batch.is_repeat:
                     for index in reply:
@@ -170,6 +170,8 @@ class Settlement:
                 ended = batch.attempts
                 if reply:
                     ended = [attempt for attempt in ended if not attempt.is_lost]
+                if batch.has_forwards:
+                    self._hand_on(batch, set(reply), ended_ms)
                 self.recording.note(ended)
                 self.counting.note(ended)
             elif is_queues_own(reply):
@@ -179,8 +181,6 @@ class Settlement:
                 self._unsure += batch.attempts
         if job_scheduled.receivers:
             self._tell_followers(settled)
-        if self._forwarded:
-            self._forget_sent(settled)
         return settled, failure
 
     def _batches(self, attempts: Sequence[Attempt], *, is_repeat: bool) -> list[_Batch]:
@@ -203,31 +203,32 @@ class Settlement:
                 members = groups[queue.name, verdict, is_unrun]
             members.append(attempt)
         return [
-            _Batch(
-                _call(part[0].queue, verdict, part, part[0].queue.name in self.limited),
-                part,
-                is_repeat,
-            )
+            self._batch(verdict, part, is_repeat=is_repeat)
             for (_, verdict, _), group in groups.items()
-            if verdict is not Verdict.FORWARD
             for part in _in_order(verdict, _parts(group))
-        ] + [
-            _forwarding(attempt, is_repeat=is_repeat)
-            for (_, verdict, _), group in groups.items()
-            if verdict is Verdict.FORWARD
-            for attempt in group
         ]
 
-    def _go_on(self, batch: _Batch) -> None:
-        """Send what follows an attempt to the next queue; settle the attempt once there is none."""
-        (attempt,) = batch.attempts
-        bound = attempt.bound
-        assert bound is not None
-        bound.sent.append((batch.sends_to, bound.elsewhere.pop(batch.sends_to)))
-        if not bound.elsewhere:
-            attempt.verdict = attempt.final
-            self._forwarded[attempt] = bound
-        self.ended.append(attempt)
+    def _batch(
+        self, verdict: Verdict | None, part: list[Attempt], *, is_repeat: bool
+    ) -> _Batch:
+        queue = part[0].queue
+        follows = _following(queue, part)
+        call = _call(queue, verdict, part, queue.name in self.limited, follows)
+        has_forwards = follows is not None and bool(follows.forwards)
+        return _Batch(call, part, is_repeat, has_forwards)
+
+    def _hand_on(self, batch: _Batch, lost: set[int], ended_ms: int) -> None:
+        """Have forwarded what these ends have left for other queues."""
+        for index, attempt in enumerate(batch.attempts):
+            if attempt.bound is None:
+                continue
+            for queue, jobs in attempt.bound.elsewhere.items():
+                # Of a repeat, the first try may have ended it: then it is read from where it is.
+                forwards = [forward_of(queue, job, ended_ms) for job in jobs]
+                if index not in lost:
+                    self._forward(attempt.queue, queue, forwards, attempt.ended_ms)
+                elif batch.is_repeat:
+                    self._forward(attempt.queue, queue, [], 0.0)
 
     @staticmethod
     def _tell_followers(settled: Sequence[Attempt]) -> None:
@@ -235,29 +236,6 @@ class Settlement:
             bound = attempt.bound
             if bound is not None and not attempt.is_lost:
                 telling.tell_stored(attempt.queue.name, bound.here)
-                for queue, jobs in bound.sent:
-                    telling.tell_stored(queue, jobs)
-
-    def _forget_sent(self, settled: Sequence[Attempt]) -> None:
-        """Have other queues forget what they were sent, now that the jobs before have ended: a replay may send it again."""
-        unneeded: dict[str, list[str]] = defaultdict(list)
-        for attempt in settled:
-            bound = self._forwarded.pop(attempt, None)
-            # If its lease was lost, it may run again and send them again.
-            if bound is not None and not attempt.is_lost:
-                for queue, jobs in bound.sent:
-                    unneeded[queue] += [job.token for job in jobs]
-        asked = [
-            self._line.ask(
-                storing.forget_sent(keys_of(queue), tokens[start : start + MAX_BATCH])
-            )
-            for queue, tokens in unneeded.items()
-            for start in range(0, len(tokens), MAX_BATCH)
-        ]
-        for under_way in asked:
-            # What a queue does not forget now, it forgets after a week.
-            with suppress(ResponseError, *LOST):
-                under_way.finish()
 
     def _take_refused(self, *, force: bool) -> list[Attempt]:
         now_ms = monotonic_ms()
@@ -284,20 +262,6 @@ class Settlement:
                 len(batch.attempts),
                 error,
             )
-
-
-def _forwarding(attempt: Attempt, *, is_repeat: bool) -> _Batch:
-    """Send what follows an attempt to the first of the other queues."""
-    assert attempt.bound is not None
-    queue, jobs = next(iter(attempt.bound.elsewhere.items()))
-    settings = following.queue_of(queue)
-    call = storing.forward(
-        settings.keys,
-        jobs,
-        frame_format=settings.frame_format,
-        insertion_list=settings.keeps_list,
-    )
-    return _Batch(call, [attempt], is_repeat, queue)
 
 
 def _in_order(
@@ -354,6 +318,7 @@ def _call(
     verdict: Verdict | None,
     attempts: list[Attempt],
     has_slots: bool,
+    follows: Following | None,
 ) -> Call[list[int]]:
     keys = queue.keys
     if verdict in _ENDS:
@@ -363,7 +328,7 @@ def _call(
             done,
             state=_ENDS[verdict],
             has_slots=has_slots,
-            following=_following(queue, attempts),
+            following=follows,
         )
     if verdict in (Verdict.RETRY, Verdict.SNOOZE):
         return settling.retry(
@@ -392,21 +357,27 @@ def _call(
         # A job that was too late did not run.
         attempt_failed=verdict is Verdict.BURY and not attempts[0].is_unrun,
         has_slots=has_slots,
-        following=_following(queue, attempts),
+        following=follows,
     )
 
 
 def _following(queue: QueueSettings, attempts: list[Attempt]) -> Following | None:
-    """Return the jobs that follow these in their own queue; None: there are none."""
-    jobs = [
-        (index, job)
+    """Return the jobs that follow these; None: there are none."""
+    bound = [
+        (index, attempt.bound)
         for index, attempt in enumerate(attempts)
         if attempt.bound is not None
-        for job in attempt.bound.here
     ]
-    if not jobs:
+    if not bound:
         return None
-    return Following(jobs, queue.frame_format, queue.keeps_list)
+    jobs = [(index, job) for index, each in bound for job in each.here]
+    forwards = [
+        (index, name, job)
+        for index, each in bound
+        for name, others in each.elsewhere.items()
+        for job in others
+    ]
+    return Following(jobs, queue.frame_format, queue.keeps_list, forwards)
 
 
 def renew(

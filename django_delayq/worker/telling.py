@@ -103,7 +103,7 @@ def _end(attempt: Attempt) -> tuple[JobSignal, Job[Any], dict[str, Any]] | None:
     value, error = attempt.value, attempt.raised
     # The traceback holds the task's frames, and all that they refer to.
     attempt.value = attempt.raised = None
-    verdict = attempt.final or attempt.verdict
+    verdict = attempt.verdict
     found = _SIGNALS.get(verdict)
     # If the lease was lost, the job may run elsewhere, and what becomes of it is told there.
     if found is None or attempt.is_told or attempt.is_lost:

@@ -22,6 +22,7 @@ from django_delayq.delivery import (
     changing,
     claiming,
     ended,
+    forwarding,
     holding,
     limits,
     looking,
@@ -41,6 +42,7 @@ from django_delayq.delivery.claiming import (
 )
 from django_delayq.delivery.ended import EndRecord
 from django_delayq.delivery.following import Following
+from django_delayq.delivery.forwarding import Forward, Forwards, Received
 from django_delayq.delivery.holding import Held, HeldNames, Released
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.looking import Inspected
@@ -277,24 +279,37 @@ class Rig:
         """Return how many jobs of a batch have not ended."""
         return batching.count_left(self.keys, token(name)).do(self.client)
 
-    def forward(
-        self,
-        *names: str,
-        unique: str = "",
-        are_rows: bool = False,
-    ) -> list[Scheduled]:
-        """Send jobs that follow one of another queue, or rows of a database."""
+    def store_rows(self, *names: str, unique: str = "") -> list[Scheduled]:
+        """Send rows of a database."""
         jobs = [NewJob(token(name), "+0", unique, payload(name)) for name in names]
         return self.run(
-            storing.forward(
+            storing.store_rows(
                 self.keys,
                 jobs,
                 frame_format=self.frame_format,
                 insertion_list=self.insertion_list,
-                are_rows=are_rows,
                 now_us=self.now_us,
             )
         )
+
+    def receive(
+        self, *forwards: Forward, good_ms: int = forwarding.GOOD_MS
+    ) -> Received:
+        """Store jobs that follow ones of another queue."""
+        return self.run(
+            forwarding.receive(
+                self.keys,
+                forwards,
+                until_ms=self.now_us // 1000 + good_ms,
+                frame_format=self.frame_format,
+                insertion_list=self.insertion_list,
+                now_us=self.now_us,
+            )
+        )
+
+    def forwards(self) -> Forwards:
+        """Count what is to be forwarded."""
+        return self.run(forwarding.forwards(self.keys, now_us=self.now_us))
 
     def request(self) -> bytes:
         """Return a request id that no claim had before."""
@@ -389,6 +404,7 @@ class Rig:
         *jobs: Leased | Done,
         state: State = State.SUCCEEDED,
         followers: Sequence[tuple[int, NewJob]] = (),
+        forwards: Sequence[tuple[int, str, NewJob]] = (),
     ) -> list[int]:
         done = [
             job if isinstance(job, Done) else Done(job.token, job.fence) for job in jobs
@@ -399,16 +415,20 @@ class Rig:
                 done,
                 state=state,
                 has_slots=self.has_slots,
-                following=self.following(followers),
+                following=self.following(followers, forwards),
                 now_us=self.now_us,
             )
         )
 
-    def following(self, followers: Sequence[tuple[int, NewJob]]) -> Following | None:
+    def following(
+        self,
+        followers: Sequence[tuple[int, NewJob]],
+        forwards: Sequence[tuple[int, str, NewJob]],
+    ) -> Following | None:
         """Describe the jobs that follow others, each with the index of the one before it."""
-        if not followers:
+        if not followers and not forwards:
             return None
-        return Following(followers, self.frame_format, self.insertion_list)
+        return Following(followers, self.frame_format, self.insertion_list, forwards)
 
     def retry(
         self, *jobs: Leased, wait: int | str = 1_000, error: bytes = b"{}"
@@ -442,6 +462,7 @@ class Rig:
         state: State = State.DEAD,
         attempt_failed: bool = True,
         followers: Sequence[tuple[int, NewJob]] = (),
+        forwards: Sequence[tuple[int, str, NewJob]] = (),
     ) -> list[int]:
         rejected = [
             job
@@ -456,7 +477,7 @@ class Rig:
                 state=state,
                 attempt_failed=attempt_failed,
                 has_slots=self.has_slots,
-                following=self.following(followers),
+                following=self.following(followers, forwards),
                 now_us=self.now_us,
             )
         )

@@ -28,6 +28,7 @@ OWN = {
     "ended": "delayq_ended:{q}",
     "last_ended": "delayq_last_ended:{q}",
     "sent": "delayq_sent:{q}",
+    "forwards": "delayq_forwards:{q}",
     "ranked": "delayq_ranked:{q}",
     "schedules": "delayq_schedules:{q}",
     "periods": "delayq_periods:{q}",

@@ -327,8 +327,8 @@ def test_paces_are_forgotten_once_the_next_job_could_start(rig: Rig) -> None:
 
 
 def test_what_was_sent_is_forgotten_once_nobody_can_send_it_again(rig: Rig) -> None:
-    rig.forward("a", "b")
-    rig.now = 7 * 86_400_000 - 1
+    rig.store_rows("a", "b")
+    rig.now = 365 * 86_400_000 - 1
     assert sweep(rig, "sent") == 0
 
     rig.now += 1

@@ -16,40 +16,38 @@ from tests.servers import Server
 AFTER_MS = 60_000
 
 
-@pytest.mark.parametrize("are_rows", [False, True])
 def test_job_that_is_sent_again_after_its_end_is_not_stored(
-    rig: Rig, are_rows: bool
+    rig: Rig,
 ) -> None:
-    rig.forward("a", are_rows=are_rows)
+    rig.store_rows("a")
     rig.acknowledge(rig.lease())
     rig.now += AFTER_MS
 
-    (again,) = rig.forward("a", are_rows=are_rows)
+    (again,) = rig.store_rows("a")
 
     assert again.beyond is State.UNKNOWN
     assert rig.claim().jobs == []
 
 
-@pytest.mark.parametrize("are_rows", [False, True])
 def test_job_that_was_kept_out_by_its_unique_key_stays_out(
-    rig: Rig, are_rows: bool
+    rig: Rig,
 ) -> None:
     rig.schedule({"holder": 0}, unique="ek")
-    (kept_out,) = rig.forward("a", unique="ek", are_rows=are_rows)
+    (kept_out,) = rig.store_rows("a", unique="ek")
     assert kept_out.holder == token("holder")
     rig.acknowledge(rig.lease())
     rig.now += AFTER_MS
 
-    (again,) = rig.forward("a", unique="ek", are_rows=are_rows)
+    (again,) = rig.store_rows("a", unique="ek")
 
     assert again.beyond is State.UNKNOWN
     assert rig.claim().jobs == []
 
 
 def test_row_is_remembered_for_a_year_and_since_when(rig: Rig) -> None:
-    rig.forward("a", are_rows=True)
+    rig.store_rows("a")
     rig.now += 5_000
-    rig.forward("a", "b", are_rows=True)
+    rig.store_rows("a", "b")
 
     since = storing.when_sent(rig.keys, [token(name) for name in "abc"])
 
@@ -58,10 +56,10 @@ def test_row_is_remembered_for_a_year_and_since_when(rig: Rig) -> None:
 
 
 def test_row_that_is_let_go_is_forgotten_a_while_later(rig: Rig) -> None:
-    rig.forward("a", "b", are_rows=True)
+    rig.store_rows("a", "b")
 
     names = [token("a"), token("never sent")]
-    storing.let_go_of_rows(rig.keys, names, now_ms=T0).do(rig.client)
+    storing.let_go(rig.keys, names, now_ms=T0).do(rig.client)
 
     assert rig.client.zmscore(rig.keys.sent, [token("a"), token("b"), names[1]]) == [
         T0 + 2 * ROW_REPEAT_MS,
@@ -69,16 +67,16 @@ def test_row_that_is_let_go_is_forgotten_a_while_later(rig: Rig) -> None:
         None,
     ]
     rig.now += 2 * ROW_REPEAT_MS + 1
-    rig.forward("c", are_rows=True)
+    rig.store_rows("c")
     assert rig.client.zscore(rig.keys.sent, token("a")) is None
 
 
-def test_job_that_waits_is_noted_by_its_first_forward(rig: Rig) -> None:
+def test_row_that_waits_is_noted_when_it_is_sent(rig: Rig) -> None:
     """Somebody may have deleted what the queue remembered."""
-    rig.forward("a", are_rows=True)
+    rig.store_rows("a")
     rig.client.delete(rig.keys.sent)
 
-    rig.forward("a", are_rows=True)
+    rig.store_rows("a")
 
     assert rig.client.zscore(rig.keys.sent, token("a")) is not None
     assert len(rig.claim().jobs) == 1
@@ -94,10 +92,9 @@ def own_server(server_kind: str) -> Iterator[Server]:
     server.stop()
 
 
-@pytest.mark.parametrize("are_rows", [False, True])
 @pytest.mark.parametrize("refused", ["zrem", "zadd", "rpush", "hset", "hincrby"])
 def test_call_that_an_acl_stops_halfway_stores_nothing_and_its_repeat_stores_once(
-    own_server: Server, queue_name: str, refused: str, are_rows: bool
+    own_server: Server, queue_name: str, refused: str
 ) -> None:
     admin = own_server.client()
     admin.acl_setuser(
@@ -111,18 +108,18 @@ def test_call_that_an_acl_stops_halfway_stores_nothing_and_its_repeat_stores_onc
     )
     rig = Rig(admin, queue_name)
 
-    def forward() -> None:
-        rig.forward("a", unique="ek", are_rows=are_rows)
+    def send() -> None:
+        rig.store_rows("a", unique="ek")
 
     with own_server.client(username="halfway", password="") as rig.client:
         with pytest.raises(RedisError, match=r"(?i)perm|acl|can't run"):
-            forward()
+            send()
     rig.client = admin
     # Those are no loss: a number that no frame carries, and that ranks were in use.
     harmless = {rig.keys.counters.encode(), rig.keys.control.encode()}
     assert set(conftest.keys_of(admin, queue_name)) <= harmless
 
-    forward()
-    forward()
+    send()
+    send()
 
     assert names_of(rig.claim()) == ["a"]

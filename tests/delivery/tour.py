@@ -22,6 +22,7 @@ from django_delayq.delivery import (
 )
 from django_delayq.delivery.claiming import Leased, Mode
 from django_delayq.delivery.ended import EndRecord
+from django_delayq.delivery.forwarding import Forward, forward_of
 from django_delayq.delivery.progress import JobProgress
 from django_delayq.delivery.reasons import Reason
 from django_delayq.delivery.settling import Done, Rejected
@@ -84,6 +85,10 @@ def follower(
     name: str, wait: str = "+0", *, unique: str = "", priority: int = 0
 ) -> NewJob:
     return NewJob(token(name), wait, tail_of(unique, priority), payload(name))
+
+
+def forward(name: str, wait: str = "+0", **options: Any) -> Forward:
+    return forward_of("queue", follower(name, wait, **options), T0)
 
 
 def end_of(name: str, ended_ms: int = T0, **options: Any) -> EndRecord:
@@ -330,16 +335,43 @@ def _(rig: Rig) -> Callable[[], object]:
     return lambda: rig.bury(rejected, followers=[(0, follower("c", unique="ek"))])
 
 
-@stop("forward", drains=True)
+@stop("acknowledge, and forward", drains=True)
 def _(rig: Rig) -> Callable[[], object]:
-    rig.forward("before")
-    return lambda: rig.forward("a", "b")
+    rig.schedule({"a": 0, "b": 0})
+    a, b = rig.claim().jobs
+    done = Done(b.token, b.fence, 60_000, b"result")
+    forwards = [(0, "other", follower("c")), (1, "more", follower("d", wait="+5"))]
+    return lambda: rig.acknowledge(
+        a, done, followers=[(0, follower("e"))], forwards=forwards
+    )
 
 
-@stop("forward rows of a database", drains=True)
+@stop("bury, and forward", drains=True)
 def _(rig: Rig) -> Callable[[], object]:
-    rig.forward("before", unique="ek", are_rows=True)
-    return lambda: rig.forward("a", "b", unique="ek", are_rows=True)
+    rig.schedule({"a": 0})
+    rejected = Rejected((job := rig.lease()).token, job.fence, b"{}", 60_000, b"failed")
+    return lambda: rig.bury(rejected, forwards=[(0, "other", follower("c"))])
+
+
+@stop("receive", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    rig.receive(forward("before"))
+    rig.schedule({"holder": 90}, unique="ek")
+    forwards = [forward("a"), forward("b", priority=2), forward("c", unique="ek")]
+    return lambda: rig.receive(*forwards)
+
+
+@stop("count forwards", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    rig.schedule({"a": 0})
+    rig.acknowledge(rig.lease(), forwards=[(0, "other", follower("b"))])
+    return rig.forwards
+
+
+@stop("store rows of a database", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    rig.store_rows("before", unique="ek")
+    return lambda: rig.store_rows("a", "b", unique="ek")
 
 
 @stop("retry", drains=True)

@@ -115,7 +115,7 @@ class Stage(FrozenQueue):
     def _end(self, attempt: Attempt, has_slots: bool) -> None:
         """Tell the server of an end, as a worker does whose replies are lost now and then."""
         begin_ms = self.server_ms()
-        settlement = Settlement(_Lossy(self))
+        settlement = Settlement(_Lossy(self), self._forward)
         if has_slots:
             settlement.limited.add(attempt.queue.name)
         settlement.ended.append(attempt)
@@ -128,7 +128,7 @@ class Stage(FrozenQueue):
         settlement.recording.tell()
         settlement.recording.learn()
         if not attempt.is_lost:
-            final = attempt.final or attempt.verdict
+            final = attempt.verdict
             assert final is not None
             self.on_end(attempt, final, begin_ms)
 

@@ -21,6 +21,7 @@ from django_delayq.delivery import (
     claiming,
     durability,
     ended,
+    forwarding,
     holding,
     limiting,
     looking,
@@ -43,6 +44,7 @@ from django_delayq.delivery.changing import Kept
 from django_delayq.delivery.claiming import Claimed, Leased, Mode
 from django_delayq.delivery.ended import EndRecord
 from django_delayq.delivery.following import Following
+from django_delayq.delivery.forwarding import Forward
 from django_delayq.delivery.holding import Held
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.progress import JobProgress
@@ -84,6 +86,7 @@ REASONS = (
 )
 LIMITS = ("stripe\0k", "stripe\0l", "mail\0")
 BATCHES = "BC"
+QUEUES = ("more", "other")
 SCHEDULES = ("hourly", "daily")
 
 
@@ -169,7 +172,20 @@ class World:
         if self.random.random() < 0.7:
             return None
         jobs = [(self.random.randrange(count), self.job()) for _ in range(2)]
-        return Following(jobs, self.frame_format, self.is_listed)
+        forwards = [
+            (self.random.randrange(count), queue, self.job()) for queue in QUEUES
+        ]
+        return Following(
+            self.random.choice((jobs, [])),
+            self.frame_format,
+            self.is_listed,
+            self.random.choice((forwards, [])),
+        )
+
+    def forward(self) -> Forward:
+        random = self.random
+        ended_ms = self.now_us // 1000 - random.choice((0, 1))
+        return forwarding.forward_of(random.choice(QUEUES), self.job(), ended_ms)
 
     def options(self) -> dict[str, Any]:
         return {
@@ -244,16 +260,38 @@ def _(world: World) -> Any:
     return call.again() if world.random.random() < 0.6 else call
 
 
-@op(storing.forward, 2)
+@op(storing.store_rows)
 def _(world: World) -> Any:
     jobs = [world.job() for _ in range(world.random.randint(1, 2))]
-    are_rows = world.random.random() < 0.5
-    return storing.forward(world.keys, jobs, are_rows=are_rows, **world.options())
+    return storing.store_rows(world.keys, jobs, **world.options())
 
 
-@op(storing.forget_sent)
+@op(forwarding.forwards)
 def _(world: World) -> Any:
-    return storing.forget_sent(world.keys, [world.token(), world.token()])
+    return forwarding.forwards(world.keys, now_us=world.now_us)
+
+
+@op(forwarding.page)
+def _(world: World) -> Any:
+    random = world.random
+    after = random.choice((b"", world.forward().member))
+    return forwarding.page(world.keys, random.choice(QUEUES), after=after, count=2)
+
+
+@op(forwarding.receive, 3)
+def _(world: World) -> Any:
+    random = world.random
+    return forwarding.receive(
+        world.keys,
+        [world.forward() for _ in range(random.randint(1, 3))],
+        until_ms=world.now_us // 1000 + random.choice((-1, 0, 60_000)),
+        **world.options(),
+    )
+
+
+@op(forwarding.remove)
+def _(world: World) -> Any:
+    return forwarding.remove(world.keys, [world.forward(), world.forward()])
 
 
 @op(storing.when_sent)
@@ -267,12 +305,12 @@ def _(world: World) -> Any:
     return storing.count_rows_from(world.keys, tokens, now_ms=world.now_us // 1000)
 
 
-@op(storing.let_go_of_rows)
+@op(storing.let_go)
 def _(world: World) -> Any:
     tokens = [world.token(), world.token()]
     # Some are over at once, for the next that are sent.
     now_ms = world.now_us // 1000 - world.random.choice((0, 200_000))
-    return storing.let_go_of_rows(world.keys, tokens, now_ms=now_ms)
+    return storing.let_go(world.keys, tokens, now_ms=now_ms)
 
 
 @op(replacing.replace, 2)
@@ -982,6 +1020,9 @@ def _(world: World) -> Any:
     if world.random.random() < 0.5:
         items = [(-1, payload(name), payload(name, signature="new"))]
         return resigning.resign(world.keys, Where.DESTINATION, items)
+    if world.random.random() < 0.3:
+        old, new = world.forward().member, world.forward().member
+        return resigning.resign(world.keys, Where.FORWARDS, [("", old, new)])
     return resigning.resign(world.keys, Where.PAYLOADS, items)
 
 
@@ -1260,6 +1301,15 @@ COMMANDS: dict[str, Callable[[World], tuple[Any, ...]]] = {
     "ZLEXCOUNT": lambda world: ("ZLEXCOUNT", world.keys.slots, "[m", "(t"),
     "ZMSCORE": lambda world: ("ZMSCORE", world.keys.sent, world.token(), "none"),
     "ZRANGE": lambda world: ("ZRANGE", world.keys.queue.timeout_set, -1, -1),
+    "ZRANGEBYLEX": lambda world: (
+        "ZRANGEBYLEX",
+        world.keys.forwards,
+        b"(more\0",
+        b"(more\1",
+        "LIMIT",
+        0,
+        2,
+    ),
     "ZREM": lambda world: (
         "ZREM",
         world.keys.queue.timeout_set,

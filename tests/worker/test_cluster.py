@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -28,8 +29,10 @@ from django_delayq.calls import line
 from django_delayq.calls.command import Command
 from django_delayq.calls.errors import is_of_node
 from django_delayq.calls.line import Lines
+from django_delayq.calls.running import run
 from django_delayq.clients.clients import own_clients
 from django_delayq.conf import get_settings
+from django_delayq.delivery import forwarding
 from django_delayq.jobs import periodic as definitions
 from django_delayq.jobs import registry, sharding
 from django_delayq.worker import upkeep
@@ -131,6 +134,55 @@ def test_an_idle_worker_hears_at_once_of_jobs_on_every_node(cluster, on, work, r
         schedule(tasks.note.using(queue=name), 0, name)
         # Nothing but the message can have woken it.
         wait_until(lambda n=count: records.count("run") == n, description="it has run")
+
+
+def test_queue_goes_on_while_what_follows_its_jobs_waits_for_a_node_that_hangs(
+    private_cluster, on, work, records
+):
+    cluster = private_cluster(replicas=0)
+    source, away, near = on(cluster)
+    worker = work([source, near])
+    node = cluster.holder_of(away)
+    node.suspend()
+    try:
+        note = tasks.note.using(queue=source)
+        jobs = schedule_many(
+            note.prepare(0, "first")
+            .then(
+                tasks.note.using(queue=away).prepare(0, "away"),
+                tasks.note.using(queue=near).prepare(0, "near"),
+            )
+            .on_dead(note.prepare(0, "dead"))
+            for _ in range(40)
+        )
+        # A node that hangs is asked again and again meanwhile.
+        wait_until(lambda: records.count("run") == 80, description="what can run has")
+        wait_until(
+            lambda: counts(source).counters.get("succeeded", 0) == 40,
+            description="the ends are told",
+        )
+        assert all(job.refresh() is State.SUCCEEDED for job in jobs)
+
+        # Whoever takes over finds what is left, and none of the jobs.
+        worker.stop()
+        worker = work([source])
+        waiting = run(
+            own_clients.of_thread(),
+            forwarding.forwards(get_settings().queue(source).keys),
+        ).waiting
+        assert [each[:2] for each in waiting] == [(away, 40)]
+    finally:
+        node.resume()
+
+    keys = get_settings().queue(source).keys
+    wait_until(
+        lambda: not own_clients.of_thread().exists(keys.forwards),
+        description="all has been forwarded",
+    )
+    work([away])
+    wait_until(lambda: records.count("run") == 120, description="it runs")
+    texts = Counter(line["text"] for line in records.all("run"))
+    assert texts == {"first": 40, "near": 40, "away": 40}
 
 
 def test_jobs_that_are_pushed_to_a_list_wake_a_worker_on_every_node(

@@ -3,6 +3,7 @@
 import os
 
 import pytest
+from django.core.management import call_command
 
 from django_delayq import (
     EncodeError,
@@ -18,12 +19,10 @@ from django_delayq.calls.running import run
 from django_delayq.calls.script import bind, bind_list
 from django_delayq.clients.clients import own_clients
 from django_delayq.conf import get_settings
-from django_delayq.delivery import claiming, looking, settling, storing
+from django_delayq.delivery import claiming, forwarding, looking
 from django_delayq.delivery.binding import PACKAGES
 from django_delayq.delivery.following import Following
-from django_delayq.delivery.settling import Done
 from django_delayq.delivery.storing import NewJob
-from tests.delivery.rig import payload, token
 from tests.polling import wait_until
 from tests.queues.proxy import Proxy
 from tests.worker.conftest import every_server
@@ -162,12 +161,11 @@ def test_follower_in_another_queue_runs_once(
     work([queue_name, other, more])
 
     ran(records, *"abcde")
-    for name in (other, more):
-        keys = get_settings().queue(name).keys
-        wait_until(
-            lambda keys=keys: not client.exists(keys.sent),
-            description="what was sent is forgotten",
-        )
+    keys = get_settings().queue(queue_name).keys
+    wait_until(
+        lambda: not client.exists(keys.forwards),
+        description="nothing is left to forward",
+    )
 
 
 def test_job_that_loses_its_worker_too_often_is_followed(
@@ -256,17 +254,20 @@ def proxied(server, settings, queue_name, configure):
 
 
 def script_of(what, queue, other):
-    """Return the hash of the script that stores followers in their own queue, or sends them to another."""
-    if what == "here":
-        keys = get_settings().queue(queue).keys
-        named = Following([]).keys(keys)
-        return bind_list(PACKAGES, "acknowledge", keys, [], **named)[0].sha.encode()
-    keys = get_settings().queue(other).keys
-    return bind(PACKAGES, "schedule", keys, sent=keys.sent)[0].sha.encode()
+    """Return the hash of the script that stores followers with the end of the job before them, or in another queue."""
+    if what == "received":
+        keys = get_settings().queue(other).keys
+        return bind(PACKAGES, "receive", keys)[0].sha.encode()
+    keys, new = get_settings().queue(queue).keys, NewJob("", "", "", b"")
+    following = Following([(0, new)])
+    if what == "left":
+        following = Following([], forwards=[(0, other, new)])
+    named = following.keys(keys)
+    return bind_list(PACKAGES, "acknowledge", keys, [], **named)[0].sha.encode()
 
 
 @pytest.mark.parametrize("is_reply_lost", [True, False])
-@pytest.mark.parametrize("what", ["here", "elsewhere"])
+@pytest.mark.parametrize("what", ["here", "left", "received"])
 def test_follower_is_stored_once_when_the_call_breaks_off(
     proxied, work, records, queue_name, what, is_reply_lost
 ) -> None:
@@ -291,62 +292,6 @@ def test_follower_is_stored_once_when_the_call_breaks_off(
     assert len(texts(records)) == 4
 
 
-def test_follower_in_another_queue_is_not_sent_twice_however_late_its_job_runs_again(
-    configure, queue_name, client
-) -> None:
-    """The worker died after it had sent it, and before it told the end of the job."""
-    configure(other={})
-    keys = get_settings().queue(f"{queue_name}-other").keys
-    job = NewJob(token("b"), "+0", "", payload("b"))
-    T = 1_700_000_000_000_000
-    hour_us = 3_600_000_000
-
-    def send(now_us):
-        return run(client, storing.forward(keys, [job], now_us=now_us))[0]
-
-    assert send(T).beyond is None
-    claimed = run(
-        client,
-        claiming.claim(
-            keys,
-            owner=b"o" * 8,
-            request=b"r" * 8,
-            limit=1,
-            lease_ms=30_000,
-            now_us=T + 1_000,
-        ),
-    )
-    (leased,) = claimed.jobs
-    done = [Done(leased.token, leased.fence)]
-    assert run(client, settling.acknowledge(keys, done, now_us=T + 2_000)) == []
-
-    assert send(T + hour_us).beyond is State.UNKNOWN
-    assert send(T + 6 * 24 * hour_us).beyond is State.UNKNOWN
-    assert run(client, looking.counts(keys)).waiting == 0
-
-    # Once the job before it has ended, nobody sends it any more, and nothing of it is left.
-    storing.forget_sent(keys, [job.token]).do(client)
-    assert not client.exists(keys.sent)
-
-
-def test_what_is_remembered_for_too_long_goes_with_the_next(
-    configure, queue_name, client
-) -> None:
-    configure(other={})
-    keys = get_settings().queue(f"{queue_name}-other").keys
-    T = 1_700_000_000_000_000
-    for n in range(40):
-        job = NewJob(token(f"n{n}"), "+0", "", payload(f"n{n}"))
-        run(client, storing.forward(keys, [job], now_us=T))
-    assert client.zcard(keys.sent) == 40
-
-    for n in range(40, 43):
-        job = NewJob(token(f"n{n}"), "+0", "", payload(f"n{n}"))
-        run(client, storing.forward(keys, [job], now_us=T + 8 * 86_400_000_000))
-
-    assert client.zcard(keys.sent) == 3
-
-
 def test_what_follows_a_dead_letter_in_another_queue_runs(
     work, configure, records, queue_name
 ) -> None:
@@ -362,7 +307,6 @@ def test_what_follows_a_dead_letter_in_another_queue_runs(
 def test_what_follows_a_replayed_job_in_another_queue_runs_again(
     work, configure, records, queue_name
 ) -> None:
-    """Whichever worker runs the replay: the one before has had the other queue forget what it was sent."""
     configure(other={})
     other = f"{queue_name}-other"
     task = tasks.fail.using(queue=queue_name, max_attempts=1)
@@ -430,39 +374,93 @@ def test_worker_that_stops_forwards_and_ends_what_has_run(
     assert len(texts(records)) == 50
 
 
-def test_other_queue_that_cannot_take_it_keeps_the_job_until_it_can(
-    work, configure, records, queue_name, client
+def test_queue_that_cannot_take_what_follows_gets_it_later(
+    work, configure, records, queue_name, client, caplog
 ) -> None:
     configure(other={})
     other = f"{queue_name}-other"
+    source = get_settings().queue(queue_name).keys
     keys = get_settings().queue(other).keys
     client.set(keys.sent, "mine")
     job = note(queue_name, "a").then(note(other, "b"))
     schedule_many([job])
     work([queue_name, other])
-    wait_until(lambda: "a" in texts(records), description="it has run")
-    assert job.refresh() is State.RUNNING
-    client.delete(keys.sent)
-
-    ran(records, "a", "b")
     wait_until(
         lambda: job.refresh() is State.SUCCEEDED, description="it is acknowledged"
     )
+    (waiting,) = run(client, forwarding.forwards(source)).waiting
+    assert waiting[:2] == (other, 1)
+    told = f"queue {other} does not get what follows into it"
+    wait_until(lambda: told in caplog.text, description="it is told of")
+    client.delete(keys.sent)
+
+    ran(records, "a", "b")
+
     assert texts(records) == ["a", "b"]
+    wait_until(
+        lambda: not client.exists(source.forwards),
+        description="nothing is left to forward",
+    )
+    wait_until(
+        lambda: f"queue {other} gets again what follows" in caplog.text,
+        description="that is told of",
+    )
+    assert caplog.text.count(told) == 1
 
 
-def test_payload_that_was_changed_on_the_server_brings_nothing_along(
-    work, records, queue_name, client
+def test_what_waits_for_its_queue_is_signed_anew_where_it_is(
+    work, configure, records, queue_name, client, settings
 ) -> None:
-    schedule_many([note(queue_name, "a").then(note(queue_name, "b"))])
-    keys = get_settings().queue(queue_name).keys
-    (frame,) = client.zrange(keys.queue.timeout_set, 0, -1)
-    score = client.zscore(keys.queue.timeout_set, frame)
-    forged = frame.replace(b'\\"b\\"', b'\\"x\\"')
-    assert forged != frame
-    client.zrem(keys.queue.timeout_set, frame)
-    client.zadd(keys.queue.timeout_set, {forged: score})
-    finish(work(is_burst=True))
+    configure(other={})
+    other = f"{queue_name}-other"
+    keys = get_settings().queue(other).keys
 
-    assert texts(records) == []
-    assert run(client, looking.counts(keys)).quarantined == 1
+    def keys_are(*secrets):
+        settings.DELAYQ = {**settings.DELAYQ, "KEYS": list(secrets)}
+
+    keys_are("the key of before")
+    client.set(keys.sent, "mine")
+    job = note(queue_name, "a").then(note(other, "b"))
+    schedule_many([job])
+    finish(work(is_burst=True))
+    assert job.refresh() is State.SUCCEEDED
+
+    keys_are("the key of today", "the key of before")
+    call_command("delayq_resign", queue_name)
+    keys_are("the key of today")
+    client.delete(keys.sent)
+    work([queue_name, other])
+
+    ran(records, "a", "b")
+
+
+def test_burst_that_cannot_forward_ends_and_says_so(
+    work, configure, queue_name, client
+) -> None:
+    configure(other={})
+    other = f"{queue_name}-other"
+    client.set(get_settings().queue(other).keys.sent, "mine")
+    schedule_many([note(queue_name, "a").then(note(other, "b"))])
+    worker = work(is_burst=True)
+    finish(worker)
+
+    assert worker.status == 1
+
+
+def test_burst_forwards_what_others_have_left(
+    work, configure, records, queue_name, client
+) -> None:
+    configure(other={})
+    other = f"{queue_name}-other"
+    source = get_settings().queue(queue_name).keys
+    keys = get_settings().queue(other).keys
+    client.set(keys.sent, "mine")
+    schedule_many([note(queue_name, "a").then(note(other, "b"))])
+    finish(work(is_burst=True))
+    assert client.zcard(source.forwards) == 1
+    client.delete(keys.sent)
+
+    finish(work([queue_name, other], is_burst=True))
+
+    assert texts(records) == ["a", "b"]
+    assert not client.exists(source.forwards)

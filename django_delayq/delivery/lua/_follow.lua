@@ -9,21 +9,23 @@ local function followers_from()
   return #ARGV - 2 - 5 * tonumber(ARGV[#ARGV])
 end
 
--- Reads, and checks types. ends: the jobs that end, by their index. Returns what store_followers() stores, nil if that is
--- nothing: a job that the queue has already is not stored again, nor one whose unique key another job holds.
-local function find_followers(ends, now_us)
+local function is_known(token)
+  return redis.call('HEXISTS', keys.headers, token) == 1 or redis.call('HEXISTS', keys.locators, token) == 1
+end
+
+-- Reads, and checks types. ends: the jobs that end, by their index. holds: whether a job still holds its unique key; Java takes
+-- none of the queues where jobs end. Returns what store_followers() stores, nil if that is nothing: a job that the queue
+-- has already is not stored again, nor one whose unique key another job holds.
+local function find_followers(ends, now_us, holds)
+  holds = holds or is_known
   local found = { places = {}, starts = {}, tokens = {}, head = math.huge }
   local claimed, ending = {}, {}
   for _, job in pairs(ends) do ending[job.token] = true end
   for i = followers_from(), #ARGV - 3, 5 do
     local token, name = ARGV[i + 1], unique_of(ARGV[i + 3]):sub(2)
     local holder = name ~= '' and (claimed[name] or (holder_of(name, math.floor(now_us / 1000))))
-    if holder and (ending[holder] or redis.call('HEXISTS', keys.headers, holder) == 0
-      and redis.call('HEXISTS', keys.locators, holder) == 0 and not claimed[name]) then
-      holder = nil
-    end
-    if ends[tonumber(ARGV[i])] and not holder and not claimed[token] and redis.call('HEXISTS', keys.locators, token) == 0
-      and redis.call('HEXISTS', keys.headers, token) == 0 then
+    if holder and (ending[holder] or not claimed[name] and not holds(holder)) then holder = nil end
+    if ends[tonumber(ARGV[i])] and not holder and not claimed[token] and not is_known(token) then
       claimed[token] = token
       if name ~= '' then claimed[name] = token end
       found.places[#found.places + 1] = i + 1

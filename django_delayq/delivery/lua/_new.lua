@@ -8,6 +8,19 @@ local function raise(refusal)
   error(redis.REDIS_VERSION_NUM and { err = refusal } or refusal, 0)
 end
 
+-- One look through the destination queue serves all keys that are held: each look may read a megabyte.
+local lying, is_all
+
+-- Whether the holder of a unique key waits or runs, and Java has not taken it.
+local function is_alive(token)
+  if redis.call('HEXISTS', keys.headers, token) == 1 then return true end
+  local start, kind, id, _, mac = read_locator(redis.call('HGET', keys.locators, token))
+  if not start then return false end
+  if find_frame(keys.timeout_set, start, kind, id, token, mac) then return true end
+  if not lying then lying, is_all = tokens_lying(keys.destination) end
+  return lying[token .. mac] or not is_all
+end
+
 -- Writes the jobs whose arguments begin at ARGV[places[n]] to be due at starts[n]. listed: also in the delay queue.
 -- is_ranked: the queue has priorities, so all of them are ranked, and not only those with one. Returns the first of these times. The caller has
 -- checked the types of the keys, and publishes. If an ACL refuses one of the writes, those before it are undone: a frame

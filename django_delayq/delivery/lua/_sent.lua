@@ -1,11 +1,10 @@
--- Prelude: the jobs that somebody may send once more after their own end, by token: those that follow a job of another
--- queue, which may run again, and those that are rows of a database until a worker knows that they are here.
+-- Prelude: the jobs that somebody may send once more after their own end: rows of a database, by token, and forwards, by
+-- token and 15 digits, when the job before them ended. Whoever has removed the row or the forward has them forgotten.
 --
 -- Needs _clock, _job.
 
-local SENT_MS = 604800000
--- A row may wait for as long as there are no workers.
-local ROW_MS = 31536000000
+-- A row or a forward may wait for as long as there are no workers.
+local SENT_MS = 31536000000
 -- How many that are remembered for too long one call forgets, beside as many as it adds.
 local FORGOTTEN = 16
 
@@ -15,9 +14,9 @@ end
 
 -- places: where among the arguments the tokens are. Its first write is a removal, which a full server does not refuse.
 -- What is noted counts as stored, so whoever cannot store it calls forget_sent().
-local function note_sent(places, now_ms, are_rows)
+local function note_sent(places, now_ms)
   check_hashes(keys.unique, keys.counters)
-  local members, until_ms = {}, decimal(now_ms + (are_rows and ROW_MS or SENT_MS))
+  local members, until_ms = {}, decimal(now_ms + SENT_MS)
   for n, i in ipairs(places) do members[2 * n - 1], members[2 * n] = until_ms, ARGV[i] end
   local over = redis.call('ZCOUNT', keys.sent, '-inf', decimal(now_ms))
   -- Up to rank -1 would be all.

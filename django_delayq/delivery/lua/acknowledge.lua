@@ -1,25 +1,28 @@
 -- End jobs that ran, or will not run, if their lease is still the caller's.
 --
--- Prelude  clock, count, window, frame, list, job, new, follow, held, pause, limit, batch, settle
+-- Prelude  clock, count, window, frame, list, job, new, follow, forward, held, pause, limit, batch, settle
 -- Keys     leases, headers, payloads, errors, unique, ended, counters, slots?limits, held?limits, held_tasks?limits,
 --          paces?limits, retries?limits, returned?limits, ranked?limits, control?limits, channel?limits,
---          batches?limits, timeout_set?follow, delay_queue?follow, locators?follow, redisson_channel?follow, results...
+--          batches?limits, timeout_set?follow, delay_queue?follow, locators?follow, redisson_channel?follow,
+--          forwards?, results...
 -- Where    slots to batches: only if the queue, or one of its jobs, has a limit, or one is in a batch; timeout_set to redisson_channel: only if
---          jobs follow these, and then also ranked, control, retries and returned; results: one for each
---          job that keeps its result, in their order
+--          jobs follow these, and then also ranked, control, retries and returned; forwards: only if jobs follow these into
+--          other queues; results: one for each job that keeps its result, in their order
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  what became of them: succeeded, expired or taken; missing, if they have run before
 -- ARGV[3]  number of jobs
 -- ARGV[4]  and on, two a job: token; fencing token; then three for each result to keep: index of its job, from 0; how
---          long to keep it (ms); result. Then, if jobs follow these, what _follow.lua says
--- Returns  indexes of the jobs whose lease was lost; nothing was changed for those
+--          long to keep it (ms); result. Then, if jobs follow these, what _forward.lua and _follow.lua say
+-- Returns  indexes of the jobs whose lease was lost; nothing was changed for those. With forwards, now (epoch ms) behind them
 
 local now_us, state = read_clock(ARGV[1]), ARGV[2]
 local now_ms = math.floor(now_us / 1000)
 
 local results_from, results_till = 4 + 2 * tonumber(ARGV[3]), #ARGV
 if keys.timeout_set then results_till = followers_from() - 1 end
+if keys.forwards then results_till = forwards_from() - 1 end
 local held, lost = ours(keys.headers, 4, 2, results_from - 1)
+if keys.forwards then lost[#lost + 1] = now_ms end
 if #held == 0 then return lost end
 check_hashes(keys.payloads, keys.counters)
 local has_errors, old = redis.call('HLEN', keys.errors) > 0, count_forgotten(keys.ended, now_ms)
@@ -41,6 +44,7 @@ if results_till >= results_from then
     end
   end
 end
+if keys.forwards then check_sets(keys.forwards) end
 if keys.batches then check_batches() end
 if keys.slots then free_slots(held, now_ms) end
 redis.call('ZREM', keys.leases, unpack(tokens))
@@ -57,6 +61,7 @@ else
   add_to(keys.counters, state, #held)
 end
 if keys.timeout_set then store_followers(following, now_ms) end
+if keys.forwards then store_forwards(by_index(held, 4, 2), now_ms) end
 if keys.batches then leave_batches(held, now_us) end
 local kept = #keys
 for i = results_from, results_till, 3 do

@@ -1,30 +1,35 @@
 -- End jobs that failed for good, as dead letters; or put jobs that nobody here can read or run into quarantine.
 --
--- Prelude  clock, count, window, frame, list, job, new, follow, held, pause, limit, batch, settle
+-- Prelude  clock, count, window, frame, list, job, new, follow, forward, held, pause, limit, batch, settle
 -- Keys     leases, headers, payloads, graves, errors, unique, counters, slots?limits, held?limits, held_tasks?limits,
 --          paces?limits, retries?limits, returned?limits, ranked?limits, control?limits, channel?limits, batches?limits,
---          timeout_set?follow, delay_queue?follow, locators?follow, redisson_channel?follow, ended?follow, results...
+--          timeout_set?follow, delay_queue?follow, locators?follow, redisson_channel?follow, ended?follow,
+--          forwards?, results...
 -- Where    graves: dead or quarantine; slots to batches: only if the queue, or one of its jobs, has a limit, or one is in a batch;
 --          timeout_set to ended: only if jobs follow these, and then also ranked, control, retries and returned;
+--          forwards: only if jobs follow these into other queues;
 --          results: one for each job whose result somebody may wait for, in their order
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  counter to raise: dead or quarantined
 -- ARGV[3]  attempts to add: 1 if an attempt failed
 -- ARGV[4]  and on, five a job: token; fencing token; error as JSON; how long to keep the result (ms) or empty;
---          result. Then, if jobs follow these, what _follow.lua says
--- Returns  indexes of the jobs whose lease was lost; nothing was changed for those
+--          result. Then, if jobs follow these, what _forward.lua and _follow.lua say
+-- Returns  indexes of the jobs whose lease was lost; nothing was changed for those. With forwards, now (epoch ms) behind them
 
 local now_us, counter, failed = read_clock(ARGV[1]), ARGV[2], tonumber(ARGV[3])
 local now_ms = math.floor(now_us / 1000)
 
 local jobs_till = #ARGV
 if keys.timeout_set then jobs_till = followers_from() - 1 end
+if keys.forwards then jobs_till = forwards_from() - 1 end
 local held, lost = ours(keys.headers, 4, 5, jobs_till)
+if keys.forwards then lost[#lost + 1] = now_ms end
 if #held == 0 then return lost end
 check_hashes(keys.payloads, keys.errors, keys.unique, keys.counters)
 check_sets(keys.graves)
 local following
 if keys.timeout_set then following = find_followers(by_index(held, 4, 5), now_us) end
+if keys.forwards then check_sets(keys.forwards) end
 if keys.batches then check_batches() end
 if keys.slots then free_slots(held, now_ms) end
 redis.call('ZREM', keys.leases, unpack(tokens_of(held)))
@@ -53,4 +58,5 @@ end
 add_to(keys.counters, counter, #held)
 if keys.batches then leave_batches(held, now_us) end
 if keys.timeout_set then store_followers(following, now_ms) end
+if keys.forwards then store_forwards(by_index(held, 4, 5), now_ms) end
 return lost

@@ -2,17 +2,18 @@
 -- a payload that has changed since it was read, or that only a long search would find, is left alone.
 --
 -- Prelude  clock, count, window, frame, list, job
--- Keys     timeout_set, delay_queue, destination, locators, payloads, errors, counters
--- ARGV[1]  where they are: 'frames', 'destination', 'payloads' or 'errors'
+-- Keys     timeout_set, delay_queue, destination, locators, payloads, errors, counters, forwards
+-- ARGV[1]  where they are: 'frames', 'destination', 'forwards', 'payloads' or 'errors'
 -- ARGV[2]  and on, three each: for 'payloads' and 'errors' the field of the hash, else the index when it was read, in the delay queue or,
---          counted from the tail, in the destination queue, empty if it was in neither; the frame or payload as it was
---          read; the payload to write
+--          counted from the tail, in the destination queue, empty if it was in neither; the frame, payload or forward as it
+--          was read; the payload or forward to write
 -- Returns  how many were written
 
 local where = ARGV[1]
 local hash = where == 'errors' and keys.errors or keys.payloads
 
 check_hashes(keys.locators, keys.payloads, keys.errors, keys.counters)
+check_sets(keys.forwards)
 local listed_count = redis.call('LLEN', keys.delay_queue)
 redis.call('LLEN', keys.destination)
 
@@ -109,6 +110,8 @@ for i = 2, #ARGV, 3 do
       found[#found + 1] = { index = index, new = payload }
       if token then relocate(token, old, mac) end
     end
+  elseif where == 'forwards' then
+    if redis.call('ZSCORE', keys.forwards, old) then found[#found + 1] = { old = old, new = payload } end
   elseif redis.call('HGET', hash, hint) == old then
     found[#found + 1] = { token = hint, new = payload }
   end
@@ -121,6 +124,9 @@ for _, item in ipairs(found) do
     if item.index then redis.call('LSET', keys.delay_queue, item.index, item.new) end
   elseif where == 'destination' then
     redis.call('LSET', keys.destination, item.index, item.new)
+  elseif where == 'forwards' then
+    redis.call('ZREM', keys.forwards, item.old)
+    redis.call('ZADD', keys.forwards, 0, item.new)
   else
     redis.call('HSET', hash, item.token, item.new)
   end

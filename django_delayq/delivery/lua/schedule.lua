@@ -4,12 +4,12 @@
 -- Keys     timeout_set, delay_queue, redisson_channel, destination, locators, headers, unique, ended, counters,
 --          ranked, control, returned?, retries?, held?, leases?, sent?, batches?
 -- Where    held: only if the number of jobs in the queue is limited; returned, retries, leases: then, and if one of these jobs
---          has a tail; sent: only if these follow a job of another queue, or are rows of a database;
+--          has a tail; sent: only if these are rows of a database;
 --          batches: only if one of these is in a batch
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  frame format, 1 (dLc0) or 2 (Bc0Lc0)
 -- ARGV[3]  1: the frames also go into the delay queue
--- ARGV[4]  1 or 2: this may have been sent before, so look for each token first; 2: these are rows of a database
+-- ARGV[4]  1: this may have been sent before, so look for each token first
 -- ARGV[5]  and on, four a job: token; wait ('+' ms, or '=' epoch ms); tail; payload. Then, if that number is limited,
 --          the limit. A tail that says when the first of its unique key was scheduled gets the present time there; one
 --          that says that it waits behind a job gets the holder of its key, if a worker has that, and waits behind none
@@ -24,28 +24,12 @@
 local now_us, format, listed, is_repeat = read_clock(ARGV[1]), ARGV[2], ARGV[3] == '1', ARGV[4] ~= '0'
 local now_ms = math.floor(now_us / 1000)
 
--- What follows a job of another queue is sent again by a replay of that, even a moment after its own end: until the job
--- before it has ended, it is known by `sent`.
-local is_following = keys.sent and ARGV[4] == '1'
-
 local head = redis.call('ZRANGE', keys.timeout_set, 0, 0, 'WITHSCORES')[2]
 head = head and tonumber(head) or math.huge
 redis.call('LLEN', keys.delay_queue)
 check_hashes(keys.locators)
 local is_ranked = has_ranks()
 if keys.batches then check_hashes(keys.batches) end
-if is_following then check_sets(keys.ended) end
-
--- One look through the destination queue serves all keys that are held: each look may read a megabyte.
-local lying, is_all
-local function is_alive(token)
-  if redis.call('HEXISTS', keys.headers, token) == 1 then return true end
-  local start, kind, id, _, mac = read_locator(redis.call('HGET', keys.locators, token))
-  if not start then return false end
-  if find_frame(keys.timeout_set, start, kind, id, token, mac) then return true end
-  if not lying then lying, is_all = tokens_lying(keys.destination) end
-  return lying[token .. mac] or not is_all
-end
 
 -- Whether nothing can change a living holder any more: a worker has it, it lies deep in the destination queue, or
 -- somebody has spoilt its header.
@@ -76,9 +60,7 @@ for i = 5, #ARGV - 3, 4 do
     if locator then
       known, start = true, read_locator(locator) or start
     else
-      beyond = redis.call('HEXISTS', keys.headers, token) == 1 and 'unknown'
-      if not is_following then beyond = beyond or how_ended(keys.ended, now_ms, token) end
-      beyond = beyond or sent
+      beyond = redis.call('HEXISTS', keys.headers, token) == 1 and 'unknown' or how_ended(keys.ended, now_ms, token) or sent
       if beyond then known, start, holder = true, 0, '=' .. beyond end
     end
   end
@@ -106,7 +88,7 @@ for i = 5, #ARGV - 3, 4 do
 end
 if #passed_back > 0 then redis.call('HSET', keys.unique, unpack(passed_back)) end
 -- One that another job of its unique key kept out as well: once that job has ended, a repeat must not store it.
-if #unnoted > 0 then note_sent(unnoted, now_ms, ARGV[4] == '2') end
+if #unnoted > 0 then note_sent(unnoted, now_ms) end
 if count == 0 then return reply end
 if keys.held then
   local most, held = tonumber(ARGV[#ARGV]), redis.call('LLEN', keys.destination)
@@ -124,9 +106,6 @@ if keys.held then
   end
 end
 
-if is_following then
-  for _, i in ipairs(fresh) do redis.call('ZREM', keys.ended, ARGV[i]) end
-end
 local is_stored, first = pcall(store_new, fresh, starts, format, listed, now_ms, is_ranked)
 if not is_stored then
   if #unnoted > 0 then forget_sent(unnoted) end

@@ -1,0 +1,193 @@
+"""Forwards: jobs that follow others into other queues, from the end of those until they are stored where they belong.
+
+The queue in which the job before them ended keeps them. Whoever has stored one in its own queue removes it there. Both may
+be repeated, by anybody: a queue knows which forwards it has got.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from django_delayq.calls.call import Argument, Call
+from django_delayq.calls.command import Command
+from django_delayq.calls.script import bind
+from django_delayq.decoding import Decoder
+from django_delayq.delivery.binding import PACKAGES, now_argument
+from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.storing import ROW_REPEAT_MS, NewJob
+from django_delayq.redaction import brief
+from django_delayq.wire.frame import FrameFormat
+from django_delayq.wire.signing import TOKEN_LENGTH
+
+#: How long after it was read a forward may be stored: half as long as `let_go` has it known.
+GOOD_MS = ROW_REPEAT_MS
+#: Queues that one count tells apart.
+MOST_QUEUES = 1_000
+#: Digits of the moment in a forward.
+_DIGITS = 15
+
+_REST: Decoder[tuple[str, bytes, bytes]] = Decoder(
+    tuple[str, bytes, bytes], "a forward", form=msgspec.msgpack
+)
+_TOKEN = re.compile(rb"[\w-]{%d}" % TOKEN_LENGTH)
+_WHEN = re.compile(r"[+=]\d{1,15}")
+
+
+@brief
+class Forward(NamedTuple):
+    """One job that follows another into another queue."""
+
+    job: NewJob
+    #: When the job before it ended, epoch ms.
+    ended_ms: int
+    #: As the queue keeps it.
+    member: bytes
+
+    @property
+    def name(self) -> str:
+        """By what its queue knows it. If the job before it is replayed and ends again, that makes another one."""
+        return f"{self.job.token}{self.ended_ms:0{_DIGITS}}"
+
+
+def text_before(queue: str) -> bytes:
+    """Return what a forward to a queue begins with, up to the moment at which the job before it ended."""
+    return queue.encode() + b"\0"
+
+
+def text_behind(job: NewJob) -> bytes:
+    """Return what a forward has behind that moment."""
+    tail = job.tail if isinstance(job.tail, bytes) else job.tail.encode()
+    rest = msgspec.msgpack.encode((job.when, tail, job.payload))
+    return job.token.encode() + rest
+
+
+def forward_of(queue: str, job: NewJob, ended_ms: int) -> Forward:
+    """Return the forward that the end of the job before it has made."""
+    moment = f"{ended_ms:0{_DIGITS}}".encode()
+    return Forward(job, ended_ms, text_before(queue) + moment + text_behind(job))
+
+
+def read_forward(member: bytes) -> Forward | None:
+    """Read what a queue keeps; None: no code of this version has written it."""
+    text = member.partition(b"\0")[2]
+    moment, text = text[:_DIGITS], text[_DIGITS:]
+    token, text = text[:TOKEN_LENGTH], text[TOKEN_LENGTH:]
+    rest = _REST.read(text)
+    if rest is None or not moment.isdigit() or not _TOKEN.fullmatch(token):
+        return None
+    when, tail, payload = rest
+    if not _WHEN.fullmatch(when):
+        return None
+    return Forward(NewJob(token.decode(), when, tail, payload), int(moment), member)
+
+
+class Waiting(NamedTuple):
+    """What a queue has for another one."""
+
+    queue: str
+    number: int
+    #: When the job before the first of them ended, epoch ms.
+    since_ms: int
+
+
+class Forwards(NamedTuple):
+    """What a queue has to forward."""
+
+    now_ms: int
+    waiting: list[Waiting]
+
+    def ages_s(self) -> list[tuple[Waiting, float]]:
+        """Return each with how long its first has waited, in seconds."""
+        return [
+            (each, max(0, self.now_ms - each.since_ms) / 1000) for each in self.waiting
+        ]
+
+
+def forwards(keys: DeliveryKeys, *, now_us: int | None = None) -> Call[Forwards]:
+    """Count what a queue has for others."""
+    return Call(
+        *bind(PACKAGES, "forwards", keys),
+        (now_argument(now_us), MOST_QUEUES),
+        _read_forwards,
+    )
+
+
+def _read_forwards(reply: list[Any]) -> Forwards:
+    waiting = [
+        Waiting(reply[i].decode(errors="replace"), reply[i + 1], reply[i + 2])
+        for i in range(1, len(reply), 3)
+    ]
+    return Forwards(reply[0], waiting)
+
+
+def sum_of(found: Sequence[Forwards]) -> Forwards:
+    """Return what several queues have for others together."""
+    together: dict[str, Waiting] = {}
+    for queue, number, since_ms in (each for one in found for each in one.waiting):
+        before = together.get(queue, Waiting(queue, 0, since_ms))
+        together[queue] = Waiting(
+            queue, before.number + number, min(before.since_ms, since_ms)
+        )
+    return Forwards(max(one.now_ms for one in found), list(together.values()))
+
+
+def page(
+    keys: DeliveryKeys, queue: str, *, after: bytes = b"", count: int
+) -> Command[list[bytes]]:
+    """Read some of what a queue has for another one, those first whose jobs before them ended first."""
+    start = after or text_before(queue)
+    end = b"(" + queue.encode() + b"\1"
+    return Command(("ZRANGEBYLEX", keys.forwards, b"(" + start, end, "LIMIT", 0, count))
+
+
+def remove(keys: DeliveryKeys, forwards: Sequence[Forward]) -> Command[int]:
+    """Remove what has been stored in its own queue."""
+    return Command(("ZREM", keys.forwards, *(each.member for each in forwards)))
+
+
+class Received(NamedTuple):
+    """The reply to a `receive` call."""
+
+    now_ms: int
+    #: The call came too late, and stored nothing.
+    is_late: bool
+    #: The tokens of those that were stored. Others were there already, or another job holds their unique key.
+    stored: frozenset[str]
+
+
+def receive(
+    keys: DeliveryKeys,
+    forwards: Sequence[Forward],
+    *,
+    until_ms: int,
+    frame_format: FrameFormat = FrameFormat.BC0LC0,
+    insertion_list: bool = True,
+    now_us: int | None = None,
+) -> Call[Received]:
+    """Store forwards in their queue. Each is stored once until `let_go`, or for a year.
+
+    ``until_ms``: `GOOD_MS` after they were read, by the clock of this queue. Later, another worker may have stored them,
+    and had them forgotten.
+    """
+    args: list[Argument] = [now_argument(now_us), until_ms, len(forwards)]
+    args += (each.name for each in forwards)
+    for index, (new, ended_ms, _) in enumerate(forwards):
+        when = new.when
+        if when.startswith("+"):
+            when = f"={ended_ms + int(when[1:])}"
+        args += (index, new.token, when, new.tail, new.payload)
+    args += (frame_format.number, int(insertion_list), len(forwards))
+    return Call(
+        *bind(PACKAGES, "receive", keys),
+        args,
+        _read_received,
+    )
+
+
+def _read_received(reply: list[Any]) -> Received:
+    now_ms, *tokens = reply
+    is_late = tokens == [b""]
+    stored = frozenset(token.decode() for token in tokens if token)
+    return Received(now_ms, is_late, stored)

@@ -1,0 +1,23 @@
+-- Count what is to be forwarded, by the queue that it goes to. O(queues * log N).
+--
+-- Prelude  clock
+-- Keys     forwards
+-- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
+-- ARGV[2]  most queues to return
+-- Returns  now, epoch ms; then three each: a queue; how many go there; when the job before the first of them ended (epoch ms)
+
+local reply = { math.floor(read_clock(ARGV[1]) / 1000) }
+local from = '-'
+for _ = 1, tonumber(ARGV[2]) do
+  local member = redis.call('ZRANGEBYLEX', keys.forwards, from, '+', 'LIMIT', 0, 1)[1]
+  if not member then break end
+  local queue, ended = member:match('^([^%z]*)%z(%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d)')
+  -- What no script of ours has written is passed over.
+  from = '[' .. (queue and queue .. '\1' or member .. '\0')
+  if queue then
+    reply[#reply + 1] = queue
+    reply[#reply + 1] = redis.call('ZLEXCOUNT', keys.forwards, '[' .. queue .. '\0', '(' .. queue .. '\1')
+    reply[#reply + 1] = tonumber(ended)
+  end
+end
+return reply
