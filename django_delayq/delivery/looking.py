@@ -114,6 +114,8 @@ class Counts(NamedTuple):
     counters: dict[str, int]
     #: For how long the first due job has waited since a pause or a limit of the queue held it back, or since its start time.
     late_ms: int = 0
+    #: Jobs that follow ones of this queue and are on their way to others.
+    forwards: int = 0
 
     @property
     def jobs(self) -> int:
@@ -140,6 +142,7 @@ def sum_of(counts: Sequence[Counts]) -> Counts:
         next_ms=min(firsts, default=None),
         now_ms=max(each.now_ms for each in counts),
         late_ms=max(each.late_ms for each in counts),
+        forwards=sum(each.forwards for each in counts),
         # A queue tells what it counts, even where that is nothing.
         counters={name: counters[name] for each in counts for name in each.counters},
     )
@@ -255,7 +258,7 @@ def counts(keys: DeliveryKeys, *, now_us: int | None = None) -> Call[Counts]:
 
 
 def _read_counts(reply: list[Any]) -> Counts:
-    numbers = reply[14:]
+    numbers = reply[15:]
     # Fields without a number are not ours, and are left out.
     counters = {
         numbers[i].decode(errors="replace"): int(numbers[i + 1])
@@ -287,6 +290,7 @@ def _read_counts(reply: list[Any]) -> Counts:
         reply[9],
         counters,
         0 if first is None else max(0, reply[9] - max(first, held_till)),
+        reply[14],
     )
 
 

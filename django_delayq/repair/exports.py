@@ -226,6 +226,9 @@ class Exporting:
                 # What was taken out is among what the last walk has seen held.
                 tally = self.tallies[queue.name]
                 tally.stay = max(0, tally.stay - tally.moved)
+            # Workers forward it, and that moves with the queue that gets it.
+            counts = run(self._client, looking.counts(queue.keys))
+            self.tallies[queue.name].stay += counts.forwards
             runs[queue.name] = runs[queue.name]._replace(pages=number)
         self.code = code_of(runs)
         yield End(self.code)

@@ -93,6 +93,11 @@ def total_of(counts: Counts) -> int:
     return counts.jobs - counts.running + kept
 
 
+def left_of(counts: Counts) -> int:
+    """Return how much of a queue is left: what can move, what runs, and what its workers are to forward."""
+    return total_of(counts) + counts.running + counts.forwards
+
+
 def check_kind(queue: QueueSettings, its_run: pages.Run, kind: Kind) -> None:
     """Make sure that a queue is not being moved in another way.
 
@@ -667,13 +672,13 @@ def queues_on(client: Redis, prefix: str = "", ours: str = "") -> list[str]:
 
 
 def left_on(client: Redis, names: Iterable[str], prefix: str = "") -> list[str]:
-    """Return those queues that hold something that can move, or that runs."""
+    """Return those queues that hold something that can move, that runs, or that goes to other queues."""
     left = []
     for name in names:
         try:
             keys = DeliveryKeys.of(name, prefix)
             counts = run(client, looking.counts(keys))
-            is_left = total_of(counts) + counts.running or _schedules_in(client, keys)
+            is_left = left_of(counts) or _schedules_in(client, keys)
         except (ResponseError, DelayqError):
             # Its keys are not what they should be, or not ours to read.
             is_left = True

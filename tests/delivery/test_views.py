@@ -8,6 +8,7 @@ from django_delayq.delivery.states import State
 from django_delayq.delivery.tending import Swept
 from django_delayq.wire.frame import FrameFormat
 from tests.delivery.rig import LEASE, T0, Rig, name_in, payload, token
+from tests.delivery.tour import follower
 
 
 def page(rig: Rig, state: State, **options: int) -> Page:
@@ -204,7 +205,8 @@ def test_counts_of_every_part(rig: Rig) -> None:
     rig.retry(*jobs[:2])
     rig.bury(*jobs[2:5])
     rig.bury(jobs[5], state=State.QUARANTINED)
-    rig.acknowledge(jobs[6], jobs[7])
+    forwards = [(0, "other", follower("f")), (1, "other", follower("g"))]
+    rig.acknowledge(jobs[6], jobs[7], forwards=forwards)
     rig.schedule({"due": 0, "next": 50, "later": 90})
     rig.schedule({"flat": 70}, insertion_list=False)
     rig.cancel("later")
@@ -232,6 +234,7 @@ def test_counts_of_every_part(rig: Rig) -> None:
             "succeeded": 2,
             "cancelled": 1,
         },
+        forwards=2,
     )
 
 

@@ -28,6 +28,7 @@ from django_delayq.wire.frame import FrameFormat
 from django_delayq.wire.signing import FORMAT, Keyring
 from tests.conftest import keys_of
 from tests.delivery.rig import OWNER, T0, Rig, names_of
+from tests.delivery.tour import follower
 from tests.queues.proxy import Proxy
 from tests.replicas import QUICK, Replicated
 from tests.servers import ExternalServer, Server
@@ -573,6 +574,15 @@ def test_queues_with_nothing_in_them_are_not_left(rig: Rig, other: Rig) -> None:
     move(rig, other)
 
     assert moving.left_on(rig.client, [name]) == []
+
+
+def test_queue_is_left_until_what_it_has_for_others_is_forwarded(rig: Rig) -> None:
+    name = rig.keys.queue.name
+    rig.schedule({"a": 0})
+    rig.acknowledge(rig.lease(), forwards=[(0, "other", follower("b"))])
+
+    assert moving.left_on(rig.client, [name]) == [name]
+    assert moving.left_of(rig.run(looking.counts(rig.keys))) == 1
 
 
 def test_queues_that_cannot_be_looked_at_are_left(

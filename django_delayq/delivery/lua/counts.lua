@@ -1,12 +1,13 @@
 -- Count what a queue holds. O(log N), whatever waits.
 --
 -- Prelude  clock
--- Keys     timeout_set, delay_queue, destination, leases, retries, dead, quarantine, counters, returned, held, control
+-- Keys     timeout_set, delay_queue, destination, leases, retries, dead, quarantine, counters, returned, held, control,
+--          forwards
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- Returns  frames in the timeout set; how many of them are due; elements of the delay queue; of the destination queue;
 --          leases; retries; dead letters; quarantined; start time of the first that waits for its first attempt (epoch
 --          ms) or -1; now (epoch ms); returned; how many of them are due; held; until when a pause or a limit of the
---          queue held its jobs back (epoch ms); then the counters, name and number in turn
+--          queue held its jobs back (epoch ms); how many jobs are to be forwarded; then the counters, name and number in turn
 
 local now_ms = math.floor(read_clock(ARGV[1]) / 1000)
 local first = math.huge
@@ -19,7 +20,7 @@ local reply = {
   redis.call('LLEN', keys.destination), redis.call('ZCARD', keys.leases), redis.call('ZCARD', keys.retries), redis.call('ZCARD', keys.dead),
   redis.call('ZCARD', keys.quarantine), first < math.huge and first or -1, now_ms, redis.call('ZCARD', keys.returned),
   redis.call('ZCOUNT', keys.returned, '-inf', now_ms), redis.call('ZCARD', keys.held),
-  math.abs(tonumber(redis.call('HGET', keys.control, 'held_till') or 0) or 0),
+  math.abs(tonumber(redis.call('HGET', keys.control, 'held_till') or 0) or 0), redis.call('ZCARD', keys.forwards),
 }
 for _, item in ipairs(redis.call('HGETALL', keys.counters)) do reply[#reply + 1] = item end
 return reply

@@ -307,7 +307,7 @@ def _written(name: str) -> Iterator[None]:
 
 def _would_move(client: Redis, queue: QueueSettings) -> Tally:
     counts = run(client, looking.counts(queue.keys))
-    return Tally(moved=total_of(counts), stay=counts.running)
+    return Tally(moved=total_of(counts), stay=counts.running + counts.forwards)
 
 
 def _check_unconfirmed(confirmed: Mapping[str, str | None]) -> None:

@@ -31,6 +31,7 @@ from django_delayq.repair.moving import (
     Tally,
     check_home,
     home_of_keys,
+    left_of,
     left_on,
     queues_on,
     total_of,
@@ -237,9 +238,7 @@ class Command(CommandWithExamples):
         self._tell(tallies, left, options, "", unknown)
         if options["dry_run"]:
             return True
-        return not unknown and not any(
-            total_of(counts) + counts.running for counts in left.values()
-        )
+        return not unknown and not any(left_of(counts) for counts in left.values())
 
     def _move_queue(
         self, queue: QueueSettings, moving: Moving, *, is_waiting: bool
@@ -256,11 +255,11 @@ class Command(CommandWithExamples):
                 done = tally.moved + tally.known
                 self._progress(said, done, max(total, done))
             counts = moving.counts
-            if not is_waiting or not total_of(counts) + counts.running:
+            if not is_waiting or not left_of(counts):
                 break
             said = template.format(
                 queue=queue.name,
-                count=number_text(total_of(counts) + counts.running),
+                count=number_text(left_of(counts)),
                 running=number_text(counts.running),
             )
             self._progress(said, 0, 0)
@@ -283,7 +282,7 @@ class Command(CommandWithExamples):
         for name, tally in tallies.items():
             self.stdout.write(told(name, tally, done))
             counts = left.get(name)
-            if counts is None or is_dry or not total_of(counts) + counts.running:
+            if counts is None or is_dry or not left_of(counts):
                 continue
             template = gettext(
                 "queue {queue}: {count} are left on the source, and {running} of them run. Jobs of another project stay there. The"
@@ -293,7 +292,7 @@ class Command(CommandWithExamples):
             self.stdout.write(
                 template.format(
                     queue=name,
-                    count=number_text(total_of(counts) + counts.running),
+                    count=number_text(left_of(counts)),
                     running=number_text(counts.running),
                 )
             )
@@ -402,6 +401,6 @@ def _data(
         }
         if name in left:
             counts = left[name]
-            queues[name]["left"] = total_of(counts) + counts.running
+            queues[name]["left"] = left_of(counts)
             queues[name]["running"] = counts.running
     return {"queues": queues, "not_configured": unknown, "code": code or None}
