@@ -12,7 +12,14 @@ from django_delayq.admin.search import LONGEST, Filter
 from django_delayq.admin.search_page import action_context
 from django_delayq.admin.visit import ENDED, Visit
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import ended, holding, limiting, looking, pausing
+from django_delayq.delivery import (
+    ended,
+    forwarding,
+    holding,
+    limiting,
+    looking,
+    pausing,
+)
 from django_delayq.delivery.ended import EndRecord
 from django_delayq.delivery.looking import Counts
 from django_delayq.delivery.states import GRAVES, State
@@ -34,7 +41,7 @@ _INTERNAL_COUNTERS = frozenset({"sweeping"})
 
 
 def show_queue(visit: Visit, queue: str) -> HttpResponse:
-    """Show a page of one set of a queue: six calls in one round trip."""
+    """Show a page of one set of a queue: seven calls in one round trip."""
     settings = visit.queue(queue)
     if visit.request.GET.get("state") == ENDED:
         return _show_ended(visit, settings)
@@ -60,8 +67,9 @@ def show_queue(visit: Visit, queue: str) -> HttpResponse:
         looking.read_format(settings.keys),
         pausing.pauses(settings.keys),
         limiting.limits(settings.keys),
+        forwarding.forwards(settings.keys),
     ]
-    counts, page, held, its_format, pauses, limits = ask(calls)
+    counts, page, held, its_format, pauses, limits, forwards = ask(calls)
     pager = pages.Pager.of(number, page.total, visit.per_page)
     if pager.is_beyond:
         return HttpResponseRedirect(
@@ -85,6 +93,9 @@ def show_queue(visit: Visit, queue: str) -> HttpResponse:
             *say_problems(problems.find_newer(settings.name, its_format)),
             *say_problems(problems.find_missing(held, conf.get_keyring().ids)),
         ],
+        "not_forwarded": say_problems(
+            problems.find_not_forwarded(settings.name, forwards)
+        ),
         "paused": [
             (problem, each.task or "")
             for each, problem in zip(

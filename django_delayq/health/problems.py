@@ -22,6 +22,7 @@ from django_delayq.calls.errors import LOST, is_of_node
 from django_delayq.calls.several import run_all
 from django_delayq.delivery import holding, looking, pausing, prefixes
 from django_delayq.delivery.durability import Durable, Told, refusal
+from django_delayq.delivery.forwarding import Forwards
 from django_delayq.delivery.holding import HeldNames
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.looking import Counts
@@ -49,6 +50,8 @@ CLOCK_SKEW_MS = 2_000
 UNSERVED_MS = 5_000
 #: From this lateness on, a queue that is served is late.
 LATE_MS = 60_000
+#: A worker forwards at once, and looks every few seconds for what others have left.
+NOT_FORWARDED_MS = 15_000
 #: Jobs of each state that show who has signed the jobs of a queue.
 SAMPLE = 10
 #: The same for a place in which most jobs may be another project's.
@@ -700,6 +703,28 @@ def find_missing_workers(error: Exception) -> Iterator[ServerProblem]:
         ),
         fault.hint,
     )
+
+
+def find_not_forwarded(queue: str, forwards: Forwards) -> Iterator[ServerProblem]:
+    """Report other queues that do not get the jobs that follow ones of this queue."""
+    for waiting, age_s in forwards.ages_s():
+        if 1000 * age_s >= NOT_FORWARDED_MS:
+            yield ServerProblem(
+                Level.WARNING,
+                ngettext(
+                    "Queue {other!r} does not get {number:,} job that follows one of queue {queue!r}, for {seconds:,} s so far.",
+                    "Queue {other!r} does not get {number:,} jobs that follow ones of queue {queue!r}, for {seconds:,} s so far.",
+                    waiting.number,
+                    other=waiting.queue,
+                    queue=queue,
+                    seconds=int(age_s),
+                ),
+                gettext(
+                    "The workers of queue {queue!r} forward them by themselves once they can: their log says why they cannot. If"
+                    " none runs, start one.",
+                    queue=queue,
+                ),
+            )
 
 
 # Who serves

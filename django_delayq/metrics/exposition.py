@@ -155,6 +155,24 @@ def _of_queues(queues: Iterable[QueueStatus]) -> Iterator[Family]:
             for queue, counts in read
         ],
     )
+    ages = [
+        (Sample({"queue": queue.name, "to": each.queue}, each.number), age_s)
+        for queue, _ in read
+        if queue.forwards is not None
+        for each, age_s in queue.forwards.ages_s()
+    ]
+    yield Family(
+        "delayq_forwards",
+        "gauge",
+        "Jobs that follow ones of the queue and are on their way to another.",
+        [sample for sample, _ in ages],
+    )
+    yield Family(
+        "delayq_oldest_forward_seconds",
+        "gauge",
+        "For how long the first of them has been on its way.",
+        [sample._replace(value=age_s) for sample, age_s in ages],
+    )
     yield Family(
         "delayq_queue_paused",
         "gauge",

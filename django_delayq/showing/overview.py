@@ -15,7 +15,8 @@ from django_delayq.calls.several import run_all
 from django_delayq.clients.clients import own_clients
 from django_delayq.clock import iso_text, monotonic_ms
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import holding, looking, pausing, statistics
+from django_delayq.delivery import forwarding, holding, looking, pausing, statistics
+from django_delayq.delivery.forwarding import Forwards
 from django_delayq.delivery.holding import HeldNames
 from django_delayq.delivery.looking import Counts, sum_of
 from django_delayq.delivery.pausing import Pause
@@ -54,6 +55,8 @@ class QueueStatus(NamedTuple):
     format: int | None = None
     held: HeldNames | None = None
     frames: Sequence[FrameHead] = ()
+    #: What it has for other queues; None: that could not be read.
+    forwards: Forwards | None = None
     #: Of a queue with shards, all that hold its jobs; the numbers above are their sums.
     shards: "Sequence[QueueStatus]" = ()
 
@@ -115,7 +118,9 @@ class QueueStatus(NamedTuple):
         """Whether it has anything to do with jobs now: what has the bare name of a queue with shards mostly has not."""
         if self.name != self.settings.shard_of:
             return True
-        return isinstance(self.counts, Exception) or self.counts.jobs > 0
+        if isinstance(self.counts, Exception):
+            return True
+        return self.counts.jobs + self.counts.forwards > 0
 
     def _own_problems(
         self, key_ids: Collection[str] | None, pauses: Sequence[Pause]
@@ -126,6 +131,8 @@ class QueueStatus(NamedTuple):
         if self.held is not None and key_ids is not None:
             yield from problems.find_missing_on(self.name, self.held, key_ids)
         yield from problems.find_paused(pauses)
+        if self.forwards is not None:
+            yield from problems.find_not_forwarded(self.name, self.forwards)
         if isinstance(self.counts, Counts):
             limit = self.settings.max_jobs
             yield from problems.find_nearly_full(self.name, self.counts.jobs, limit)
@@ -293,6 +300,7 @@ def look_at_queues(
             pausing.pauses(queue.keys),
             looking.read_format(queue.keys),
             holding.held_names(queue.keys),
+            forwarding.forwards(queue.keys),
         ]
         calls += [
             statistics.read_figures(queue.keys, unit, count=count)
@@ -315,7 +323,7 @@ def look_at_queues(
         if isinstance(pauses, Exception):
             # Counts without the pauses would not say whether the queue is at work.
             counts, pauses = pauses, []
-        its_format, held = known(None), known(None)
+        its_format, held, forwards = known(None), known(None), known(None)
         series: dict[Unit, Series] = {}
         for unit, count in measured:
             read = known(None) if count else None
@@ -341,6 +349,7 @@ def look_at_queues(
                 its_format,
                 held,
                 stretch.frames if stretch is not None else (),
+                forwards,
             )
         )
     return list(_by_queue(found))
@@ -366,6 +375,7 @@ def _together(whole: QueueSettings, shards: Sequence[QueueStatus]) -> QueueStatu
     workers = {each.id: each for its in serving for each in its or ()}
     minutes = [each.minutes for each in shards if each.minutes is not None]
     hours = [each.hours for each in shards if each.hours is not None]
+    forwards = [each.forwards for each in shards if each.forwards is not None]
     return QueueStatus(
         whole,
         fault or sum_of([each for each in counts if isinstance(each, Counts)]),
@@ -374,6 +384,7 @@ def _together(whole: QueueSettings, shards: Sequence[QueueStatus]) -> QueueStatu
         together_of(minutes) if minutes else None,
         together_of(hours) if hours else None,
         [sum(each) for each in zip(*(one.ahead for one in shards if one.ahead))],  # noqa: B905
+        forwards=forwarding.sum_of(forwards) if forwards else None,
         shards=shards,
     )
 
@@ -456,6 +467,12 @@ def _queue_data(queue: QueueStatus) -> dict[str, Any]:
         "held": counts.held,
         "dead": counts.dead,
         "quarantined": counts.quarantined,
+        "forwards": None
+        if queue.forwards is None
+        else [
+            {"queue": each.queue, "jobs": each.number, "oldest_s": since_s}
+            for each, since_s in queue.forwards.ages_s()
+        ],
         "paused": queue.is_paused,
         "paused_tasks": [each.task for each in queue.pauses if each.task is not None],
         "workers": None if queue.workers is None else len(queue.workers),

@@ -19,12 +19,16 @@ from django.urls import path, reverse
 from django_delayq import conf, signals
 from django_delayq.admin import JobAdmin
 from django_delayq.calls.running import run
+from django_delayq.clients.clients import own_clients
+from django_delayq.clock import epoch_ms
 from django_delayq.delivery import ended, holding, looking, pausing, settling
 from django_delayq.delivery.ended import LATEST_MS, EndRecord
+from django_delayq.delivery.forwarding import forward_of
 from django_delayq.delivery.holding import Held
 from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.settling import Failed
 from django_delayq.delivery.states import State
+from django_delayq.delivery.storing import NewJob, new_token
 from django_delayq.health import problems
 from django_delayq.jobs.decorator import delayed_task, queue_handler
 from django_delayq.models import Job
@@ -564,6 +568,20 @@ def test_limited_queue_shows_how_many_jobs_it_holds_and_warns_when_it_is_nearly_
     assert "holds 5 jobs of 5 (MAX_JOBS); when it is full, it takes no new" in after
     listed = browser.get(url("changelist"))
     assert '<div class="fault">holds 5 of 5</div>' in listed.content.decode()
+
+
+def test_queue_shows_what_another_queue_does_not_get(
+    browser: Client, queue: Queue
+) -> None:
+    keys = conf.get_settings().queue(queue.name).keys
+    for age_ms in (60_000, 1_000):
+        new = NewJob(new_token(), "+0", "", b"{}")
+        member = forward_of("other", new, epoch_ms() - age_ms).member
+        own_clients.of_thread().zadd(keys.forwards, {member: 0})
+
+    told = "Queue 'other' does not get 2 jobs that follow ones of queue"
+    assert told in content_of(browser.get(url("queue", queue.name)))
+    assert told in content_of(browser.get(url("changelist")))
 
 
 def test_pause_is_shown_wherever_its_queue_is_and_on_the_jobs_it_concerns(

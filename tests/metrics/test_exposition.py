@@ -9,6 +9,8 @@ import pytest
 import redis
 
 from django_delayq import pause, schedule_many
+from django_delayq.clock import epoch_ms
+from django_delayq.delivery.forwarding import forward_of
 from django_delayq.delivery.statistics import (
     Figures,
     Outcome,
@@ -16,6 +18,7 @@ from django_delayq.delivery.statistics import (
     bucket_of,
     pack_hour,
 )
+from django_delayq.delivery.storing import NewJob, new_token
 from django_delayq.delivery.workers import RunningJob
 from django_delayq.jobs.statistics import statistics_totals
 from django_delayq.metrics.exposition import Family, Sample, text_of, without_server
@@ -149,6 +152,22 @@ def test_oldest_due_job_pauses_and_problems_are_told(
     # No worker serves the first queue; two pauses.
     assert found("delayq_problems", level="error") == 1
     assert found("delayq_problems", level="warning") == 2
+
+
+def test_what_another_queue_does_not_get_is_counted_and_told(
+    queue: str, hand: Hand, scrape: Callable[[], Scrape]
+) -> None:
+    a_minute_ago = epoch_ms() - 60_000
+    new = NewJob(new_token(), "+0", "", b"{}")
+    member = forward_of(f"{queue}-2", new, a_minute_ago).member
+    hand.client.zadd(hand.keys.forwards, {member: 0})
+
+    found = scrape()
+
+    where = {"queue": queue, "to": f"{queue}-2"}
+    assert found("delayq_forwards", **where) == 1
+    assert 60 <= found("delayq_oldest_forward_seconds", **where) < 600
+    assert found("delayq_problems", level="warning") == 1
 
 
 def test_workers_are_counted_together(

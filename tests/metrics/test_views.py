@@ -12,6 +12,8 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from django_delayq import pause, schedule
+from django_delayq.delivery.forwarding import forward_of
+from django_delayq.delivery.storing import NewJob, new_token
 from django_delayq.delivery.workers import RunningJob
 from tests.jobs import samples
 from tests.jobs.conftest import LATER
@@ -253,6 +255,8 @@ def test_page_describes_every_metric_and_its_kind_and_labels(
     queue: str, hand: Hand, get: Callable[..., Any]
 ) -> None:
     note(hand, 1_000)
+    forward = forward_of("other", NewJob(new_token(), "+0", "", b""), 0)
+    hand.client.zadd(hand.keys.forwards, {forward.member: 0})
     found = Scrape.of(get("metrics").content.decode())
     rows = re.findall(
         r"^\| (`delayq_.*?) \| (\w+) \|(.*?)\| ",
