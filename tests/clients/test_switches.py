@@ -143,7 +143,7 @@ async def test_every_asyncio_call_leaves_an_old_primary_that_still_takes_writes(
         ).result()
 
     ways = {
-        "async": on_loop(lambda value: arun(client, write("on loop", value))),
+        "on loop": on_loop(lambda value: arun(client, write("on loop", value))),
         "once on loop": on_loop(
             lambda value: asend_once(client, once("once on loop", value))
         ),
