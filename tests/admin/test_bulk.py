@@ -513,3 +513,18 @@ def test_change_of_priorities_says_which(browser: Client, queue: Queue) -> None:
     page = post(browser, "reprioritize", job=ids(queue, token), sure="1", priority="7")
 
     assert messages_of(page) == ["1 job has priority 7 now."]
+
+
+def test_ticked_jobs_of_several_queues_are_each_cancelled_in_their_own(
+    browser: Client, queue: Queue, settings: Any
+) -> None:
+    other = Queue(queue.client, f"{queue.name}-2")
+    queues = {**settings.DELAYQ["QUEUES"], other.name: {}}
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": queues}
+    jobs = [(each, each.schedule(60_000)) for each in (queue, other, queue)]
+    named = [f"{each.name}:{token}" for each, token in jobs]
+
+    done = post(browser, "cancel", job=named, sure="1")
+
+    assert messages_of(done)[0].startswith("3 jobs ")
+    assert {each.state(token) for each, token in jobs} == {State.CANCELLED}
