@@ -12,6 +12,7 @@ from redis.exceptions import RedisError
 
 from django_delayq.calls.command import Command
 from django_delayq.calls.errors import is_of_node, nothing_sent
+from django_delayq.calls.neighbours import Neighbours
 from django_delayq.calls.steps import Steps
 from django_delayq.clients.clients import own_clients
 from django_delayq.conf import QueueSettings, get_settings
@@ -108,10 +109,11 @@ def on_each(
         redis.exceptions.RedisError: the server's own error; a note says which queues may be as they were.
     """
     left: list[str] = []
+    rest = list(queues)
     failure: RedisError | None = None
 
     def attempt(what: str, steps: Steps[T]) -> Steps[T | None]:
-        nonlocal failure
+        nonlocal failure, rest
         try:
             return (yield from steps)
         except RedisError as error:
@@ -119,10 +121,16 @@ def on_each(
                 raise
             failure = failure or error
             left.append(what)
+            # A node that hangs is waited for once, however many queues it has.
+            near = yield Neighbours(error, [queue.keys.control for queue in rest])
+            paired = list(zip(rest, near, strict=True))
+            left.extend(queue.name for queue, is_near in paired if is_near)
+            rest = [queue for queue, is_near in paired if not is_near]
             return None
 
     parts = {queue.name: queue for queue in queues}
-    for queue in queues:
+    while rest:
+        queue = rest.pop(0)
         yield from attempt(queue.name, change(queue))
     # Last: where the node of the bare name is lost, and found again, nothing was left out meanwhile.
     for whole in queues:

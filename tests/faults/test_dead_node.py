@@ -26,6 +26,7 @@ from django_delayq import (
     get_schedule,
     get_schedules,
     limits,
+    pause,
     paused,
     resume,
     schedule,
@@ -160,6 +161,20 @@ def test_search_yields_all_jobs_that_can_be_found_before_it_names_the_rest(
     check_error(caught.value, lame)
     if read is iterate:
         assert len(asked) in TRIES_OF_SEARCH
+
+
+@pytest.mark.parametrize(("change", "is_paused"), [(pause, True), (resume, False)])
+def test_change_of_every_queue_is_made_where_they_answer_and_the_rest_is_named(
+    lame: Lame, asked: list[Address], change: Callable[..., Any], is_paused: bool
+) -> None:
+    with pytest.raises(redis.ConnectionError) as caught:
+        change(task=add)
+
+    (note,) = caught.value.__notes__
+    assert note.startswith(f"django-delayq: {', '.join(lame.away)} may be as before")
+    for name in lame.there:
+        assert any(each.task for each in paused(name)) == is_paused
+    assert len(asked) == TRIES
 
 
 def test_search_that_has_found_enough_before_is_whole(lame: Lame) -> None:
