@@ -352,13 +352,20 @@ class Book:
             life.call.features.add("pause")
         if now_ms < moment_ms - SLACK_MS and not life.is_moved and not self.stepped:
             self.fail(f"{name} ran {moment_ms - now_ms} ms before {job.moment}")
-        # A limit that the task has got since takes the place of the schedule's own.
+        # A limit that the task has got since takes the place of the schedule's own; and jobs of a definition before may
+        # overlap if that allowed it.
         has_limit = bool(self.tasks[call.task].get("limit"))
-        if not (self.schedules[name]["overlap"] or has_limit or "slots" in self.lost):
+        is_alone = "overlap=False" in call.features and not has_limit
+        if (
+            is_alone
+            and not self.schedules[name]["overlap"]
+            and "slots" not in self.lost
+        ):
             for other in self.lives.values():
                 if (
                     other.schedule == name
                     and other.state == "running"
+                    and "overlap=False" in other.call.features
                     and other is not life
                 ):
                     self.fail(f"{name} runs {other} and {life} at once")
