@@ -27,7 +27,7 @@ from django_delayq.repair.pages import Kind, MovedSchedule, OtherRun, Source
 from django_delayq.wire.frame import FrameFormat
 from django_delayq.wire.signing import FORMAT, Keyring
 from tests.conftest import keys_of
-from tests.delivery.rig import OWNER, T0, Rig, names_of
+from tests.delivery.rig import LEASE, OWNER, T0, Rig, names_of
 from tests.delivery.tour import follower
 from tests.queues.proxy import Proxy
 from tests.replicas import QUICK, Replicated
@@ -804,6 +804,23 @@ def test_what_runs_ends_where_it_is(
 
     assert rig.acknowledge(job) == []
     assert rig.state() == other.state() == {}
+
+
+def test_a_lease_that_a_gap_spares_is_not_taken_over(rig: Rig) -> None:
+    """The server was away for longer than the lease, and for the minute after it; the worker is not."""
+    rig.is_served = False
+    rig.schedule({"a": 0})
+    (job,) = rig.claim().jobs
+    rig.now += 2 * LEASE + 60_000
+    assert rig.claim(owner=b"owner--2").jobs == []
+
+    assert take_page(rig, source=Source.LEASES).jobs == []
+
+    assert rig.renew(job) == []
+    rig.now += 2 * LEASE + 60_000
+    rig.claim(owner=b"owner--2", limit=0)
+    rig.now += LEASE
+    assert len(take_page(rig, source=Source.LEASES).jobs) == 1
 
 
 def test_a_worker_whose_job_has_moved_changes_nothing(rig: Rig, other: Rig) -> None:

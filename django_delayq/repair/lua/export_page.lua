@@ -1,7 +1,7 @@
 -- Take the next page of jobs out of a queue, to be put into another server, and hold them here until end_page.lua. Safe to
 -- repeat: a page that is there already is read again.
 --
--- Prelude  clock, count, window, frame, list, job, held, moving
+-- Prelude  clock, count, window, frame, list, job, held, service, moving
 -- Keys     source, delay_queue, held, held_tasks, headers, payloads, locators, errors, notes, ended, counters, ranked,
 --          control, moving, moving_from, slots
 -- Where    source: the set or list that the page is taken from
@@ -9,7 +9,8 @@
 -- ARGV[2]  id of the run; empty: only read, and change nothing
 -- ARGV[3]  number of the page, from 1 on
 -- ARGV[4]  what the page is taken from: 'frames', 'destination', 'retries', 'returned', 'held', 'leases', 'dead', 'quarantine'; of
---          the leases only those that ended more than a minute ago, as nobody works there who would notice
+--          the leases only those that ended more than a minute ago, as nobody works there who would notice; but none that a
+--          gap spares
 -- ARGV[5]  how many elements there to pass over
 -- ARGV[6]  most elements to look at
 -- ARGV[7]  bytes of payloads, about
@@ -114,6 +115,7 @@ end
 local OVER_MS = 60000
 local LETTERS = { retries = 'r', returned = 'e', held = 'h', leases = 'h', dead = 'd', quarantine = 'q' }
 local names, slots = {}, {}
+local over_ms = source == 'leases' and math.min(now_ms - OVER_MS, over_by(read_service(keys.control), now_ms))
 local function look_at_token(token, score)
   local payload, failure = redis.call('HGET', keys.payloads, token), redis.call('HGET', keys.errors, token)
   if not payload or is_theirs(payload) then return false end
@@ -166,7 +168,7 @@ while looked < most and byte_count < budget do
   else
     part = redis.call('ZRANGE', keys.source, from, from + size - 1, 'WITHSCORES')
     if source == 'leases' then
-      while part[1] and tonumber(part[#part]) > now_ms - OVER_MS do part[#part], part[#part - 1] = nil, nil end
+      while part[1] and tonumber(part[#part]) > over_ms do part[#part], part[#part - 1] = nil, nil end
     end
     for i = 1, #part, 2 do
       if source == 'frames' and length > 0 and is_foreign(part[i]) then
