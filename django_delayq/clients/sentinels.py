@@ -197,7 +197,7 @@ class Sentinels:
         """
         answers = _Answers(self)
         for patience_s in PATIENCE_S:
-            for address in self.asked():
+            for address in answers.missing():
                 connection = self.connection(address, patience_s, is_async=False)
                 try:
                     answers.note(self._replies(connection))
@@ -213,7 +213,7 @@ class Sentinels:
         """`find` for asyncio."""
         answers = _Answers(self)
         for patience_s in PATIENCE_S:
-            for address in self.asked():
+            for address in answers.missing():
                 connection = self.connection(address, patience_s, is_async=True)
                 try:
                     answers.note(await self._areplies(connection))
@@ -358,11 +358,24 @@ class _Answers:
         if not isinstance(error, ResponseError | AuthenticationError):
             self._sentinels.leave_out(address)
 
+    def missing(self) -> list[Address]:
+        """Return the Sentinels to ask: at first those that answered last, and then all that have not refused."""
+        if not self._errors and not self._refusing:
+            return self._sentinels.asked()
+        return [
+            address
+            for address in self._sentinels.addresses
+            if address not in self._refusing
+        ]
+
     @property
     def are_enough(self) -> bool:
         """Whether more patience would not change the answer."""
-        refused = any(map(_is_refusal, self._errors.values()))
-        return bool(self._primaries) or self._is_unknown or refused
+        return bool(self._primaries) or self._have_all_refused
+
+    @property
+    def _have_all_refused(self) -> bool:
+        return len(self._refusing) == len(self._sentinels.addresses)
 
     @property
     def latest(self) -> Primary | None:
@@ -373,7 +386,7 @@ class _Answers:
             return latest
         error = self._error()
         mark_unsent(error)
-        if len(self._refusing) < len(self._sentinels.addresses):
+        if not self._have_all_refused:
             mark_of_some(error)
         raise error
 
@@ -384,7 +397,8 @@ class _Answers:
             for (host, port), error in self._errors.items()
         )
         places = ", ".join(f"{host}:{port}" for host, port in self._sentinels.addresses)
-        if any(map(_is_refusal, self._errors.values())):
+        # One that did not answer may well accept it, so that the call is made again.
+        if self._have_all_refused and any(map(_is_refusal, self._errors.values())):
             return SentinelsRefuse(
                 f"the Sentinels of {name!r} do not accept the account: {told}"
             )

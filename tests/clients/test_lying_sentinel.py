@@ -1,6 +1,7 @@
 """One Sentinel that answers nonsense does not keep us from what the others say."""
 
 import asyncio
+import socket
 import socketserver
 import threading
 import time
@@ -15,6 +16,7 @@ from django_delayq.clients.sentinels import (
     Primary,
     PrimaryNotFound,
     Sentinels,
+    SentinelsRefuse,
     _PromptSocket,
 )
 
@@ -24,7 +26,13 @@ ADDRESS = [b"127.0.0.1", b"6379"]
 Start = Callable[..., tuple[str, int]]
 
 
+class Refusal(str):
+    """What a Sentinel answers to an account that it does not accept."""
+
+
 def encoded(reply: Any) -> bytes:
+    if isinstance(reply, Refusal):
+        return f"-{reply} refused\r\n".encode()
     if isinstance(reply, list):
         return b"*%d\r\n" % len(reply) + b"".join(map(encoded, reply))
     if isinstance(reply, int):
@@ -171,3 +179,25 @@ def test_one_of_them_says_that_a_failover_has_begun(
     found = find(of(leader, other), is_async=False)
 
     assert (found.address[0].encode(), found.is_moving) == (named[0], is_moving)
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_one_that_refuses_does_not_speak_for_those_that_are_slow(
+    start: Start, monkeypatch: pytest.MonkeyPatch, is_async: bool
+) -> None:
+    refusing, slow = start(Refusal("NOAUTH"), ADDRESS), start(STATE, ADDRESS, 0.001)
+    monkeypatch.setattr(sentinels_module, "PATIENCE_S", (0.01, 60.0))
+
+    assert find(of(refusing, slow), is_async=is_async).address == ("127.0.0.1", 6379)
+
+
+def test_refusal_of_one_is_no_refusal_if_the_others_are_away(start: Start) -> None:
+    """A call is made again after the one, and not after the other."""
+    refusing, other = start(Refusal("NOAUTH"), ADDRESS), start(Refusal("WRONGPASS"), 1)
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        away = "127.0.0.1", gone.getsockname()[1]
+
+    with pytest.raises(PrimaryNotFound, match=r"answers: .*refused"):
+        of(refusing, away).find()
+    with pytest.raises(SentinelsRefuse):
+        of(refusing, other).find()
