@@ -228,7 +228,13 @@ def test_a_failover_that_has_begun_is_waited_for(
 
     with pytest.raises(NotHandedOver, match="a Sentinel is replacing the primary"):
         one._newest(0.0)
-    one._probe.disconnect = lambda: setattr(one._probe, "primary", told.pop(0))
+    disconnect = one._probe.disconnect
+
+    def look_again() -> None:
+        disconnect()
+        one._probe.primary = told.pop(0)
+
+    one._probe.disconnect = look_again
 
     assert one._newest(float("inf")).address == ("h", 1)
     assert not told
