@@ -131,6 +131,32 @@ def test_every_call_leaves_an_old_primary_that_still_takes_writes(
     line.client.connection_pool.disconnect()
 
 
+def test_idle_connection_leaves_a_suspended_primary_that_goes_on(
+    watched: Watched, clients: Clients, hears: bool
+) -> None:
+    """It takes writes until it is demoted, and its successor never gets them."""
+
+    def way(value: int) -> None:
+        run(clients.of_thread(), write("resumed", value))
+
+    way(0)
+    for sentinel in watched.sentinels:
+        _debug(watched, sentinel, SELDOM_MS)
+    old = watched.primary
+    try:
+        old.suspend()
+        _, port = watched.wait_for_switch(old)
+        old.resume()
+        new = next(each for each in watched.servers if each.port == port)
+        _check_that_it_moves(watched, new, "resumed", way)
+
+        assert watched.role(old) == "master"
+    finally:
+        for sentinel in watched.sentinels:
+            _debug(watched, sentinel, PERIODS["PUBLISH-PERIOD"])
+        watched.heal(old)
+
+
 async def test_every_asyncio_call_leaves_an_old_primary_that_still_takes_writes(
     watched: Watched, clients: Clients, hears: bool
 ) -> None:
