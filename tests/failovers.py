@@ -17,7 +17,7 @@ import redis
 from django_delayq.calls.call import Call
 from django_delayq.calls.command import Command
 from django_delayq.calls.line import Line
-from django_delayq.calls.once import asend_once, send_once
+from django_delayq.calls.once import Once
 from django_delayq.calls.running import arun, run
 from django_delayq.calls.several import run_all, run_stream
 from django_delayq.calls.steps import perform
@@ -97,12 +97,12 @@ class InUse:
         self._use("worker's line", self._make_line_call())
         self._use("renewal", self._make_renewal())
         self._use(
-            "plain command", lambda: Command(("SET", "k", "x")).do(clients.shared())
+            "plain command", lambda: run(clients.shared(), Command(("SET", "k", "x")))
         )
         self._use_async("asyncio call", lambda client: arun(client, write("asyncio")))
         self._use_async(
             "asyncio call that is sent once",
-            lambda client: asend_once(client, Command(("SET", "k", "x"))),
+            lambda client: Once(Command(("SET", "k", "x"))).ado(client),
         )
         if self._hears:
             self._wait("subscription", self._subscribe)
@@ -232,7 +232,7 @@ class InUse:
                 raise reply
 
     def _once(self) -> None:
-        send_once(self.clients.shared(), write("once"))
+        Once(write("once")).do(self.clients.shared())
 
     def _make_line_call(self) -> Callable[[], object]:
         line = Line(self.clients.make())

@@ -1,8 +1,9 @@
-"""A primary with replicas, each a server of its own."""
+"""A primary with replicas, each a server of its own; and an address that leads from one to the other."""
 
 from collections.abc import Callable
 
 from tests.polling import PATIENCE_S, wait_until
+from tests.queues.proxy import Proxy
 from tests.servers import Server
 
 #: The primary speaks to a new replica at once, and a replica tells what it has within a second or less.
@@ -37,3 +38,30 @@ class Replicated:
         with replica.client() as client:
             client.replicaof("NO", "ONE")
         return replica
+
+
+class MovingAddress:
+    """An address that leads to a primary, and later to its replica, as a DNS name and a virtual address do.
+
+    The old primary is a replica by then. It refuses writes, and closes no connection.
+    """
+
+    def __init__(self, start: Callable[..., Server]) -> None:
+        self.pair = Replicated(start, 1)
+        self._proxy = Proxy(self.pair.primary, on_port=True)
+        self.url = f"redis://127.0.0.1:{self._proxy.port}/0"
+
+    def move(self) -> None:
+        """Have the servers change places. Connections to the old one stay open."""
+        self.pair.wait_for_replicas()
+        self._proxy.lead_to(self.pair.promote())
+        self.demote()
+
+    def demote(self) -> None:
+        """Have the server become a replica."""
+        (new,) = self.pair.replicas
+        with self.pair.primary.client() as client:
+            client.replicaof("127.0.0.1", str(new.port))
+
+    def close(self) -> None:
+        self._proxy.close()

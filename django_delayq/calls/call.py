@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 from hiredis import pack_command
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 from redis.connection import HiredisRespSerializer
 
 from django_delayq.calls.script import Script
@@ -60,7 +60,7 @@ class Call(msgspec.Struct, Generic[T], frozen=True):
         return ("EVALSHA", self.script.sha, count, *self.keys, *texts(self.args))
 
     def full_command(self) -> tuple[bytes | str, ...]:
-        """Return the command with the script's text, for a server that does not know the script yet."""
+        """Return the command with the script's text."""
         count = str(len(self.keys))
         return ("EVAL", self.script.source, count, *self.keys, *texts(self.args))
 
@@ -74,6 +74,18 @@ class Call(msgspec.Struct, Generic[T], frozen=True):
         for index, argument in self.repeat.items():
             args[index] = argument
         return replace(self, args=args)
+
+
+@brief
+class InFull(Call[T], frozen=True):
+    """A call that brings the script's text, for a server that does not know the script yet."""
+
+    @classmethod
+    def of(cls, call: Call[T]) -> "InFull[T]":
+        return cls(*astuple(call))
+
+    def command(self) -> tuple[bytes | str, ...]:
+        return self.full_command()
 
 
 class CallPacker(HiredisRespSerializer):

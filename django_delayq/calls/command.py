@@ -1,15 +1,12 @@
 """A plain command, described without I/O as a `Call` is."""
 
-from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
-from redis import asyncio as aio
-from redis.client import Redis
-from redis.exceptions import ConnectionError as RedisConnectionError
 
 from django_delayq.calls.call import Argument, identity, texts
-from django_delayq.calls.running import aexecute, execute
 from django_delayq.redaction import brief
 
 T = TypeVar("T")
@@ -22,6 +19,11 @@ class Command(msgspec.Struct, Generic[T], frozen=True):
     args: tuple[Argument, ...]
     read: Callable[[Any], T] = identity
 
+    # It is repeated as it is, at any time.
+    repeat: ClassVar[Mapping[int, Argument]] = {}
+    window_ms: ClassVar[float] = math.inf
+    full: ClassVar[None] = None
+
     @property
     def keys(self) -> tuple[str, ...]:
         """Its key, which comes second in every command that has one."""
@@ -30,17 +32,5 @@ class Command(msgspec.Struct, Generic[T], frozen=True):
     def command(self) -> tuple[bytes | str, ...]:
         return tuple(texts(self.args))
 
-    def do(self, client: Redis) -> T:
-        try:
-            reply = execute(client, self.command())
-        except RedisConnectionError:
-            # The pool lent a connection that had died unnoticed.
-            reply = execute(client, self.command())
-        return self.read(reply)
-
-    async def ado(self, client: aio.Redis) -> T:
-        try:
-            reply = await aexecute(client, self.command())
-        except RedisConnectionError:
-            reply = await aexecute(client, self.command())
-        return self.read(reply)
+    def again(self) -> "Command[T]":
+        return self

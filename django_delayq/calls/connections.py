@@ -1,16 +1,26 @@
 """The connection that a client uses for one call.
 
-Each way to make a call sends and reads inside `ask` or `lent`. Anything but a complete reply closes the connection: after
-an interrupt, such as Ctrl-C or a cancellation, a later call would read the replies that are still to come as its own.
+Each way to make a call sends and reads inside `ask`, `converse` or `lent`. Anything but a complete reply closes the
+connection: after an interrupt, such as Ctrl-C or a cancellation, a later call would read the replies that are still to
+come as its own. A server that says that it is a replica loses the connection as well: behind a name or a virtual address
+the next one may lead to the new primary.
 """
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
+from redis.client import Redis
 from redis.exceptions import RedisError, ResponseError
 
-from django_delayq.calls.errors import LOST, TURNED_AWAY, mark_unsent
+from django_delayq.calls.errors import (
+    LOST,
+    TURNED_AWAY,
+    is_demoted,
+    mark_unsent,
+    of_those_behind,
+    unhidden,
+)
 
 
 def node_of(client: Any, key: str | None) -> Any:
@@ -24,6 +34,13 @@ def node_of(client: Any, key: str | None) -> Any:
 def has_nodes(client: Any) -> bool:
     """Return whether a client, sync or async, is that of a cluster, whose nodes have the connections."""
     return client.connection_pool is None
+
+
+def pooled(client: Any) -> Any:
+    """Return a client of the same server or cluster that has no connection of its own, as that one is occupied."""
+    if has_nodes(client):
+        return client.pooled()
+    return Redis(connection_pool=client.connection_pool)
 
 
 def nodes_of(client: Any) -> list[Any]:
@@ -71,8 +88,80 @@ def ask(connection: Any, command: tuple[Any, ...]) -> Any:
             connect(connection)
         connection.send_command(*command)
         return connection.read_response()
-    except ResponseError:
+    except ResponseError as error:
+        if is_demoted(error):
+            drop(connection)
         raise
+    except BaseException:
+        drop(connection)
+        raise
+
+
+def converse(
+    client: Any, commands: Sequence[tuple[Any, ...]], *, is_own: bool = False
+) -> list[Any]:
+    """Send commands to one server in one write, and return their replies. An error takes the place of a reply.
+
+    ``is_own``: on the client's own connection, if it has one. Only a pool notices before it sends that the server has
+    closed a connection.
+    """
+    own = client.connection if is_own else None
+    replies: list[Any] = []
+    is_open = False
+    try:
+        with lent(client.connection_pool) if own is None else _held(own) as connection:
+            is_open = True
+            connection.send_packed_command(connection.pack_commands(commands))
+            while len(replies) < len(commands):
+                try:
+                    replies.append(connection.read_response())
+                except ResponseError as error:
+                    replies.append(unhidden(error))
+            if any(map(is_demoted, replies)):
+                drop(connection)
+                if own is None:
+                    _close_idle(client.connection_pool)
+    except LOST as error:
+        _fill(replies, commands, error, is_open)
+    return replies
+
+
+async def aconverse(client: Any, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """`converse` on an asyncio client, whose pool lends the connection."""
+    replies: list[Any] = []
+    is_open = False
+    try:
+        async with alent(client.connection_pool) as connection:
+            is_open = True
+            await connection.send_packed_command(connection.pack_commands(commands))
+            while len(replies) < len(commands):
+                try:
+                    replies.append(await connection.read_response())
+                except ResponseError as error:
+                    replies.append(unhidden(error))
+            if any(map(is_demoted, replies)):
+                await adrop(connection)
+                await client.connection_pool.disconnect(inuse_connections=False)
+    except LOST as error:
+        _fill(replies, commands, error, is_open)
+    return replies
+
+
+def _fill(
+    replies: list[Any], commands: Sequence[Any], error: Exception, is_open: bool
+) -> None:
+    replies.append(error)
+    behind = of_those_behind(error) if is_open else error
+    replies += [behind] * (len(commands) - len(replies))
+
+
+@contextmanager
+def _held(connection: Any) -> Iterator[Any]:
+    """Open the connection of one thread for calls whose replies are all read inside the block."""
+    try:
+        if connection._sock is None:
+            connect(connection)
+        yield connection
     except BaseException:
         drop(connection)
         raise
@@ -91,12 +180,17 @@ def connect(connection: Any) -> None:
 def lent(pool: Any) -> Iterator[Any]:
     """Lend a connection of a pool for calls whose replies are all read inside the block.
 
-    An error reply of the server is a complete reply. After any other exception, the pool gets a closed connection back.
+    An error reply of the server is a complete reply. After any other exception, and from a replica, the pool gets a
+    closed connection back.
     """
     connection = borrow(pool)
     try:
         yield connection
-    except ResponseError:
+    except ResponseError as error:
+        if is_demoted(error):
+            drop(connection)
+            # They lead to the same server.
+            _close_idle(pool)
         raise
     except BaseException:
         drop(connection)
@@ -111,7 +205,10 @@ async def alent(pool: Any) -> AsyncIterator[Any]:
     connection = await aborrow(pool)
     try:
         yield connection
-    except ResponseError:
+    except ResponseError as error:
+        if is_demoted(error):
+            await adrop(connection)
+            await pool.disconnect(inuse_connections=False)
         raise
     except BaseException:
         await adrop(connection)

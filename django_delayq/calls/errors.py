@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from redis.exceptions import (
     AskError,
@@ -11,7 +12,6 @@ from redis.exceptions import (
     BusyLoadingError,
     ClusterDownError,
     NoPermissionError,
-    NoScriptError,
     OutOfMemoryError,
     ReadOnlyError,
     RedisError,
@@ -32,8 +32,8 @@ LOST = (RedisConnectionError, RedisTimeoutError)
 TURNED_AWAY = (AuthenticationError, AuthorizationError, BusyLoadingError)
 #: Errors by which a node of a cluster says that it did not run a call: another node does, or one will soon.
 REDIRECTIONS = (AskError, TryAgainError, ClusterDownError)
-#: Errors after which the client of the whole cluster makes a call of one node anew.
-ELSEWHERE = (*REDIRECTIONS, NoScriptError)
+#: Errors of a call that may be made again.
+FAILED = (ResponseError, *LOST)
 _REFUSALS = (OutOfMemoryError, ReadOnlyError, NoPermissionError, *REDIRECTIONS)
 #: By these codes the server says that it did not begin a script, or refused its first write. Our scripts check the
 #: types of their keys before they write.
@@ -124,7 +124,7 @@ def is_of_some(error: BaseException) -> bool:
 _HIDDEN = {"-OOM ": OutOfMemoryError, "-READONLY ": ReadOnlyError}
 
 
-def unhidden(error: ResponseError) -> ResponseError:
+def unhidden(error: Exception) -> Exception:
     """Return the error of the command that stopped a script. Redis 7 and later send that error themselves."""
     text = str(error)
     if text.startswith("Error running script"):
@@ -135,8 +135,34 @@ def unhidden(error: ResponseError) -> ResponseError:
     return error
 
 
-def raise_hidden(error: ResponseError) -> None:
-    """Raise the error that another one hides, if it hides one."""
-    told = unhidden(error)
-    if told is not error:
-        raise told from error
+def is_demoted(reply: Any) -> bool:
+    """Return whether this is the error of a server that is a replica by now, so that its connection leads to the wrong one."""
+    if isinstance(reply, Demoted):
+        return True
+    if not isinstance(reply, ResponseError):
+        return False
+    told = unhidden(reply)
+    text = str(told)
+    return (
+        isinstance(told, ReadOnlyError)
+        or text.startswith("UNBLOCKED")
+        or "with replica instances" in text
+    )
+
+
+def astray(reply: Any) -> Exception | None:
+    """Return the error of what was sent behind a call to learn whether it is durable, if its server was not the right one.
+
+    None: the reply counts, or the error is a refusal.
+    """
+    if isinstance(reply, REDIRECTIONS):
+        what = "the slot moved meanwhile, so this was not run where the calls before it were"
+    elif isinstance(reply, LOST) or is_demoted(reply):
+        what = "no word of how durable it is"
+    else:
+        return None
+    # Whatever the error says of its own command, the call before it has run.
+    error = RedisConnectionError(f"{what}: {reply}")
+    if is_of_node(reply):
+        mark_of_node(error, node_named_by(reply) or "")
+    return error

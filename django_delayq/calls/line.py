@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 
 from redis.client import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from django_delayq.calls.call import Call
@@ -19,14 +19,15 @@ from django_delayq.calls.connections import (
     node_of,
 )
 from django_delayq.calls.errors import (
-    ELSEWHERE,
     LOST,
+    is_demoted,
     mark_of_node,
     of_those_behind,
-    raise_hidden,
+    unhidden,
 )
-from django_delayq.calls.running import run
-from django_delayq.clock import monotonic_ms
+from django_delayq.calls.exchange import Exchange, Outcome
+from django_delayq.calls.running import recovered
+from django_delayq.clock import boottime_ms, monotonic_ms
 
 T = TypeVar("T")
 
@@ -55,13 +56,15 @@ class UnderWay(Generic[T]):
         if not self._is_told:
             self._line.read_until(self)
         call, told = self._call, self._told
-        if not isinstance(told, Exception):
+        if not isinstance(told, Exception) and (told is not None or call.full is None):
             return call.read(told)
-        if isinstance(told, self._line.ELSEWHERE) and isinstance(call, Call):
-            return run(self._line.runs, call)
         if isinstance(told, ResponseError):
-            raise_hidden(told)
-        raise told
+            told = unhidden(told)
+        now_ms = boottime_ms()
+        # Whoever has a line repeats lost calls itself.
+        exchange = Exchange((call,), repeats=False)
+        outcome = Outcome((told,), now_ms)
+        return recovered(self._line.runs, exchange, outcome, now_ms)[0]  # type: ignore[no-any-return]
 
     @property
     def is_told(self) -> bool:
@@ -72,14 +75,12 @@ class Line:
     """A kept connection. Calls that are made before anybody waits for a reply go out in one write.
 
     A line belongs to one thread. If the server closes the connection while no call is under way, the next call
-    connects anew, and nobody notices. A connection error ends every call that is under way.
+    connects anew, and nobody notices. A connection error ends every call that is under way, and so does a server that
+    says that it is a replica.
     """
 
-    #: By these errors the server says that it did not run a call, which `runs` then makes anew.
-    ELSEWHERE: tuple[type[Exception], ...] = (NoScriptError,)
-
     def __init__(self, client: Redis) -> None:
-        """Take the connection from ``client``, which also runs scripts that the server does not know yet."""
+        """Take the connection from ``client``, which also makes calls again that the server did not run."""
         self.client = self.runs = client
         self._connection: Any = None
         self._poll: Any = None
@@ -130,6 +131,8 @@ class Line:
                 try:
                     reply = self._connection.read_response()
                 except ResponseError as error:
+                    if is_demoted(error):
+                        raise
                     reply = error
                 self._unread.popleft().tell(reply)
         except Exception as error:
@@ -232,8 +235,6 @@ class _NodeLine(Line):
     A node that hangs holds up the others for a part of the time at most: once it has been silent, calls to it fail at
     once for a while.
     """
-
-    ELSEWHERE = ELSEWHERE
 
     def __init__(self, node: Redis, lines: Lines) -> None:
         super().__init__(node)

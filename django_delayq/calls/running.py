@@ -1,74 +1,56 @@
-"""Making one call, on a sync or an asyncio client, and making it again when the reply was lost and that is safe."""
+"""Sending exchanges, on a sync or an asyncio client, as often as `recover` says."""
 
 import asyncio
 import time
-from collections.abc import Iterator
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 from redis.asyncio import Redis as AsyncRedis
 from redis.client import Redis
-from redis.exceptions import (
-    AuthenticationError,
-    AuthorizationError,
-    NoScriptError,
-    OutOfMemoryError,
-    RedisError,
-    ResponseError,
-)
-from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from django_delayq.calls.call import Argument, Call
-from django_delayq.calls.connections import alent, ask, lent
-from django_delayq.calls.errors import (
-    LOST,
-    MAY_HAVE_RUN,
-    may_have_run,
-    raise_hidden,
+from django_delayq.calls.command import Command
+from django_delayq.calls.connections import (
+    aconverse,
+    alent,
+    ask,
+    converse,
+    has_nodes,
+    lent,
+)
+from django_delayq.calls.errors import FAILED, unhidden
+from django_delayq.calls.exchange import (
+    Again,
+    Exchange,
+    Outcome,
+    Raise,
+    Tries,
+    Where,
+    recover,
 )
 from django_delayq.clock import boottime_ms
 
 T = TypeVar("T")
 
 
-#: Waits before a call is made again, s. A lost connection shows at once; a silent server has already cost a time-out,
-#: so only the first of these follows it. None is longer, because Sentinels may name another primary meanwhile.
-PAUSES_S = (0.05, 0.2, 0.25, 0.25)
-
-
-def run(client: Redis, call: Call[T]) -> T:
+def run(client: Redis, call: Call[T] | Command[T]) -> T:
     """Make one call, and make it again if its reply was lost and that is safe.
 
     The client must not retry by itself. Other errors of the server pass through; `may_have_run` says what they mean.
     """
-    first_ms = boottime_ms()
+    if has_nodes(client):
+        return make(client, Exchange((call,)))[0]  # type: ignore[no-any-return]
+    began_ms = boottime_ms()
     try:
-        return _run(client, call)
-    except LOST as error:
-        repeats = Repeats(call, first_ms, error)
-    for pause_s in repeats.pauses_s():
-        time.sleep(pause_s)
-        try:
-            return _run(client, repeats.call)
-        except LOST as error:
-            repeats.note(error)
-        except RedisError as error:
-            repeats.note(error)
-            raise
-    raise repeats.lost
-
-
-def _run(client: Redis, call: Call[T]) -> T:
-    try:
-        try:
-            reply = execute(client, call.command())
-        except NoScriptError:
-            reply = execute(client, call.full_command())
-    except ResponseError as error:
-        raise_hidden(error)
-        raise
-    if reply is None and call.full is not None:
-        return _run(client, call.full())
-    return call.read(reply)
+        reply = execute(client, call.command())
+    except FAILED as error:
+        reply = unhidden(error)
+    else:
+        if reply is not None or call.full is None:
+            return call.read(reply)
+    outcome = Outcome((reply,), boottime_ms())
+    return recovered(client, Exchange((call,)), outcome, began_ms)[0]  # type: ignore[no-any-return]
 
 
 def execute(client: Redis, command: tuple[Argument, ...]) -> Any:
@@ -76,95 +58,124 @@ def execute(client: Redis, command: tuple[Argument, ...]) -> Any:
     # A client of `Clients.of_thread` has a connection of its own: a pool's bookkeeping would cost as much as the call.
     if (connection := client.connection) is not None:
         return ask(connection, command)
-    if (pool := client.connection_pool) is None:
-        return client.execute_command(*command)
     # Not execute_command(): its error does not say whether the connection failed before anything was sent.
-    with lent(pool) as connection:
+    with lent(client.connection_pool) as connection:
         return ask(connection, command)
 
 
-async def arun(client: AsyncRedis, call: Call[T]) -> T:
+def make(client: Redis, exchange: Exchange) -> list[Any]:
+    """Send an exchange and return the results of its calls.
+
+    Raises:
+        redis.exceptions.RedisError: its first call failed, unless each of its calls is on its own.
+    """
+    began_ms = boottime_ms()
+    outcome = send(client, exchange)
+    if (results := _results(exchange, outcome)) is not None:
+        return results
+    return recovered(client, exchange, outcome, began_ms)
+
+
+def send(
+    client: Redis, exchange: Exchange, where: Sequence[Where | None] = ()
+) -> Outcome:
+    """Send an exchange once."""
+    if has_nodes(client):
+        return client.send(exchange, where)  # type: ignore[attr-defined, no-any-return]
+    commands = [call.command() for call in exchange.calls]
+    is_own = exchange.repeats and len(commands) == 1
+    return Outcome(converse(client, commands, is_own=is_own), boottime_ms())
+
+
+def recovered(
+    client: Redis, exchange: Exchange, outcome: Outcome, began_ms: float
+) -> list[Any]:
+    """Do with an exchange what is left to do after its first try."""
+    patience_s = getattr(client, "patience_s", None)
+    return go_on(partial(send, client), exchange, outcome, Tries(began_ms, patience_s))
+
+
+def go_on(
+    send: Callable[[Exchange, Sequence[Where | None]], Outcome],
+    exchange: Exchange,
+    outcome: Outcome,
+    tries: Tries,
+) -> list[Any]:
+    """Do as `recover` says until an exchange has ended."""
+    while True:
+        step = recover(exchange, outcome, tries)
+        if isinstance(step, Raise):
+            raise step.error
+        if not isinstance(step, Again):
+            return step.results
+        time.sleep(step.after_s)
+        exchange, tries = step.exchange, step.tries
+        outcome = send(exchange, step.where)
+
+
+def _results(exchange: Exchange, outcome: Outcome) -> list[Any] | None:
+    """Return the results if all is as usual, without a look at what else it might be."""
+    replies = outcome.replies
+    if any(reply is None or isinstance(reply, Exception) for reply in replies):
+        return None
+    return [
+        call.read(reply) for call, reply in zip(exchange.calls, replies, strict=True)
+    ]
+
+
+async def arun(client: AsyncRedis, call: Call[T] | Command[T]) -> T:
     """`run` on an asyncio client."""
-    first_ms = boottime_ms()
+    if has_nodes(client):
+        return (await amake(client, Exchange((call,))))[0]  # type: ignore[no-any-return]
+    began_ms = boottime_ms()
     try:
-        return await _arun(client, call)
-    except LOST as error:
-        repeats = Repeats(call, first_ms, error)
-    for pause_s in repeats.pauses_s():
-        await asyncio.sleep(pause_s)
-        try:
-            return await _arun(client, repeats.call)
-        except LOST as error:
-            repeats.note(error)
-        except RedisError as error:
-            repeats.note(error)
-            raise
-    raise repeats.lost
-
-
-async def _arun(client: AsyncRedis, call: Call[T]) -> T:
-    try:
-        try:
-            reply = await aexecute(client, call.command())
-        except NoScriptError:
-            reply = await aexecute(client, call.full_command())
-    except ResponseError as error:
-        raise_hidden(error)
-        raise
-    if reply is None and call.full is not None:
-        return await _arun(client, call.full())
-    return call.read(reply)
+        reply = await aexecute(client, call.command())
+    except FAILED as error:
+        reply = unhidden(error)
+    else:
+        if reply is not None or call.full is None:
+            return call.read(reply)
+    outcome = Outcome((reply,), boottime_ms())
+    return (await arecovered(client, Exchange((call,)), outcome, began_ms))[0]  # type: ignore[no-any-return]
 
 
 async def aexecute(client: AsyncRedis, command: tuple[Argument, ...]) -> Any:
     """`execute` on an asyncio client."""
-    if (pool := client.connection_pool) is None or client.connection is not None:
-        return await client.execute_command(*command)
-    async with alent(pool) as connection:
+    async with alent(client.connection_pool) as connection:
         await connection.send_command(*command)
         return await connection.read_response()
 
 
-class Repeats(Generic[T]):
-    """The repeats of a call whose reply was lost: when to make them, and what the last error says about all of them."""
-
-    def __init__(self, call: Call[T], first_ms: float, lost: Exception) -> None:
-        if call.repeat is None:
-            raise lost
-        self._call = call
-        self._first_ms = first_ms
-        #: Whether an earlier try may have run.
-        self.may_have_run = False
-        self.lost = lost
-        self.note(lost)
-
-    def pauses_s(self) -> Iterator[float]:
-        """Yield the wait before each repeat. Stop when the server could no longer recognise a repeat."""
-        if isinstance(self.lost, AuthenticationError | AuthorizationError):
-            return
-        for pause_s in _pauses(self.lost):
-            passed_ms = boottime_ms() + pause_s * 1000 - self._first_ms
-            if self.may_have_run and passed_ms > self._call.window_ms:
-                self.lost.add_note(
-                    f"django-delayq: not repeated: the server recognises a repeat for {self._call.window_ms / 1000:g} s"
-                    f" only, and {passed_ms / 1000:.1f} s have passed"
-                )
-                return
-            yield pause_s
-
-    @property
-    def call(self) -> Call[T]:
-        """What to send: marked as a repeat only if an earlier try may have run."""
-        return self._call.again() if self.may_have_run else self._call
-
-    def note(self, error: Exception) -> None:
-        """Note the error of a try. An earlier try may have run, whatever the last error says."""
-        self.lost = error
-        if self.may_have_run and not isinstance(error, OutOfMemoryError):
-            # A full server refuses to store, so the repeat did not find it stored.
-            setattr(error, MAY_HAVE_RUN, True)
-        self.may_have_run = may_have_run(error)
+async def amake(client: AsyncRedis, exchange: Exchange) -> list[Any]:
+    """`make` on an asyncio client."""
+    began_ms = boottime_ms()
+    outcome = await asend(client, exchange)
+    if (results := _results(exchange, outcome)) is not None:
+        return results
+    return await arecovered(client, exchange, outcome, began_ms)
 
 
-def _pauses(error: Exception) -> tuple[float, ...]:
-    return PAUSES_S[:1] if isinstance(error, RedisTimeoutError) else PAUSES_S
+async def asend(
+    client: AsyncRedis, exchange: Exchange, where: Sequence[Where | None] = ()
+) -> Outcome:
+    """`send` on an asyncio client."""
+    if has_nodes(client):
+        return await client.send(exchange, where)  # type: ignore[attr-defined, no-any-return]
+    commands = [call.command() for call in exchange.calls]
+    return Outcome(await aconverse(client, commands), boottime_ms())
+
+
+async def arecovered(
+    client: AsyncRedis, exchange: Exchange, outcome: Outcome, began_ms: float
+) -> list[Any]:
+    """`recovered` on an asyncio client."""
+    tries = Tries(began_ms, getattr(client, "patience_s", None))
+    while True:
+        step = recover(exchange, outcome, tries)
+        if isinstance(step, Raise):
+            raise step.error
+        if not isinstance(step, Again):
+            return step.results
+        await asyncio.sleep(step.after_s)
+        exchange, tries = step.exchange, step.tries
+        outcome = await asend(client, exchange, step.where)

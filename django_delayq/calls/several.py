@@ -8,21 +8,23 @@ from typing import Any, TypeVar
 
 import msgspec
 from redis.client import Redis
-from redis.exceptions import ClusterDownError, NoScriptError, RedisError, ResponseError
+from redis.exceptions import ClusterDownError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from django_delayq.calls.call import Argument, Call
+from django_delayq.calls.call import Call
 from django_delayq.calls.command import Command
-from django_delayq.calls.connections import drop, has_nodes, node_of
+from django_delayq.calls.connections import drop, has_nodes, node_of, pooled
 from django_delayq.calls.errors import (
     LOST,
-    REDIRECTIONS,
+    astray,
+    is_demoted,
     mark_unsent,
     of_those_behind,
     unhidden,
 )
-from django_delayq.calls.running import run
-from django_delayq.calls.together import Exchange
+from django_delayq.calls.exchange import Again, Exchange, Outcome, Tries, recover
+from django_delayq.calls.running import make, run
+from django_delayq.clock import boottime_ms
 
 T = TypeVar("T")
 
@@ -32,42 +34,18 @@ UNDER_WAY = 2
 
 
 def run_all(client: Redis, calls: Sequence[Call[T]]) -> list[T | Exception]:
-    """Make several calls in one pipeline, once. They are not atomic together. An error takes the place of its reply."""
-    replies = _exchange(client, [call.command() for call in calls])
-    unknown = _unknown(replies)
-    if unknown:
-        # NOSCRIPT means that the call did not run: those calls, and only those, are sent again.
-        for i, reply in zip(
-            unknown,
-            _exchange(client, [calls[i].full_command() for i in unknown]),
-            strict=True,
-        ):
-            replies[i] = reply
-    return _read_all(calls, replies)
+    """Make several calls in one pipeline, once. They are not atomic together. An error takes the place of its reply.
 
-
-def _exchange(client: Redis, commands: list[tuple[Argument, ...]]) -> list[Any]:
-    """Return the replies. Raise the error of the connection if no server has answered, or the only one has not."""
-    if not commands:
+    Raises:
+        redis.exceptions.ConnectionError: no server has answered, or the only one has not.
+    """
+    if not calls:
         return []
-    replies = Exchange(commands).do(client)
-    lost = [reply for reply in replies if isinstance(reply, LOST)]
-    if lost and (len(lost) == len(replies) or not has_nodes(client)):
+    results = make(client, Exchange(calls, is_one=False, repeats=False))
+    lost = [result for result in results if isinstance(result, LOST)]
+    if lost and (len(lost) == len(results) or not has_nodes(client)):
         raise lost[0]
-    return replies
-
-
-def _unknown(replies: Sequence[Any]) -> list[int]:
-    return [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
-
-
-def _read_all(calls: Sequence[Call[T]], replies: Sequence[Any]) -> list[T | Exception]:
-    read: list[T | Exception] = []
-    for call, reply in zip(calls, replies, strict=True):
-        if isinstance(reply, ResponseError):
-            reply = unhidden(reply)
-        read.append(reply if isinstance(reply, Exception) else call.read(reply))
-    return read
+    return results
 
 
 class Behind(msgspec.Struct, frozen=True):
@@ -87,14 +65,18 @@ def run_stream(
     Where None comes in place of a call, all replies are yielded before the next call is prepared.
 
     The client has a connection of its own, or one to each node of a cluster. An error takes the place of its reply. A
-    lost connection ends the stream; the replies that come on others are yielded before. ``elsewhere`` makes a call anew
-    that a node did not run, because it has the slot no more; by default it is just made. If the source of the calls
+    lost connection ends the stream, and so does a server that says that it is a replica; the replies that come on others
+    are yielded before. ``elsewhere`` makes a call on another connection that the server did not run; by default it is
+    just made. If the source of the calls
     forks, the connections stay the parent's, and for the child they are lost.
     """
     stream = _Stream(client, elsewhere)
     try:
         for call in calls:
             if isinstance(call, Behind):
+                # A call that was not run is made again before what comes behind it.
+                while stream.under_way:
+                    yield stream.read()
                 stream.send_behind(call)
             elif call is not None:
                 stream.send(call)
@@ -111,10 +93,6 @@ def run_stream(
         raise
 
 
-#: In the place of a reply that was not read yet.
-_UNREAD = object()
-
-
 @dataclass(slots=True)
 class _Sent:
     """A call that is under way, or that could not be sent."""
@@ -122,8 +100,8 @@ class _Sent:
     call: "Call[Any] | Command[Any]"
     #: None: no node is known to hold its keys.
     connection: Any
-    #: A reply, or an error.
-    told: Any = _UNREAD
+    #: Why it was not sent.
+    error: Exception | None = None
 
 
 class _Stream:
@@ -157,7 +135,7 @@ class _Stream:
         except (ClusterDownError, *LOST) as error:
             # Nothing was sent.
             mark_unsent(error)
-            sent.told = error
+            sent.error = error
             self.has_failed = True
         else:
             sent.connection = node.connection
@@ -185,55 +163,34 @@ class _Stream:
     def read(self) -> Any:
         """Return the next reply, or the error in its place."""
         sent = self.under_way.popleft()
-        told = self._told(sent)
-        call = sent.call
-        if isinstance(call, Call):
-            if isinstance(told, NoScriptError):
-                told = self._told_with_script(sent, call)
-            if (
-                isinstance(told, REDIRECTIONS)
-                and sent.connection is not None
-                and has_nodes(self._client)
-            ):
-                return self._make_elsewhere(call)
-        elif isinstance(told, REDIRECTIONS):
-            return RedisConnectionError(
-                f"the slot moved meanwhile, so this was not run where the calls before it were: {told}"
+        told, call = sent.error or self._told(sent.connection), sent.call
+        if not isinstance(told, Exception) and (told is not None or call.full is None):
+            return call.read(told)
+        if isinstance(call, Command):
+            return astray(told) or told
+        if sent.error is None and sent.connection not in self._lost:
+            now_ms = boottime_ms()
+            step = recover(
+                Exchange((call,)),
+                Outcome((told,), now_ms),
+                Tries(now_ms, getattr(self._client, "patience_s", None)),
             )
-        if isinstance(told, ResponseError):
-            return unhidden(told)
-        return told if isinstance(told, Exception) else call.read(told)
+            if isinstance(step, Again):
+                return self._make_elsewhere(call)
+        return told
 
-    def _told(self, sent: _Sent) -> Any:
-        """Wait for what the server says, or return the error of the connection."""
-        if sent.told is not _UNREAD:
-            return sent.told
-        if (error := self._lost.get(sent.connection)) is not None:
-            return error
+    def _told(self, connection: Any) -> Any:
+        """Wait for what the server says next, or return the error of the connection."""
+        if (lost := self._lost.get(connection)) is not None:
+            return lost
         try:
             _check_owner(self._pid)
-            return sent.connection.read_response()
+            return connection.read_response()
         except ResponseError as error:
-            return error
+            told = unhidden(error)
+            return self._lose(connection, told) if is_demoted(told) else told
         except LOST as error:
-            return self._lose(sent.connection, error)
-
-    def _told_with_script(self, unknown: _Sent, call: Call[Any]) -> Any:
-        """Make a call anew of which the server did not know the script; replies that come first are kept."""
-        behind = []
-        for sent in self.under_way:
-            if sent.connection is unknown.connection:
-                sent.told = self._told(sent)
-                if isinstance(sent.call, Command):
-                    behind.append(sent)
-        whole = _Sent(Command(call.full_command()), unknown.connection)
-        self._write(whole)
-        told = self._told(whole)
-        # What has waited for the calls before it has not waited for this one.
-        for sent in behind:
-            sent.told = _UNREAD
-            self._write(sent)
-        return told
+            return self._lose(connection, error)
 
     def _make_elsewhere(self, call: Call[Any]) -> Any:
         try:
@@ -245,7 +202,7 @@ class _Stream:
             return error
 
     def _run_pooled(self, call: Call[Any]) -> Any:
-        return run(self._client.pooled(), call)  # type: ignore[attr-defined]
+        return run(pooled(self._client), call)
 
     def _lose(self, connection: Any, error: Exception) -> Exception:
         connection.disconnect()

@@ -14,21 +14,26 @@ from redis import asyncio as aio
 from redis.client import Redis
 
 from django_delayq.calls.call import Call
+from django_delayq.calls.command import Command
 from django_delayq.calls.errors import nothing_sent
-from django_delayq.calls.running import arun, run
+from django_delayq.calls.exchange import Exchange
+from django_delayq.calls.running import amake, arun, make, run
 
 T = TypeVar("T")
 
+_CALLS = (Call, Command)
+
 
 class Request(Protocol):
-    """Anything but a `Call` that an operation wants done. It knows how to do itself on either kind of client."""
+    """Anything but calls that an operation wants done. It knows how to do itself on either kind of client."""
 
     def do(self, client: Redis) -> Any: ...
 
     async def ado(self, client: aio.Redis) -> Any: ...
 
 
-Steps = Generator[Call[Any] | Request, Any, T]
+Asked = Call[Any] | Command[Any] | Exchange | Request
+Steps = Generator[Asked, Any, T]
 
 
 class Pause(msgspec.Struct, frozen=True):
@@ -61,8 +66,10 @@ def perform(client: Redis | Callable[[], Redis], steps: Steps[T]) -> T:
             if callable(client):
                 with nothing_sent():
                     client = client()
-            if isinstance(request, Call):
+            if isinstance(request, _CALLS):
                 result = run(client, request)
+            elif isinstance(request, Exchange):
+                result = make(client, request)
             else:
                 result = request.do(client)
         except BaseException as raised:
@@ -126,9 +133,11 @@ async def _go_on(
             error = raised
 
 
-async def _ado(client: aio.Redis, request: Call[Any] | Request) -> Any:
-    if isinstance(request, Call):
+async def _ado(client: aio.Redis, request: Asked) -> Any:
+    if isinstance(request, _CALLS):
         return await arun(client, request)
+    if isinstance(request, Exchange):
+        return await amake(client, request)
     return await request.ado(client)
 
 

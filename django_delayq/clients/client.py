@@ -6,9 +6,9 @@ from typing import Any
 from redis.client import Redis
 
 from django_delayq.calls.call import texts
+from django_delayq.calls.connections import converse
 from django_delayq.calls.errors import LOST
 from django_delayq.calls.running import execute
-from django_delayq.calls.together import Exchange
 
 #: Options that redis-py's clients keep from the functions that read replies.
 _OF_CLIENTS = frozenset({"NEVER_DECODE", "EMPTY_RESPONSE", "keys"})
@@ -25,9 +25,7 @@ class Client(Redis):
         if transaction:
             return super().pipeline(transaction, shard_hint)
         return Pipeline(
-            lambda commands: Exchange([tuple(texts(each)) for each in commands]).do(
-                self
-            ),
+            lambda commands: converse(self, [tuple(texts(each)) for each in commands]),
             lambda *told: called_back(self, *told),
         )
 

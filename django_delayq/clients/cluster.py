@@ -1,19 +1,18 @@
 """A Redis or Valkey Cluster: which node holds a key, and clients that send each command to that node.
 
 redis-py's engine finds the nodes and their slots. A queue's keys share a slot, so each call has one node, and goes there
-on a connection like that to a single server. Only this module follows the redirections of nodes.
+on a connection like that to a single server. Nodes that say where a slot is are noted here; `recover` follows them.
 """
 
 import asyncio
 import math
 import random
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 import redis
 from redis import asyncio as aio
@@ -24,7 +23,6 @@ from redis.cluster import ClusterNode, NodesManager, cleanup_kwargs
 from redis.connection import Connection, ConnectionPool, SSLConnection
 from redis.crc import key_slot
 from redis.exceptions import (
-    AskError,
     AuthenticationError,
     AuthorizationError,
     ClusterDownError,
@@ -32,7 +30,6 @@ from redis.exceptions import (
     NoPermissionError,
     RedisClusterException,
     RedisError,
-    ResponseError,
     TryAgainError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -40,81 +37,40 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
 from django_delayq.calls.call import Argument
+from django_delayq.calls.command import Command
+from django_delayq.calls.connections import aconverse, converse
 from django_delayq.calls.errors import (
     LOST,
-    REDIRECTIONS,
     TURNED_AWAY,
     is_of_some,
     mark_of_node,
     mark_of_some,
     mark_unsent,
 )
-from django_delayq.calls.running import aexecute, execute
-from django_delayq.calls.together import Exchange
+from django_delayq.calls.exchange import (
+    WAITS,
+    Address,
+    Exchange,
+    Outcome,
+    Where,
+    key_of,
+)
+from django_delayq.calls.running import amake, make
 from django_delayq.clients.client import Client, Pipeline, called_back
 from django_delayq.clients.primary import AttentiveSocket
 from django_delayq.clients.server import Server
 from django_delayq.clients.url import nodes_of
-from django_delayq.clock import monotonic_ms
+from django_delayq.clock import boottime_ms, monotonic_ms
 from django_delayq.exceptions import InvalidSettings
 
 P = TypeVar("P")
 
 #: For so long a call waits for a slot that is being moved, or that no node serves.
 PATIENCE_S = 5.0
-#: The pauses meanwhile double, from the first of these to the second, s.
-PAUSES_S = (0.01, 0.2)
-#: So many redirections are followed at once. More of them come from nodes that do not agree yet which of them has a slot.
-FREE_REDIRECTIONS = 4
 #: The table of slots is read again so often at most.
 REFRESH_EVERY_MS = 200.0
 #: For so long a node is waited for that is asked where the slots are, s.
 TABLE_PATIENCE_S = 0.5
-#: Commands whose second word is not a key.
-_WITHOUT_KEY = frozenset(
-    [
-        "ACL",
-        "CLIENT",
-        "CLUSTER",
-        "COMMAND",
-        "CONFIG",
-        "HELLO",
-        "INFO",
-        "PING",
-        "PUBLISH",
-        "PUBSUB",
-        "ROLE",
-        "SCAN",
-        "SCRIPT",
-        "TIME",
-        "WAIT",
-        "WAITAOF",
-    ]
-)
-#: Commands that wait for what their connection wrote before.
-_WAITS = frozenset({"WAIT", "WAITAOF"})
-
-
-class Address(NamedTuple):
-    """Where a node listens."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
-
-
-def key_of(command: Sequence[Any]) -> str | bytes | None:
-    """Return the first key of a command; None if any node can run it."""
-    name = str(command[0]).partition(" ")[0].upper()
-    if name in ("EVALSHA", "EVAL"):
-        key = command[3] if int(command[2]) else None
-    elif name in _WITHOUT_KEY or len(command) < 2:
-        key = None
-    else:
-        key = command[1]
-    return key if key is None or isinstance(key, bytes) else str(key)
 
 
 class Slots:
@@ -500,59 +456,6 @@ class Pools(Generic[P]):
             pool.disconnect()  # type: ignore[attr-defined]
 
 
-class _Way:
-    """The way of one command to the node that runs it: where it goes next, and after what pause."""
-
-    def __init__(self, slots: Slots, until_ms: float) -> None:
-        self._slots = slots
-        self._until_ms = until_ms
-        self._pause_s = PAUSES_S[0]
-        self._redirections = 0
-        self._named: Address | None = None
-        # That the slot is being moved, which a server before 7.0 says between redirections only.
-        self._moving: TryAgainError | None = None
-        #: Whether the node takes the command only after ASKING, because the slot is not its own yet.
-        self.is_asking = False
-
-    def anew(self) -> "_Way":
-        """Return the way of another command, with the same end of patience."""
-        return _Way(self._slots, self._until_ms)
-
-    def next(self, key: str | bytes | None) -> Address:
-        return self._named or self._slots.holder(key)
-
-    def has_another(self) -> bool:
-        """Whether a command that any node can run may be sent once more, as one node does not answer."""
-        self._redirections += 1
-        return self._redirections < len(self._slots.primaries())
-
-    def turn(self, error: ResponseError, asked: Address | None) -> float:
-        """Take in why a node did not run the command, and return how long to wait, s.
-
-        Raises the error if the command has been sent back and forth, or has waited, for too long.
-        """
-        self._named, self.is_asking = None, False
-        if isinstance(error, AskError):
-            assert asked is not None
-            if isinstance(error, MovedError):
-                self._named = self._slots.note_moved(error, asked)
-            else:
-                self._named = Address(error.host or asked.host, error.port)
-                self.is_asking = True
-            self._redirections += 1
-            if self._redirections <= FREE_REDIRECTIONS:
-                return 0.0
-        else:
-            self._slots.doubt()
-        if isinstance(error, TryAgainError):
-            self._moving = error
-        pause_s = self._pause_s
-        if monotonic_ms() + 1000 * pause_s > self._until_ms:
-            raise self._moving or error
-        self._pause_s = min(2 * pause_s, PAUSES_S[1])
-        return pause_s
-
-
 class ClusterClient(Redis):
     """A client of all nodes. It has no connection and no pool of its own: those are its nodes'.
 
@@ -644,7 +547,7 @@ class ClusterClient(Redis):
             redis.exceptions.TryAgainError: the slot is still being moved after `patience_s`.
             redis.exceptions.ClusterDownError: no node serves the slot after `patience_s`.
         """
-        reply = self._run(args, self._way())
+        (reply,) = make(self, Exchange((Command(args),), repeats=False))
         return self.called_back(args, options, reply)
 
     def called_back(
@@ -656,31 +559,25 @@ class ClusterClient(Redis):
     def exchange(self, commands: Sequence[tuple[Argument, ...]]) -> list[Any]:
         """Send commands, in one write a node, and return the replies in their order.
 
-        An error takes the place of a reply. The nodes are asked one after the other.
+        An error takes the place of a reply.
         """
-        replies: list[Any] = [None] * len(commands)
-        way = self._way()
-        groups = _by_node(self._pools.slots, commands, replies)
-        for address, places in groups.items():
+        calls: list[Command[Any]] = [Command(tuple(command)) for command in commands]
+        return make(self, Exchange(calls, is_one=False, repeats=False))
+
+    def send(self, exchange: Exchange, where: Sequence[Where | None] = ()) -> Outcome:
+        """Send an exchange once, in one write a node. The nodes are asked one after the other."""
+        parts = _Parts(self._pools.slots, exchange, where)
+        for at, commands in parts.commands():
             try:
-                self._check_silence(address)
-                node = self._at(address)
+                self._check_silence(at.address)
+                node = self._at(at.address)
             except LOST as error:
-                made: list[Any] = [error] * len(places)
+                replies: list[Any] = [error] * len(commands)
             else:
-                made = Exchange([commands[i] for i in places]).do(node)
-            for i, reply in zip(places, made, strict=True):
-                if isinstance(reply, REDIRECTIONS):
-                    reply = self._follow(commands[i], reply, address, way.anew())
-                elif isinstance(reply, LOST):
-                    self._lose(reply, address)
-                    # Another node has nothing to wait for, and would say at once that all its replicas have it.
-                    if key_of(commands[i]) is None and commands[i][0] not in _WAITS:
-                        reply = self._again(commands[i], way.anew())
-                replies[i] = reply
-            if any(isinstance(reply, REDIRECTIONS) for reply in made):
-                _void_waits(commands, places, replies)
-        return replies
+                replies = converse(node, commands, is_own=parts.is_own)
+            for reply in parts.take(at, replies):
+                self._lose(reply, at.address)
+        return parts.outcome()
 
     def pipeline(self, transaction: Any = True, shard_hint: Any = None) -> Any:
         """Collect commands for `exchange`. They are not atomic together."""
@@ -710,9 +607,6 @@ class ClusterClient(Redis):
             node.close()
         if self.auto_close_connection_pool:
             self._pools.disconnect()
-
-    def _way(self) -> _Way:
-        return _Way(self._pools.slots, monotonic_ms() + 1000 * self.patience_s)
 
     def _lose(self, error: Exception, address: Address) -> None:
         mark_of_node(error, str(address))
@@ -749,47 +643,6 @@ class ClusterClient(Redis):
             node = self._nodes.setdefault(address, node)
         return node
 
-    def _follow(
-        self, command: tuple[Any, ...], error: ResponseError, asked: Address, way: _Way
-    ) -> Any:
-        """Return the reply to a command that a node did not run, or the error."""
-        try:
-            time.sleep(way.turn(error, asked))
-        except ResponseError as last:
-            return last
-        return self._again(command, way)
-
-    def _again(self, command: tuple[Any, ...], way: _Way) -> Any:
-        try:
-            return self._run(command, way)
-        except (ResponseError, *LOST) as last:
-            return last
-
-    def _run(self, command: tuple[Any, ...], way: _Way) -> Any:
-        key = key_of(command)
-        while True:
-            address = None
-            try:
-                address = way.next(key)
-                self._check_silence(address)
-                node = self._at(address)
-                if not way.is_asking:
-                    return execute(node, command)
-                _, reply = Exchange([("ASKING",), command]).do(node)
-                if not isinstance(reply, Exception):
-                    return reply
-                raise reply
-            except REDIRECTIONS as error:
-                pause_s = way.turn(error, address)
-            except LOST as error:
-                if address is None:
-                    raise
-                self._lose(error, address)
-                if key is not None or not way.has_another():
-                    raise
-                pause_s = 0.0
-            time.sleep(pause_s)
-
 
 class AsyncClusterClient(aio.Redis):
     """`ClusterClient` on an event loop. The cluster is asked about its slots in a thread."""
@@ -808,32 +661,28 @@ class AsyncClusterClient(aio.Redis):
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Run a command on the node that holds its key; see `ClusterClient.execute_command`."""
-        reply = await self._run(args, self._way())
+        (reply,) = await amake(self, Exchange((Command(args),), repeats=False))
         return called_back(next(iter(self._nodes.values())), args, options, reply)
 
-    async def exchange(self, commands: Sequence[tuple[Argument, ...]]) -> list[Any]:
-        """Send commands, in one write a node, to all nodes at once; see `ClusterClient.exchange`."""
-        replies: list[Any] = [None] * len(commands)
-        await self._read_slots()
-        groups = _by_node(self._pools.slots, commands, replies)
+    async def send(
+        self, exchange: Exchange, where: Sequence[Where | None] = ()
+    ) -> Outcome:
+        """Send an exchange once, in one write a node, to all nodes at once."""
+        slots = self._pools.slots
+        try:
+            await self._read_slots()
+        except LOST as error:
+            return Outcome([error] * len(exchange.calls), boottime_ms())
+        parts = _Parts(slots, exchange, where)
+        sent = list(parts.commands())
         made = await asyncio.gather(
-            *(
-                Exchange([commands[i] for i in places]).ado(self._at(address))
-                for address, places in groups.items()
-            )
+            *(aconverse(self._at(at.address), commands) for at, commands in sent)
         )
-        way = self._way()
-        for (address, places), told in zip(groups.items(), made, strict=True):
-            for i, reply in zip(places, told, strict=True):
-                if isinstance(reply, REDIRECTIONS):
-                    reply = await self._follow(commands[i], reply, address, way.anew())
-                elif isinstance(reply, LOST):
-                    mark_of_node(reply, str(address))
-                    self._pools.slots.note_silent(address)
-                replies[i] = reply
-            if any(isinstance(reply, REDIRECTIONS) for reply in told):
-                _void_waits(commands, places, replies)
-        return replies
+        for (at, _), replies in zip(sent, made, strict=True):
+            for reply in parts.take(at, replies):
+                mark_of_node(reply, str(at.address))
+                slots.note_silent(at.address)
+        return parts.outcome()
 
     async def lying_at(self, node: str, keys: Sequence[str]) -> list[bool]:
         """Return of each key whether it lies on this node."""
@@ -848,9 +697,6 @@ class AsyncClusterClient(aio.Redis):
             for pool in self._pools.all():
                 await pool.disconnect()
 
-    def _way(self) -> _Way:
-        return _Way(self._pools.slots, monotonic_ms() + 1000 * self.patience_s)
-
     async def _read_slots(self) -> None:
         slots = self._pools.slots
         if slots.is_doubtful:
@@ -863,41 +709,6 @@ class AsyncClusterClient(aio.Redis):
             self._nodes[address] = node
         return node
 
-    async def _follow(
-        self, command: tuple[Any, ...], error: ResponseError, asked: Address, way: _Way
-    ) -> Any:
-        try:
-            await asyncio.sleep(way.turn(error, asked))
-            return await self._run(command, way)
-        except (ResponseError, *LOST) as last:
-            return last
-
-    async def _run(self, command: tuple[Any, ...], way: _Way) -> Any:
-        key = key_of(command)
-        while True:
-            address = None
-            try:
-                await self._read_slots()
-                address = way.next(key)
-                node = self._at(address)
-                if not way.is_asking:
-                    return await aexecute(node, command)
-                _, reply = await Exchange([("ASKING",), command]).ado(node)
-                if not isinstance(reply, Exception):
-                    return reply
-                raise reply
-            except REDIRECTIONS as error:
-                pause_s = way.turn(error, address)
-            except LOST as error:
-                if address is None:
-                    raise
-                mark_of_node(error, str(address))
-                self._pools.slots.note_silent(address)
-                if key is not None or not way.has_another():
-                    raise
-                pause_s = 0.0
-            await asyncio.sleep(pause_s)
-
 
 def _lying_at(slots: Slots, node: str, keys: Sequence[str]) -> list[bool]:
     lie = []
@@ -909,43 +720,58 @@ def _lying_at(slots: Slots, node: str, keys: Sequence[str]) -> list[bool]:
     return lie
 
 
-def _by_node(
-    slots: Slots, commands: Sequence[tuple[Argument, ...]], replies: list[Any]
-) -> dict[Address, list[int]]:
-    """Return the places of the commands of each node; an error takes the place of a reply where no node serves."""
-    groups: dict[Address, list[int]] = {}
-    anywhere: Address | None = None
-    address: Address | None = None
-    for i, command in enumerate(commands):
-        key = key_of(command)
-        if command[0] in _WAITS and address is not None:
-            # It waits for what its connection wrote before.
-            groups[address].append(i)
-            continue
-        try:
-            if key is None:
-                # What is asked together is asked of one node.
-                address = anywhere = anywhere or slots.holder(None)
+class _Parts:
+    """What each node gets of an exchange, and what they reply."""
+
+    def __init__(
+        self, slots: Slots, exchange: Exchange, where: Sequence[Where | None]
+    ) -> None:
+        self._slots = slots
+        self._commands = [call.command() for call in exchange.calls]
+        self._replies: list[Any] = [None] * len(self._commands)
+        self._asked: list[Address | None] = [None] * len(self._commands)
+        self._places: dict[Where, list[int]] = {}
+        #: Whether a thread's own connection takes the place of one of a pool.
+        self.is_own = exchange.repeats and len(self._commands) == 1
+        at: Where | None = None
+        anywhere: Where | None = None
+        failure: Exception | None = None
+        for i, command in enumerate(self._commands):
+            # What waits does so for what its connection wrote before.
+            if not i or not (exchange.is_one or command[0] in WAITS):
+                key = key_of(command)
+                try:
+                    if where and where[i] is not None:
+                        at = where[i]
+                    elif key is None:
+                        # What is asked together is asked of one node.
+                        at = anywhere = anywhere or Where(slots.holder(None))
+                    else:
+                        at = Where(slots.holder(key))
+                except (ClusterDownError, *LOST) as error:
+                    at, failure = None, error
+            if at is None:
+                self._replies[i] = failure
             else:
-                address = slots.holder(key)
-        except ClusterDownError as error:
-            replies[i] = error
-            address = None
-        else:
-            groups.setdefault(address, []).append(i)
-    return groups
+                self._places.setdefault(at, []).append(i)
 
+    def commands(self) -> Iterator[tuple[Where, list[tuple[Any, ...]]]]:
+        """Yield what each node gets."""
+        for at, places in self._places.items():
+            asking = [("ASKING",)] if at.is_asking else []
+            yield at, [each for i in places for each in (*asking, self._commands[i])]
 
-def _void_waits(
-    commands: Sequence[tuple[Argument, ...]],
-    places: Sequence[int],
-    replies: list[Any],
-) -> None:
-    """Put an error in the place of what a node said that had waited for nothing: a command before went elsewhere."""
-    error = RedisConnectionError(
-        "the slot moved between a call and WAIT, so nothing has waited"
-    )
-    mark_of_node(error)
-    for i in places:
-        if commands[i][0] in _WAITS:
-            replies[i] = error
+    def take(self, at: Where, replies: list[Any]) -> list[Any]:
+        """Take in what a node replied, and return the errors of lost replies."""
+        own = replies[1::2] if at.is_asking else replies
+        for i, reply in zip(self._places[at], own, strict=True):
+            self._replies[i], self._asked[i] = reply, at.address
+            if isinstance(reply, MovedError):
+                self._slots.note_moved(reply, at.address)
+            elif isinstance(reply, TryAgainError | ClusterDownError):
+                self._slots.doubt()
+        return [reply for reply in own if isinstance(reply, LOST)]
+
+    def outcome(self) -> Outcome:
+        nodes = len(self._slots.primaries()) if any(self._asked) else 1
+        return Outcome(self._replies, boottime_ms(), self._asked, nodes)

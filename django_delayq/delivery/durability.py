@@ -12,23 +12,15 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from redis import asyncio as aio
 from redis.client import Redis
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import (
-    NoPermissionError,
-    NoScriptError,
-    ReadOnlyError,
-    ResponseError,
-)
+from redis.exceptions import NoPermissionError
 
-from django_delayq.calls.call import Argument, Call
+from django_delayq.calls.call import Argument, Call, InFull
 from django_delayq.calls.command import Command
 from django_delayq.calls.connections import arguments_of
-from django_delayq.calls.errors import LOST
-from django_delayq.calls.running import Repeats
+from django_delayq.calls.exchange import Exchange
+from django_delayq.calls.running import amake, make
 from django_delayq.calls.script import bind
-from django_delayq.calls.steps import Pause, Steps
-from django_delayq.calls.together import Exchange
-from django_delayq.clock import boottime_ms
+from django_delayq.calls.steps import Steps
 from django_delayq.delivery.binding import PACKAGES
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.exceptions import InvalidSettings, NotDurable
@@ -252,23 +244,22 @@ def refusal(error: Exception) -> str:
 
 @brief
 class _InOneWrite(msgspec.Struct, frozen=True):
-    """Send a command, the fence, and the command that waits, in one write, and read their replies.
+    """Send a call, the fence, and the command that waits, in one write; return their results."""
 
-    An error takes the place of a reply.
-    """
-
-    commands: tuple[tuple[Argument, ...], ...]
-    durable: Durable
+    call: Call[Any]
+    waiting: Wait
 
     def do(self, client: Redis) -> list[Any]:
-        return self._exchange(client).do(client)
+        return make(client, self._exchange(client))
 
     async def ado(self, client: aio.Redis) -> list[Any]:
-        return await self._exchange(client).ado(client)
+        return await amake(client, self._exchange(client))
 
     def _exchange(self, client: Redis | aio.Redis) -> Exchange:
-        waits = self.durable.command(silence_of(client))
-        return Exchange((*self.commands, waits.command()))
+        # The fence goes with its text: it is short, and has to be there whenever the call is.
+        fenced = InFull.of(fence(self.waiting.keys))
+        waits = self.waiting.durable.command(silence_of(client))
+        return Exchange((self.call, fenced, waits))
 
 
 def silence_of(client: Redis | aio.Redis) -> float | None:
@@ -284,65 +275,7 @@ def durably(call: Call[T], waiting: Wait | None) -> Steps[T]:
     """
     if waiting is None:
         return (yield call)  # type: ignore[no-any-return]
-    first_ms = boottime_ms()
-    replies = yield from _ask(call, waiting)
-    if lost := _lost(replies):
-        repeats = Repeats(call, first_ms, lost)
-        for pause_s in repeats.pauses_s():
-            yield Pause(1000 * pause_s)
-            replies = yield from _ask(repeats.call, waiting)
-            lost = _lost(replies)
-            if lost is not None:
-                repeats.note(lost)
-                continue
-            if isinstance(replies[0], Exception):
-                repeats.note(replies[0])
-            break
-        else:
-            raise repeats.lost
-        # It is another script's, whose reply says whether the job is there, or has ended.
-        call = repeats.call
-    reply, fenced, told = replies
-    if isinstance(reply, Exception):
-        raise reply
-    if isinstance(fenced, Exception):
-        # Then the server waited for less than it was to.
-        told = fenced
-    if reply is None and call.full is not None:
-        return (yield from durably(call.full(), waiting))
-    if not isinstance(told, Exception):
-        told = waiting.durable.command(None).read(told)
-    waiting.take(told)
-    return call.read(reply)
-
-
-def _ask(call: Call[Any], waiting: Wait) -> Steps[list[Any]]:
-    # The fence goes with its text: it is short, and has to be there whenever the call is.
-    fenced = fence(waiting.keys).full_command()
-    replies: list[Any] = yield _InOneWrite((call.command(), fenced), waiting.durable)
-    if isinstance(replies[0], NoScriptError):
-        replies = yield _InOneWrite((call.full_command(), fenced), waiting.durable)
-    return replies
-
-
-def _lost(replies: Sequence[Any]) -> Exception | None:
-    """Return the error by which one of the replies is lost; None: all are there, or the call was refused."""
-    if isinstance(replies[0], ResponseError):
-        return None
-    if isinstance(replies[0], Exception):
-        return replies[0]
-    for reply in replies[1:]:
-        if is_lost(reply):
-            # Whatever the error says of its own command, the call has run.
-            return RedisConnectionError(f"no word of how durable it is: {reply}")
-    return None
-
-
-def is_lost(reply: Any) -> bool:
-    """Whether a reply is lost, or comes from a server that became a replica, so that what it has no longer counts."""
-    if isinstance(reply, ReadOnlyError):
-        return True
-    if isinstance(reply, ResponseError):
-        text = str(reply)
-        return text.startswith("UNBLOCKED") or "with replica instances" in text
-    return isinstance(reply, LOST)
+    result, fenced, told = yield _InOneWrite(call, waiting)
+    # If the fence was refused, the server waited for less than it was to.
+    waiting.take(fenced if isinstance(fenced, Exception) else told)
+    return result  # type: ignore[no-any-return]

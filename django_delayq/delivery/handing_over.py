@@ -14,6 +14,7 @@ from redis.exceptions import NoPermissionError
 
 from django_delayq.calls.command import Command
 from django_delayq.calls.connections import disconnect, has_nodes, node_of
+from django_delayq.calls.running import run
 from django_delayq.calls.steps import perform
 from django_delayq.clock import monotonic_ms
 from django_delayq.delivery.durability import Durable, Wait, durably, fence
@@ -160,7 +161,7 @@ class HandOver:
         """Return a section of INFO; nothing if the account may not read it."""
         node = node_of(self._client, self._keys.control)
         try:
-            told: bytes = Command(("INFO", section)).do(node)
+            told: bytes = run(node, Command(("INFO", section)))
         except NoPermissionError:
             return b""
         return told

@@ -19,6 +19,7 @@ from redis.exceptions import MovedError, NoPermissionError, ResponseError
 
 from django_delayq.calls.connections import arguments_of
 from django_delayq.calls.errors import LOST, is_of_node
+from django_delayq.calls.running import run
 from django_delayq.calls.several import run_all
 from django_delayq.delivery import holding, looking, pausing, prefixes
 from django_delayq.delivery.durability import Durable, Told, refusal
@@ -460,7 +461,7 @@ def _left_behind(
     """Report jobs of this project that wait under a prefix which its settings do not have any more."""
     noted: dict[str, str] = {}
     try:
-        noted = prefixes.noted_prefixes().do(client)
+        noted = run(client, prefixes.noted_prefixes())
     except NoPermissionError:
         # Without a prefix, there is most likely no other.
         if prefix:
@@ -615,7 +616,7 @@ def _wait(client: "Redis", wanted: Durable) -> Told | Exception:
     # This connection may have written nothing, so the replicas have to be there, and no more.
     command = replace(wanted, timeout=WAIT_S).command(None)
     try:
-        return command.do(client)
+        return run(client, command)
     except ResponseError as error:
         return error
 

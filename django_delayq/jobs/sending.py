@@ -17,6 +17,7 @@ from django_delayq import conf
 from django_delayq.calls.call import Call
 from django_delayq.calls.command import Command
 from django_delayq.calls.errors import (
+    LOST,
     mark_unsent,
     may_have_run,
     node_named_by,
@@ -34,7 +35,6 @@ from django_delayq.delivery.durability import (
     Wait,
     durably,
     fence,
-    is_lost,
     silence_of,
 )
 from django_delayq.delivery.keys import DeliveryKeys
@@ -1046,7 +1046,7 @@ class _Sending:
 
     def _take_told(self, reply: Any) -> None:
         assert self.waiting is not None
-        if is_lost(reply):
+        if isinstance(reply, LOST):
             # The server that has them may be gone. A repeat stores what the next one lacks, and waits anew.
             self.fail(reply)
             self._unsent += self._sent

@@ -210,7 +210,7 @@ class Relay:
         unsent: list[Head] = []
         kept: list[Head] = []
         rest_ms = math.inf
-        now_ms = Command(("TIME",), _read_time_ms).do(client)
+        now_ms = run(client, Command(("TIME",), _read_time_ms))
         for name, members in _by_queue(heads).items():
             try:
                 since = _when_sent(client, name, members)
@@ -234,7 +234,7 @@ class Relay:
                 keys = get_settings().queue(name).keys
                 count = storing.count_rows_from(keys, ahead, now_ms=now_ms)
                 try:
-                    count.do(client)
+                    run(client, count)
                 except RedisError as error:
                     # A full server refuses it, and rows of other queues are not to wait for that.
                     _check_is_its_own(error)
@@ -379,7 +379,8 @@ def _when_sent(client: Redis, name: str, heads: Sequence[Head]) -> list[int | No
     """Return since when the queue has known each of these rows, by the server's clock; None: it does not know it."""
     keys, since = get_settings().queue(name).keys, list[int | None]()
     for part in _batches(heads, MAX_BATCH):
-        since += storing.when_sent(keys, [head.token for head in part]).do(client)
+        seen = run(client, storing.when_sent(keys, [head.token for head in part]))
+        since += seen
     return since
 
 
@@ -493,13 +494,13 @@ def _batches(rows: Sequence[Head], most: int) -> Iterator[Sequence[Head]]:
 
 def _let_go(client: Redis, rows: Sequence[Head]) -> None:
     """Have the queues forget rows that are deleted: a while later, when nobody can be about to send them any more."""
-    now_ms = Command(("TIME",), _read_time_ms).do(client)
+    now_ms = run(client, Command(("TIME",), _read_time_ms))
     for name, members in _by_queue(rows).items():
         keys = get_settings().queue(name).keys
         try:
             for part in _batches(members, MAX_BATCH):
                 tokens = [row.token for row in part]
-                storing.let_go(keys, tokens, now_ms=now_ms).do(client)
+                run(client, storing.let_go(keys, tokens, now_ms=now_ms))
         except RedisError as error:
             # Those of a node that is away are forgotten there by themselves.
             _check_is_its_own(error)

@@ -256,7 +256,7 @@ class Exporting:
         return OfQueue(
             queue.name,
             its_run.id,
-            looking.read_format(queue.keys).do(self._client),
+            run(self._client, looking.read_format(queue.keys)),
             settings_of(self._client, queue),
             schedules_of(self._client, queue).changed,
         )

@@ -320,7 +320,7 @@ class Storing:
             CannotMove: it does not.
         """
         name = self._queue.name
-        found = looking.read_format(self._queue.keys).do(self._client)
+        found = run(self._client, looking.read_format(self._queue.keys))
         for side, format in ("source", source_format), ("target", found):
             if format > FORMAT:
                 raise CannotMove(
@@ -504,7 +504,7 @@ class Moving:
             ):
                 check_key(name, entry.stored, entry.change)
             self._storing.begin(begun)
-            self._storing.prepare(looking.read_format(keys).do(self._source))
+            self._storing.prepare(run(self._source, looking.read_format(keys)))
         except CannotMove:
             if not begun.pages:
                 self.end()
@@ -657,7 +657,7 @@ def queues_on(client: Redis, prefix: str = "", ours: str = "") -> list[str]:
     noted = {ours}
     # The key may be another's, or not ours to read.
     with suppress(ResponseError):
-        noted |= prefixes.noted_prefixes().do(client).keys()
+        noted |= run(client, prefixes.noted_prefixes()).keys()
     # All names begin with an empty prefix, and prefixes may begin with one another.
     longer = [other for other in noted if other != prefix and other.startswith(prefix)]
     names = set()

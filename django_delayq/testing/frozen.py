@@ -16,7 +16,6 @@ from typing import Any, TypedDict, Unpack
 from asgiref.sync import sync_to_async
 
 from django_delayq import conf
-from django_delayq.calls.call import Call
 from django_delayq.calls.command import Command
 from django_delayq.calls.line import Line, UnderWay
 from django_delayq.calls.running import run
@@ -102,10 +101,7 @@ class _AtOnce(Line):
     def ask(self, call: Any) -> UnderWay[Any]:
         under_way: UnderWay[Any] = UnderWay(self, _AS_READ)
         try:
-            if isinstance(call, Call):
-                under_way.tell(run(self.client, call))
-            else:
-                under_way.tell(call.do(self.client))
+            under_way.tell(run(self.client, call))
         except Exception as error:
             under_way.tell(error)
         return under_way

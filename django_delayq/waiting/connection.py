@@ -14,13 +14,22 @@ from typing import Any, Protocol, TypeVar
 from redis.backoff import NoBackoff
 from redis.client import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import ResponseError
 from redis.retry import Retry
 
 from django_delayq.calls.call import Call
 from django_delayq.calls.connections import drop, has_nodes, node_of
-from django_delayq.calls.errors import LOST, REDIRECTIONS
+from django_delayq.calls.errors import (
+    FAILED,
+    LOST,
+    REDIRECTIONS,
+    is_demoted,
+    unhidden,
+)
+from django_delayq.calls.exchange import Exchange, Outcome, Tries
+from django_delayq.calls.running import go_on
 from django_delayq.clients.server import POOL_ARGUMENTS
+from django_delayq.clock import boottime_ms
 
 T = TypeVar("T")
 
@@ -98,8 +107,11 @@ class DedicatedConnection:
         """Read one reply or message. Raise an error reply."""
         try:
             return self._connection.read_response()
-        except REDIRECTIONS:
-            self._doubt()
+        except ResponseError as error:
+            if isinstance(error, REDIRECTIONS):
+                self._doubt()
+            elif is_demoted(error):
+                self.close()
             raise
 
     def _doubt(self) -> None:
@@ -121,11 +133,17 @@ class DedicatedConnection:
             raise
 
     def run(self, call: Call[T]) -> T:
-        """Make one call, once."""
+        """Make one call, and make it again only if the server did not run it."""
+        exchange, now_ms = Exchange((call,), repeats=False), boottime_ms()
+        results = go_on(self._send, exchange, self._send(exchange), Tries(now_ms))
+        return results[0]  # type: ignore[no-any-return]
+
+    def _send(self, exchange: Exchange, where: object = None) -> Outcome:
         try:
-            return call.read(self.command(*call.command()))
-        except NoScriptError:
-            return call.read(self.command(*call.full_command()))
+            reply = self.command(*exchange.calls[0].command())
+        except FAILED as error:
+            reply = unhidden(error)
+        return Outcome((reply,), boottime_ms())
 
     def has_reply(self) -> bool:
         """Return whether `read` would find something, without waiting.

@@ -77,19 +77,19 @@ def take_off(
         target.name,
         [each.job for each in forwards if each.job.token in received.stored],
     )
-    forwarding.remove(source.keys, forwards).do(client)
+    run(client, forwarding.remove(source.keys, forwards))
     names = [each.name for each in forwards]
     # What a queue does not forget now, it forgets after a year.
     with suppress(RedisError, OSError):
-        storing.let_go(target.keys, names, now_ms=received.now_ms).do(client)
+        run(client, storing.let_go(target.keys, names, now_ms=received.now_ms))
 
 
 def forward_at_once(client: Redis, source: QueueSettings, queue: str) -> None:
     """Forward what a queue has for another one. Nobody else does, as in a test."""
     target = queue_of(queue)
     after = b""
-    while members := forwarding.page(source.keys, queue, after=after, count=MOST).do(
-        client
+    while members := run(
+        client, forwarding.page(source.keys, queue, after=after, count=MOST)
     ):
         after = members[-1]
         forwards = [each for one in members if (each := forwarding.read_forward(one))]
@@ -339,9 +339,10 @@ class _Target:
         self._source = source
         there_ms = boottime_ms()
         client = self._owner.client
-        page = forwarding.page(
-            source.keys, self._name, after=after, count=self._count
-        ).do(client)
+        page = run(
+            client,
+            forwarding.page(source.keys, self._name, after=after, count=self._count),
+        )
         found = [each for member in page if (each := forwarding.read_forward(member))]
         if found:
             self._send(source, [self._signed_anew(each) for each in found], there_ms)

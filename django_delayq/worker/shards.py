@@ -50,7 +50,7 @@ class OtherShards:
 
     def _join(self, whole: QueueSettings, queue: QueueSettings) -> None:
         """Make sure that we agree, and have a shard that is new keep what was paused and limited when there were fewer."""
-        known = joined(queue).do(self._client)
+        known = run(self._client, joined(queue))
         if known == whole.key_home:
             return
         perform(self._client, agreeing(whole, queue))

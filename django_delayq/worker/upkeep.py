@@ -147,7 +147,7 @@ class Upkeep:
         if self._settings.prefix:
             call = prefixes.note_prefix(self._settings.prefix, get_keyring().ids[0])
             try:
-                call.do(self._client)
+                run(self._client, call)
             except RedisError as error:
                 # Its node may be away while that of the queue is not, and an ACL may forbid it.
                 if not is_queues_own(error):

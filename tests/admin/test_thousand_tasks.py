@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from django_delayq.calls import running
 from django_delayq.calls.running import run
-from django_delayq.calls.together import Exchange
 from django_delayq.delivery.statistics import (
     FIGURES_BATCH,
     Figures,
@@ -77,9 +77,9 @@ def test_page_of_a_thousand_tasks_is_quick_whatever_its_span(
     measure_a_week(queue)
     exchanges = []
     monkeypatch.setattr(
-        Exchange,
-        "do",
-        lambda self, client, do=Exchange.do: exchanges.append(self) or do(self, client),
+        running,
+        "send",
+        lambda *told, send=running.send: exchanges.append(told) or send(*told),
     )
 
     costs = {}

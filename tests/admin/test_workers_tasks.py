@@ -10,8 +10,8 @@ from django.test import Client
 
 from django_delayq import cron, delayed_task
 from django_delayq.admin import workers_page
+from django_delayq.calls import running
 from django_delayq.calls.running import run
-from django_delayq.calls.together import Exchange
 from django_delayq.delivery.statistics import OTHER, UNKNOWN
 from django_delayq.delivery.workers import (
     RegistryKeys,
@@ -105,10 +105,10 @@ def test_a_thousand_processes_are_read_in_two_round_trips(
     browser.get(url("workers"))
     exchanges = []
     monkeypatch.setattr(
-        Exchange,
-        "do",
-        lambda self, client, do=Exchange.do: (
-            exchanges.append(len(self.commands)) or do(self, client)
+        running,
+        "send",
+        lambda client, exchange, *where, send=running.send: (
+            exchanges.append(len(exchange.calls)) or send(client, exchange, *where)
         ),
     )
 

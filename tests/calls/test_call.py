@@ -74,7 +74,7 @@ class TestNumbers:
             lambda client: list(run_stream(client, [TestNumbers.CALL] * 2)),
             lambda client: line_of(client).ask(TestNumbers.CALL).finish(),
             lambda client: Once(TestNumbers.CALL).do(client),
-            lambda client: Command(("WAIT", 0, 5)).do(client),
+            lambda client: run(client, Command(("WAIT", 0, 5))),
             lambda client: client.set("number", 0.5, ex=10),
             lambda client: client.evalsha(TestNumbers.CALL.script.sha, 0, 5, 6),
             lambda client: client.pipeline(transaction=False).wait(0, 5).execute(),

@@ -8,6 +8,7 @@ import pytest
 import redis
 
 from django_delayq.calls.command import Command
+from django_delayq.calls.connections import converse
 from django_delayq.calls.errors import (
     is_of_node,
     mark_of_node,
@@ -16,7 +17,6 @@ from django_delayq.calls.errors import (
 )
 from django_delayq.calls.line import Line
 from django_delayq.calls.several import run_stream
-from django_delayq.calls.together import Exchange
 from tests.calls.samples import echo
 
 
@@ -62,7 +62,7 @@ PINGS = [Command(("PING",)) for _ in range(3)]
 def test_calls_of_a_write_behind_one_that_was_turned_away_may_have_run(
     waking: redis.Redis,
 ) -> None:
-    told = Exchange([each.command() for each in PINGS]).do(waking)
+    told = converse(waking, [each.command() for each in PINGS])
 
     assert isinstance(told[0], redis.BusyLoadingError)
     assert [may_have_run(error) for error in told] == [False, True, True]

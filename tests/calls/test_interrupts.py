@@ -176,7 +176,7 @@ class Asker:
 
     def command(self) -> tuple[Any, Any]:
         one = self.id()
-        return one, Command(("ECHO", one), bytes.decode).do(self.clients.of_thread())
+        return one, run(self.clients.of_thread(), Command(("ECHO", one), bytes.decode))
 
     def client(self) -> tuple[Any, Any]:
         client: Any = self.clients.shared()
@@ -369,7 +369,7 @@ async def test_cancelled_call_leaves_no_reply_and_no_connection_behind(
 
     async def command() -> tuple[Any, Any]:
         own = next_id()
-        return own, await Command(("ECHO", own), bytes.decode).ado(client)
+        return own, await arun(client, Command(("ECHO", own), bytes.decode))
 
     async def method() -> tuple[Any, Any]:
         return (own := next_id()), (await client.execute_command("ECHO", own)).decode()

@@ -49,6 +49,7 @@ from django_delayq import (
 )
 from django_delayq.calls.call import Call
 from django_delayq.calls.errors import is_of_node, may_have_run
+from django_delayq.calls.exchange import FREE_REDIRECTIONS
 from django_delayq.calls.script import load_script
 from django_delayq.clients import cluster as clusters
 from django_delayq.clients.clients import Clients, own_clients
@@ -464,7 +465,7 @@ def test_a_call_waits_until_its_slot_has_moved(
     thread.start()
     # More than redirections are allowed, which 6.2 sends between these.
     wait_until(
-        lambda: _refusals(source, target) > refusals + clusters.FREE_REDIRECTIONS,
+        lambda: _refusals(source, target) > refusals + FREE_REDIRECTIONS,
         description="it was refused again and again",
     )
 
@@ -839,13 +840,13 @@ class TestFailures:
             assert client.get(each) is None
         node = cluster.nodes[0]
         asked: list[int] = []
-        execute = clusters.execute
+        converse = clusters.converse
 
-        def note(client: Any, command: Any) -> Any:
+        def note(client: Any, commands: Any, **how: Any) -> Any:
             asked.append(client.connection_pool.connection_kwargs["port"])
-            return execute(client, command)
+            return converse(client, commands, **how)
 
-        monkeypatch.setattr(clusters, "execute", note)
+        monkeypatch.setattr(clusters, "converse", note)
         node.suspend()
         try:
             for _ in range(3):
@@ -1134,10 +1135,10 @@ def test_nodes_that_contradict_each_other_end_a_call(
     call: Call[Any] = Call(script, ["q"])
     port = cluster.nodes[0].port
 
-    def redirect(client: Any, command: Any) -> Any:
-        raise MovedError(f"1 127.0.0.1:{port}")
+    def redirect(client: Any, commands: Any, **how: Any) -> Any:
+        return [MovedError(f"1 127.0.0.1:{port}") for _ in commands]
 
-    monkeypatch.setattr(clusters, "execute", redirect)
+    monkeypatch.setattr(clusters, "converse", redirect)
     client.patience_s = 0.1
 
     with pytest.raises(MovedError):

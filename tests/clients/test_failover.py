@@ -14,7 +14,7 @@ from redis.asyncio import sentinel as asentinel
 
 from django_delayq.calls.command import Command
 from django_delayq.calls.errors import Demoted
-from django_delayq.calls.once import asend_once, send_once
+from django_delayq.calls.once import Once
 from django_delayq.calls.running import arun, run
 from django_delayq.clients.clients import Clients
 from django_delayq.clients.sentinels import PrimaryUnknown, SentinelsRefuse
@@ -142,8 +142,8 @@ class TestDemotion:
         ways: list[Callable[[], object]] = [
             lambda: run(clients.of_thread(), write("q")),
             lambda: run(shared, write("q")),
-            lambda: send_once(once, write("q")),
-            lambda: Command(("SET", "q", "x")).do(plain),
+            lambda: Once(write("q")).do(once),
+            lambda: run(plain, Command(("SET", "q", "x"))),
         ]
         once, plain = clients.make(), clients.make()
         for way in ways:
@@ -167,10 +167,10 @@ class TestDemotion:
         self, watched: Watched
     ) -> None:
         client = await Clients.of(f"{watched.url}?{PATIENT}").of_loop()
-        await asend_once(client, write("q"))
+        await Once(write("q")).ado(client)
         new = watched.demote_unseen()
 
-        await asend_once(client, write("once"))
+        await Once(write("once")).ado(client)
 
         assert watched.client(new).get("once") == b"x"
         watched.wait_until_whole()

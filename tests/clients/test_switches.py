@@ -14,7 +14,7 @@ from redis.exceptions import ResponseError
 from django_delayq.calls.call import Call
 from django_delayq.calls.errors import Demoted
 from django_delayq.calls.line import Line
-from django_delayq.calls.once import asend_once, send_once
+from django_delayq.calls.once import Once
 from django_delayq.calls.running import arun, run
 from django_delayq.calls.several import run_stream
 from django_delayq.clients import switches
@@ -113,7 +113,7 @@ def test_every_call_leaves_an_old_primary_that_still_takes_writes(
     ways: dict[str, Callable[[int], object]] = {
         "thread": lambda value: run(clients.of_thread(), write("thread", value)),
         "pooled": lambda value: run(clients.shared(), write("pooled", value)),
-        "once": lambda value: send_once(clients.shared(), once("once", value)),
+        "once": lambda value: Once(once("once", value)).do(clients.shared()),
         "line": lambda value: line.ask(write("line", value)).finish(),
         "stream": stream,
     }
@@ -171,7 +171,7 @@ async def test_every_asyncio_call_leaves_an_old_primary_that_still_takes_writes(
     ways = {
         "on loop": on_loop(lambda value: arun(client, write("on loop", value))),
         "once on loop": on_loop(
-            lambda value: asend_once(client, once("once on loop", value))
+            lambda value: Once(once("once on loop", value)).ado(client)
         ),
     }
     await arun(client, write("on loop", 0))

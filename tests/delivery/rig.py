@@ -277,7 +277,7 @@ class Rig:
 
     def left(self, name: str) -> int:
         """Return how many jobs of a batch have not ended."""
-        return batching.count_left(self.keys, token(name)).do(self.client)
+        return run(self.client, batching.count_left(self.keys, token(name)))
 
     def store_rows(self, *names: str, unique: str = "") -> list[Scheduled]:
         """Send rows of a database."""

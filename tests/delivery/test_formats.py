@@ -2,6 +2,7 @@
 
 import pytest
 
+from django_delayq.calls.running import run
 from django_delayq.delivery import limiting, looking
 from django_delayq.delivery.rates import numbers_of
 from django_delayq.exceptions import NewerFormat
@@ -24,7 +25,7 @@ def test_queue_whose_format_nobody_has_raised_is_in_ours(rig):
     rig.claim()
 
     assert rig.client.hget(rig.keys.control, "format") is None
-    assert looking.read_format(rig.keys).do(rig.client) == FORMAT
+    assert run(rig.client, looking.read_format(rig.keys)) == FORMAT
 
 
 @pytest.mark.parametrize("value", [b"none", b"", b"-1", b"1", b"\xff"])
@@ -34,7 +35,7 @@ def test_what_is_no_later_format_stops_nothing(rig, value):
 
     assert names_of(rig.claim(1)) == ["a"]
     assert rig.transfer().moved == 1
-    assert looking.read_format(rig.keys).do(rig.client) <= FORMAT
+    assert run(rig.client, looking.read_format(rig.keys)) <= FORMAT
 
 
 def test_worker_gets_nothing_of_a_later_queue(rig):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from django_delayq.calls.running import run
 from django_delayq.delivery import forwarding, storing
 from django_delayq.delivery.forwarding import Forward, Waiting
 from django_delayq.delivery.settling import Done
@@ -14,7 +15,7 @@ AFTER_MS = 60_000
 
 
 def left(rig: Rig, queue: str) -> list[Forward]:
-    page = forwarding.page(rig.keys, queue, count=100).do(rig.client)
+    page = run(rig.client, forwarding.page(rig.keys, queue, count=100))
     found = [forwarding.read_forward(member) for member in page]
     return [each for each in found if each is not None]
 
@@ -175,7 +176,7 @@ def test_call_that_comes_too_late_stores_nothing(rig: Rig) -> None:
 def test_what_was_let_go_is_known_for_longer_than_a_call_is_good(rig: Rig) -> None:
     rig.receive(forward("a"))
     rig.acknowledge(rig.lease())
-    storing.let_go(rig.keys, [forward("a").name], now_ms=T0).do(rig.client)
+    run(rig.client, storing.let_go(rig.keys, [forward("a").name], now_ms=T0))
     rig.now += forwarding.GOOD_MS
     rig.receive(forward("b"))
 

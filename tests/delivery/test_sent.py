@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 from redis.exceptions import RedisError
 
+from django_delayq.calls.running import run
 from django_delayq.delivery import storing
 from django_delayq.delivery.states import State
 from django_delayq.delivery.storing import ROW_MS, ROW_REPEAT_MS
@@ -51,7 +52,7 @@ def test_row_is_remembered_for_a_year_and_since_when(rig: Rig) -> None:
 
     since = storing.when_sent(rig.keys, [token(name) for name in "abc"])
 
-    assert since.do(rig.client) == [T0, T0 + 5_000, None]
+    assert run(rig.client, since) == [T0, T0 + 5_000, None]
     assert rig.client.zscore(rig.keys.sent, token("a")) == T0 + ROW_MS
 
 
@@ -59,7 +60,7 @@ def test_row_that_is_let_go_is_forgotten_a_while_later(rig: Rig) -> None:
     rig.store_rows("a", "b")
 
     names = [token("a"), token("never sent")]
-    storing.let_go(rig.keys, names, now_ms=T0).do(rig.client)
+    run(rig.client, storing.let_go(rig.keys, names, now_ms=T0))
 
     assert rig.client.zmscore(rig.keys.sent, [token("a"), token("b"), names[1]]) == [
         T0 + 2 * ROW_REPEAT_MS,

@@ -493,7 +493,7 @@ def test_a_prefix_that_nobody_could_have_noted_does_no_harm(
     client: redis.Redis, queue_name: str
 ) -> None:
     odd = f"{{{queue_name}}}x{{"
-    prefixes.note_prefix(odd, "abcd").do(client)
+    run(client, prefixes.note_prefix(odd, "abcd"))
     before = find_server_problems(client, [queue_name], key_ids=["efgh"])
 
     found = find_server_problems(

@@ -27,13 +27,8 @@ from django_delayq import (
     schedule,
     schedule_many,
 )
-from django_delayq.calls.call import Call
-from django_delayq.calls.errors import Demoted, mark_unsent
-from django_delayq.calls.script import Script
-from django_delayq.calls.steps import Pause
 from django_delayq.conf import find_problems, read_settings
-from django_delayq.delivery.durability import Wait, as_durable, durably
-from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.durability import as_durable
 from django_delayq.health.problems import Level, find_server_problems
 from django_delayq.testing import captured, frozen_queue
 from tests.jobs.conftest import LATER
@@ -51,7 +46,6 @@ LONG = Durable(replicas=1, timeout=timedelta(seconds=25))
 #: A call waits for half of this at most.
 PATIENT = "&socket_timeout=60"
 QUEUE = "durable"
-NOTHING = Script("nothing", "return 1", "0" * 40)
 
 Start = Callable[..., Server]
 
@@ -280,45 +274,6 @@ def test_repeat_after_a_lost_reply_waits_though_the_job_is_stored(
     assert struck.is_set()
     assert caught.value.acknowledged == 0
     assert stored_in(deaf.primary) == 2
-
-
-def test_call_has_run_though_the_reply_to_wait_says_that_wait_has_not() -> None:
-    """The next primary may have the job already, and has to be told that this is a repeat."""
-    call = Call(NOTHING, (), ("first",), repeat={0: "again"})
-    operation = durably(call, Wait(LONG, DeliveryKeys.of(QUEUE)))
-    demoted = Demoted("a replica now")
-    mark_unsent(demoted)
-
-    assert "first" in next(operation).commands[0]
-    assert isinstance(operation.send([1, 1, demoted]), Pause)
-    assert "again" in operation.send(None).commands[0]
-
-
-def test_reply_to_a_repeat_is_read_as_that_of_the_script_that_handles_every_case() -> (
-    None
-):
-    full = Call(NOTHING, (), ("every case",), read=lambda reply: ("full", reply))
-    call = Call(NOTHING, (), ("first",), full=lambda: full)
-    operation = durably(call, Wait(LONG, DeliveryKeys.of(QUEUE)))
-
-    next(operation)
-    assert isinstance(operation.send([redis.ConnectionError("lost")] * 3), Pause)
-    assert "every case" in operation.send(None).commands[0]
-    with pytest.raises(StopIteration) as ended:
-        operation.send([7, 1, 1])
-
-    assert ended.value.value == ("full", 7)
-
-
-def test_call_that_a_demoted_server_refused_is_sent_as_if_for_the_first_time() -> None:
-    call = Call(NOTHING, (), ("first",), repeat={0: "again"})
-    operation = durably(call, Wait(LONG, DeliveryKeys.of(QUEUE)))
-    demoted = Demoted("a replica now")
-    mark_unsent(demoted)
-
-    next(operation)
-    assert isinstance(operation.send([demoted] * 3), Pause)
-    assert "first" in operation.send(None).commands[0]
 
 
 def test_lost_reply_to_the_wait_of_many_leaves_all_of_them_unknown(

@@ -22,7 +22,7 @@ from django_delayq import (
     schedule,
     schedule_many,
 )
-from django_delayq.calls.running import PAUSES_S
+from django_delayq.calls.exchange import PAUSES_S
 from django_delayq.jobs import sending
 from tests.jobs import samples
 from tests.jobs.conftest import LATER

@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 
 from django_delayq import InvalidSearch, QueueNotFound, schedule
+from django_delayq.calls import running
 from django_delayq.calls.running import run
-from django_delayq.calls.together import Exchange
 from django_delayq.clients.clients import own_clients
 from django_delayq.conf import get_settings
 from django_delayq.delivery.statistics import (
@@ -181,9 +181,9 @@ def test_overview_of_many_queues_takes_one_write(
     tasks_statistics(days=1)
     writes = []
     monkeypatch.setattr(
-        Exchange,
-        "do",
-        lambda self, client, do=Exchange.do: writes.append(self) or do(self, client),
+        running,
+        "send",
+        lambda *told, send=running.send: writes.append(told) or send(*told),
     )
 
     assert list(queue_statistics()) == names

@@ -49,7 +49,7 @@ def use(settings: Any, queue: str, client: "redis.Redis[bytes]") -> Iterator[Use
         if note:
             noted.append(prefix)
             key_id = conf.get_keyring().ids[0]
-            prefixes.note_prefix(prefix, key_id).do(client)
+            run(client, prefixes.note_prefix(prefix, key_id))
         return prefix
 
     yield use

@@ -18,7 +18,6 @@ from redis.client import Redis
 from redis.exceptions import ConnectionError
 
 from django_delayq import conf
-from django_delayq.calls.call import Call
 from django_delayq.calls.command import Command
 from django_delayq.calls.line import Line, UnderWay
 from django_delayq.calls.running import run
@@ -61,9 +60,7 @@ class _Lossy(Line):
 
     def ask(self, call: Any) -> UnderWay[Any]:
         under_way: UnderWay[Any] = UnderWay(self, Command(()))
-        reply = (
-            run(self.client, call) if isinstance(call, Call) else call.do(self.client)
-        )
+        reply = run(self.client, call)
         is_lost = self._stage.chance.random() < self._stage.losses
         under_way.tell(ConnectionError("the reply is lost") if is_lost else reply)
         return under_way

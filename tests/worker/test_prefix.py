@@ -217,7 +217,7 @@ def test_a_worker_notes_its_prefix_for_those_that_come_later(
     work()
 
     wait_until(
-        lambda: prefix in prefixes.noted_prefixes().do(client),
+        lambda: prefix in run(client, prefixes.noted_prefixes()),
         description="it is noted",
     )
     settings.DELAYQ = {**settings.DELAYQ, "PREFIX": f"{queue_name}-two-"}

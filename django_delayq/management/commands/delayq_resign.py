@@ -11,6 +11,7 @@ from redis.client import Redis
 from redis.exceptions import RedisError
 
 from django_delayq import conf
+from django_delayq.calls.running import run
 from django_delayq.clients.clients import own_clients
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import looking
@@ -116,7 +117,7 @@ class Command(CommandWithExamples):
 
     def _check_readable(self, client: Redis, queue: QueueSettings) -> None:
         with self._explained():
-            format = looking.read_format(queue.keys).do(client)
+            format = run(client, looking.read_format(queue.keys))
         if format > FORMAT:
             raise CommandError(
                 f"Queue {queue.name} is in format {format}, and this version reads format {FORMAT}. Run this with a version"
