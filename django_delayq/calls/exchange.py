@@ -103,7 +103,7 @@ class Outcome(msgspec.Struct, frozen=True):
     """What came of sending an exchange."""
 
     #: The reply to each call, or the error in its place.
-    replies: Sequence[Any]
+    replies: list[Any]
     now_ms: float
     #: The node of a cluster that was asked for each; None: none could be found.
     asked: Sequence[Address | None] = ()
@@ -173,7 +173,7 @@ def recover(exchange: Exchange, outcome: Outcome, tries: Tries) -> Again | Done 
     """Return how an exchange goes on."""
     replies, calls = outcome.replies, exchange.calls
     if exchange.is_one:
-        replies, calls = (_lead(replies),), calls[:1]
+        replies, calls = [_lead(replies)], calls[:1]
     for reply in replies:
         if isinstance(reply, TryAgainError):
             tries = replace(tries, moving=reply)

@@ -58,12 +58,13 @@ class UnderWay(Generic[T]):
         call, told = self._call, self._told
         if not isinstance(told, Exception) and (told is not None or call.full is None):
             return call.read(told)
-        if isinstance(told, ResponseError):
-            told = unhidden(told)
-        now_ms = boottime_ms()
+        outcome = Outcome(
+            [unhidden(told) if isinstance(told, ResponseError) else told],
+            now_ms := boottime_ms(),
+        )
+        self._told = told = None
         # Whoever has a line repeats lost calls itself.
         exchange = Exchange((call,), repeats=False)
-        outcome = Outcome((told,), now_ms)
         return recovered(self._line.runs, exchange, outcome, now_ms)[0]  # type: ignore[no-any-return]
 
     @property

@@ -45,11 +45,12 @@ def run(client: Redis, call: Call[T] | Command[T]) -> T:
     try:
         reply = execute(client, call.command())
     except FAILED as error:
-        reply = unhidden(error)
+        replies: list[Any] = [unhidden(error)]
     else:
         if reply is not None or call.full is None:
             return call.read(reply)
-    outcome = Outcome((reply,), boottime_ms())
+        replies = [reply]
+    outcome = Outcome(replies, boottime_ms())
     return recovered(client, Exchange((call,)), outcome, began_ms)[0]  # type: ignore[no-any-return]
 
 
@@ -104,8 +105,13 @@ def go_on(
     """Do as `recover` says until an exchange has ended."""
     while True:
         step = recover(exchange, outcome, tries)
+        # An error that its own frames hold would keep their connections until the collector comes.
+        outcome.replies.clear()
         if isinstance(step, Raise):
-            raise step.error
+            try:
+                raise step.error
+            finally:
+                del step
         if not isinstance(step, Again):
             return step.results
         time.sleep(step.after_s)
@@ -131,11 +137,12 @@ async def arun(client: AsyncRedis, call: Call[T] | Command[T]) -> T:
     try:
         reply = await aexecute(client, call.command())
     except FAILED as error:
-        reply = unhidden(error)
+        replies: list[Any] = [unhidden(error)]
     else:
         if reply is not None or call.full is None:
             return call.read(reply)
-    outcome = Outcome((reply,), boottime_ms())
+        replies = [reply]
+    outcome = Outcome(replies, boottime_ms())
     return (await arecovered(client, Exchange((call,)), outcome, began_ms))[0]  # type: ignore[no-any-return]
 
 
@@ -172,8 +179,13 @@ async def arecovered(
     tries = Tries(began_ms, getattr(client, "patience_s", None))
     while True:
         step = recover(exchange, outcome, tries)
+        # An error that its own frames hold would keep their connections until the collector comes.
+        outcome.replies.clear()
         if isinstance(step, Raise):
-            raise step.error
+            try:
+                raise step.error
+            finally:
+                del step
         if not isinstance(step, Again):
             return step.results
         await asyncio.sleep(step.after_s)

@@ -172,7 +172,7 @@ class _Stream:
             now_ms = boottime_ms()
             step = recover(
                 Exchange((call,)),
-                Outcome((told,), now_ms),
+                Outcome([told], now_ms),
                 Tries(now_ms, getattr(self._client, "patience_s", None)),
             )
             if isinstance(step, Again):

@@ -140,10 +140,10 @@ class DedicatedConnection:
 
     def _send(self, exchange: Exchange, where: object = None) -> Outcome:
         try:
-            reply = self.command(*exchange.calls[0].command())
+            replies = [self.command(*exchange.calls[0].command())]
         except FAILED as error:
-            reply = unhidden(error)
-        return Outcome((reply,), boottime_ms())
+            replies = [unhidden(error)]
+        return Outcome(replies, boottime_ms())
 
     def has_reply(self) -> bool:
         """Return whether `read` would find something, without waiting.

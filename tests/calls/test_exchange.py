@@ -82,7 +82,7 @@ def step(
     nodes: int = 1,
 ) -> Again | Done | Raise:
     return recover(
-        exchange, Outcome(replies, now_ms, [asked] * len(replies), nodes), tries
+        exchange, Outcome(list(replies), now_ms, [asked] * len(replies), nodes), tries
     )
 
 

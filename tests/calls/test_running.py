@@ -1,4 +1,7 @@
 import asyncio
+import gc
+import weakref
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -156,3 +159,18 @@ def test_nothing_has_run_where_no_connection_came_about_from_a_pool() -> None:
         )
 
     assert not may_have_run(raised.value)
+
+
+def test_an_error_of_a_call_keeps_no_connection_alive() -> None:
+    """Its frames have the client; what the collector finds first may be a socket that nobody has closed."""
+    client = redis.Redis(port=1, retry=None)
+    is_alive = weakref.ref(client)
+    gc.disable()
+    try:
+        with suppress(redis.ConnectionError):
+            run(client, echo("x"))
+        del client
+
+        assert is_alive() is None
+    finally:
+        gc.enable()
