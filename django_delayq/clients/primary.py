@@ -18,7 +18,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoPermissionError, ReadOnlyError, ResponseError
 
 from django_delayq.calls.errors import Demoted, mark_unsent, unhidden
-from django_delayq.clients.answering import note_open, shut_socket
+from django_delayq.clients.answering import note_another, note_open, shut_socket
 from django_delayq.clients.sentinels import (
     Primary,
     PrimaryNotFound,
@@ -241,7 +241,7 @@ class _LedConnection(Connection):
         except ResponseError as error:
             if _NO_REPLICAS in str(error):
                 self._leave_if_moved()
-            demoted = _demoted(self.sentinels, error)
+            demoted = _demoted(self, error)
             if demoted is None:
                 raise
             self.disconnect()  # type: ignore[no-untyped-call]
@@ -381,7 +381,7 @@ class _AsyncLedConnection(AsyncConnection):
         except ResponseError as error:
             if _NO_REPLICAS in str(error):
                 await self._leave_if_moved()
-            demoted = _demoted(self.sentinels, error)
+            demoted = _demoted(self, error)
             if demoted is None:
                 raise
             await self.disconnect(nowait=True)
@@ -407,13 +407,22 @@ def _left(reason: object) -> Demoted:
     return left
 
 
-def _demoted(sentinels: Sentinels, error: ResponseError) -> Demoted | None:
-    """Return what to raise for a server that is a replica by now."""
+def _demoted(
+    connection: "_LedConnection | _AsyncLedConnection", error: ResponseError
+) -> Demoted | None:
+    """Return what to raise for a server that is a replica by now. Shut the other connections to it as well."""
     if not isinstance(unhidden(error), ReadOnlyError):
         return None
-    return _left(
-        f"the server that was the primary of {sentinels.name!r} is a replica now: {error}"
-    )
+    reason = f"the server that was the primary of {connection.sentinels.name!r} is a replica now"
+    if not connection._has_moved:
+        lead, primary = connection.lead, connection.primary
+        note_another(
+            reason,
+            lambda each: (
+                getattr(each, "lead", None) is lead and each.primary == primary
+            ),
+        )
+    return _left(f"{reason}: {error}")
 
 
 def _check_role(sentinels: Sentinels, primary: Primary | None, reply: Any) -> None:

@@ -16,7 +16,7 @@ from django_delayq.calls.command import Command
 from django_delayq.calls.errors import Demoted
 from django_delayq.calls.once import Once
 from django_delayq.calls.running import arun, run
-from django_delayq.clients.clients import Clients
+from django_delayq.clients.clients import Clients, own_clients
 from django_delayq.clients.sentinels import PrimaryUnknown, SentinelsRefuse
 from django_delayq.clients.switches import stop_listening
 from django_delayq.queues.blocking import BlockingQueue
@@ -150,6 +150,7 @@ class TestDemotion:
             way()
         dedicated.command("SET", "q", "x")
 
+        changes = own_clients.changes
         new = watched.demote_unseen()
         with pytest.raises(Demoted):
             dedicated.command("SET", "q", "x")
@@ -157,6 +158,8 @@ class TestDemotion:
         for way in ways:
             way()
 
+        # The first refusal shut all of them.
+        assert own_clients.changes == changes + 1
         assert watched.primary is new
         for client in (once, plain, dedicated):
             client.close()
