@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, TypeVar
 
 from redis.client import Redis
-from redis.exceptions import NoPermissionError
+from redis.exceptions import NoPermissionError, ResponseError
 
 from django_delayq.calls.command import Command
 from django_delayq.calls.connections import disconnect, has_nodes, node_of
@@ -162,8 +162,8 @@ class HandOver:
         node = node_of(self._client, self._keys.control)
         try:
             told: bytes = run(node, Command(("INFO", section)))
-        except NoPermissionError:
-            return b""
+        except ResponseError as error:
+            return _refused(error)
         return told
 
     def _newest(self, until_ms: float) -> Answering:
@@ -191,8 +191,8 @@ class HandOver:
             probe.connect()
             probe.send_command("INFO", "server")
             told = probe.read_response()
-        except NoPermissionError:
-            told = b""
+        except ResponseError as error:
+            told = _refused(error)
         finally:
             probe.disconnect()
         primary = getattr(probe, "primary", None)
@@ -205,6 +205,13 @@ class HandOver:
         disconnect(client)
         for node in client.kept() if has_nodes(client) else [client]:  # type: ignore[attr-defined]
             node.connection_pool.disconnect(inuse_connections=False)
+
+
+def _refused(error: ResponseError) -> bytes:
+    """Return nothing in the place of an answer that the server does not give to anybody, or to this account."""
+    if isinstance(error, NoPermissionError) or "unknown command" in str(error):
+        return b""
+    raise error
 
 
 def _run_id(told: bytes) -> str:

@@ -1321,12 +1321,12 @@ COMMANDS: dict[str, Callable[[World], tuple[Any, ...]]] = {
 
 
 def sent_commands() -> set[str]:
-    """Return the plain commands that the package describes, but for the clock's."""
+    """Return the plain commands that the package describes, but for those about the clock and the server."""
     found: set[str] = set()
     for file in PACKAGE.rglob("*.py"):
         if "testing" not in file.parts:
             found |= set(re.findall(r'Command\(\s*\(\s*"([A-Z]+)"', file.read_text()))
-    return found - {"TIME"}
+    return found - {"TIME", "INFO"}
 
 
 def offer_as_java(world: World) -> list[tuple[Any, ...]]:
