@@ -347,7 +347,10 @@ class Recorder:
     # Scripts that read: what an empty server replies.
 
     def _counts(self, queue: str, args: list[Any]) -> Any:
-        return [*[0] * 8, -1, epoch_now_ms(), *[0] * 4]
+        return [*[0] * 8, -1, epoch_now_ms(), *[0] * 5]
+
+    def _forwards(self, queue: str, args: list[Any]) -> Any:
+        return [epoch_now_ms()]
 
     def _ahead(self, queue: str, args: list[Any]) -> Any:
         return [0] * len(args)
@@ -447,6 +450,7 @@ _SCRIPTS: dict[str, _Answer] = {
     "delivery/fence": Recorder._none,
     "delivery/read_progress": Recorder._nothing,
     "delivery/counts": Recorder._counts,
+    "delivery/forwards": Recorder._forwards,
     "delivery/ahead": Recorder._ahead,
     "delivery/search": Recorder._search,
     "delivery/page": Recorder._zero_of,
