@@ -54,7 +54,7 @@ RESOURCE_OF = {
         (
             "place",
             "timeout_set delay_queue destination locators headers leases retries returned held held_tasks dead quarantine sent moving"
-            " moving_from notes control.paused control.paused_tasks control.resumed table.outboxrow",
+            " moving_from notes forwards control.paused control.paused_tasks control.resumed table.outboxrow",
         ),
         (
             "slot",
@@ -114,7 +114,7 @@ _REMOVES = frozenset(b"HDEL ZREM LREM DEL UNLINK ZREMRANGEBYRANK LPOP LTRIM".spl
 _ADDS = frozenset(
     b"HSET HSETNX HINCRBY RPUSH LPUSH LSET ZADD PEXPIRE RENAME LMOVE BLMOVE".split()
 )
-_WITHOUT_KEY = frozenset(b"TIME PING WAIT WAITAOF PUBLISH PUBSUB".split())
+_WITHOUT_KEY = frozenset(b"TIME INFO PING WAIT WAITAOF PUBLISH PUBSUB".split())
 #: Commands with several keys.
 _KEYS = {
     b"DEL": None,
