@@ -1,14 +1,12 @@
 """``python -m benchmarks.client REVISION``: how many machine instructions does a job cost the process that schedules it,
 and the one that runs it, now and at an earlier commit?
 
-The process runs in valgrind, which counts them. A long run minus a short one leaves out how it starts. Other load on the
-machine hardly changes the count: it changes how many jobs a worker claims at a time. `benchmarks.instructions` counts
-the server's.
+The process runs in valgrind, which counts them from when it is warm. Other load on the machine hardly changes the count:
+it changes how many jobs a worker claims at a time. `benchmarks.instructions` counts the server's.
 """
 
 import argparse
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -16,12 +14,13 @@ import tempfile
 from pathlib import Path
 
 from benchmarks import bench, compare
+from benchmarks.instructions import dump
 from tests.servers import available_kinds
 
-#: Jobs of the short and of the long run.
-SHORT, LONG = 200, 1_200
+#: Jobs before the count begins, and jobs that are counted.
+WARM, JOBS = 200, 2_000
 #: What is counted, and how often; the least of the counts is the best one.
-TRIES = {"schedule()": 1, "a claimed job": 3}
+TRIES = {"schedule()": 2, "a claimed job": 3}
 
 
 def main() -> None:
@@ -51,34 +50,40 @@ def main() -> None:
 
 def measure(root: Path, what: str) -> float:
     """Return how many instructions the code of a checkout needs for each job."""
-    short, long = (_count(root, what, jobs) for jobs in (SHORT, LONG))
-    return (long - short) / (LONG - SHORT)
-
-
-def _count(root: Path, what: str, jobs: int) -> int:
     from benchmarks import tasks
     from django_delayq import schedule_many
 
-    if what != "schedule()":
-        schedule_many(tasks.noop_flat.prepare(0, number) for number in range(jobs))
-    with tempfile.NamedTemporaryFile() as counts:
-        counting = (
-            "valgrind -q --tool=callgrind --callgrind-out-file=" + counts.name
-        ).split()
-        program = [sys.executable, "-m", "benchmarks.client", what, str(jobs)]
-        subprocess.run(
-            [*counting, *program],
+    with tempfile.TemporaryDirectory() as folder:
+        out = f"--callgrind-out-file={folder}/count"
+        process = subprocess.Popen(
+            [
+                *("valgrind", "-q", "--tool=callgrind", out),
+                *(sys.executable, "-m", "benchmarks.client", what),
+            ],
             cwd=root,
             env={**bench.environment(root), "PYTHONHASHSEED": "0"},
-            check=True,
-            stdout=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
-        (total,) = re.findall(r"^totals: (\d+)", Path(counts.name).read_text(), re.M)
-    return int(total)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        counts = []
+        for jobs in (WARM, JOBS):
+            if what != "schedule()":
+                schedule_many(tasks.noop_flat.prepare(0, n) for n in range(jobs))
+            process.stdin.write(f"{jobs}\n")
+            process.stdin.flush()
+            # The log of a worker comes here as well.
+            while process.stdout.readline() != "done\n":
+                assert process.poll() is None
+            counts.append(dump(process.pid, Path(folder)))
+        process.communicate()
+    return counts[-1] / JOBS
 
 
-def act(what: str, jobs: int) -> None:
-    """Do what is counted, in a process of its own."""
+def act(what: str) -> None:
+    """Do what is counted, in a process of its own, as often as its input says."""
     import django
 
     django.setup()
@@ -87,24 +92,26 @@ def act(what: str, jobs: int) -> None:
     from django_delayq.worker.process import WorkerOptions, WorkerProcess
 
     settings = get_settings()
-    if what == "schedule()":
-        for number in range(jobs):
-            tasks.noop_flat.schedule(3_600, number)
-        return
-    process = WorkerProcess(
-        WorkerOptions(
-            queues=[(settings.queue("flat"), 1.0)],
-            is_weighted=False,
-            worker=settings.worker,
-            is_burst=True,
-        ),
-        owner=os.urandom(8),
-    )
-    process.run()
+    for line in sys.stdin:
+        if what == "schedule()":
+            for number in range(int(line)):
+                tasks.noop_flat.schedule(3_600, number)
+        else:
+            worker = WorkerProcess(
+                WorkerOptions(
+                    queues=[(settings.queue("flat"), 1.0)],
+                    is_weighted=False,
+                    worker=settings.worker,
+                    is_burst=True,
+                ),
+                owner=os.urandom(8),
+            )
+            worker.run()
+        print("done", flush=True)
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] and sys.argv[1] in TRIES:
-        act(sys.argv[1], int(sys.argv[2]))
+        act(sys.argv[1])
     else:
         main()

@@ -113,9 +113,9 @@ def _count(server: Server, folder: Path) -> dict[str, float]:
     lease: dict[str, Any] = {"owner": b"owner...", "lease_ms": 30_000}
 
     def counted(do: Callable[[], None]) -> float:
-        _dump(pid, folder)
+        dump(pid, folder)
         do()
-        return _dump(pid, folder) / JOBS
+        return dump(pid, folder) / JOBS
 
     def claim(keys: DeliveryKeys, limit: int) -> int:
         request = os.urandom(8)
@@ -173,7 +173,7 @@ def _count(server: Server, folder: Path) -> dict[str, float]:
     return figures
 
 
-def _dump(pid: int, folder: Path) -> int:
+def dump(pid: int, folder: Path) -> int:
     """Return how many instructions were executed since the last call."""
     before = set(folder.glob("count.*"))
     subprocess.run(
