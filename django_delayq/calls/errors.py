@@ -52,7 +52,8 @@ def may_have_run(error: Exception) -> bool:
         return marked
     if isinstance(error, LOST):
         return not isinstance(error, TURNED_AWAY)
-    return not (isinstance(error, _REFUSALS) or _REFUSED.search(str(error)))
+    told = unhidden(error) if isinstance(error, ResponseError) else error
+    return not (isinstance(told, _REFUSALS) or _REFUSED.search(str(told)))
 
 
 def mark_unsent(error: Exception) -> None:
