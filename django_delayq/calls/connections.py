@@ -81,18 +81,6 @@ async def adrop(connection: Any) -> None:
         connection._reader = connection._writer = None
 
 
-def leave(connection: Any) -> None:
-    """Close a connection whose server says that it is a replica."""
-    drop(connection)
-    _tell(connection)
-
-
-def _tell(connection: Any) -> None:
-    # Ours know which other connections lead to that server.
-    if (note := getattr(connection, "note_demoted", None)) is not None:
-        note()
-
-
 def ask(connection: Any, command: tuple[Any, ...]) -> Any:
     """Send one command and return its reply. Anything but a complete reply closes the connection."""
     try:
@@ -102,7 +90,7 @@ def ask(connection: Any, command: tuple[Any, ...]) -> Any:
         return connection.read_response()
     except ResponseError as error:
         if is_demoted(error):
-            leave(connection)
+            drop(connection)
         raise
     except BaseException:
         drop(connection)
@@ -130,7 +118,7 @@ def converse(
                 except ResponseError as error:
                     replies.append(unhidden(error))
             if any(map(is_demoted, replies)):
-                leave(connection)
+                drop(connection)
                 if own is None:
                     _close_idle(client.connection_pool)
     except LOST as error:
@@ -153,7 +141,6 @@ async def aconverse(client: Any, commands: Sequence[tuple[Any, ...]]) -> list[An
                     replies.append(unhidden(error))
             if any(map(is_demoted, replies)):
                 await adrop(connection)
-                _tell(connection)
                 await client.connection_pool.disconnect(inuse_connections=False)
     except LOST as error:
         _fill(replies, commands, error, is_open)
@@ -201,7 +188,7 @@ def lent(pool: Any) -> Iterator[Any]:
         yield connection
     except ResponseError as error:
         if is_demoted(error):
-            leave(connection)
+            drop(connection)
             # They lead to the same server.
             _close_idle(pool)
         raise
@@ -221,7 +208,6 @@ async def alent(pool: Any) -> AsyncIterator[Any]:
     except ResponseError as error:
         if is_demoted(error):
             await adrop(connection)
-            _tell(connection)
             await pool.disconnect(inuse_connections=False)
         raise
     except BaseException:

@@ -18,7 +18,7 @@ from redis.exceptions import ResponseError
 from redis.retry import Retry
 
 from django_delayq.calls.call import Call
-from django_delayq.calls.connections import drop, has_nodes, leave, node_of
+from django_delayq.calls.connections import drop, has_nodes, node_of
 from django_delayq.calls.errors import (
     FAILED,
     LOST,
@@ -111,7 +111,6 @@ class DedicatedConnection:
             if isinstance(error, REDIRECTIONS):
                 self._doubt()
             elif is_demoted(error):
-                leave(self._connection)
                 self.close()
             raise
 
@@ -123,9 +122,7 @@ class DedicatedConnection:
     def command(self, *command: bytes | str | int | float) -> Any:
         """Send one command and return its reply. Never repeat it."""
         try:
-            if not self.connect():
-                # It may lead to a former server.
-                self._connection.check_health()
+            self.connect()
             self.send(*command)
             return self.read()
         except ResponseError:
