@@ -1,7 +1,7 @@
 """Schedules jobs at a steady rate until told to stop, and writes down what it was told of each.
 
 ``python -m tests.chaos.load QUEUE FILE PER_SECOND FIRST HOW``: a line a job, stored, refused or cancelled, numbered from
-FIRST. HOW is ``sync``, ``loop`` for the calls of an event loop, or ``then:QUEUE``, where a job in that queue follows each. It ends when FILE.stop exists. Once FILE.eat exists,
+FIRST. HOW is ``sync``, or ``loop`` for the calls of an event loop. It ends when FILE.stop exists. Once FILE.eat exists,
 it schedules the job that eats memory; once FILE.pause exists, it pauses that job's task.
 """
 
@@ -24,15 +24,13 @@ MOST_DELAY_MS = 1_500
 MOST_WORK_MS = 20
 #: Of so many jobs one is cancelled at once.
 CANCELLED = 25
-#: What to add to the number of a job for the one that follows it, and for the one that would if it were dead.
-FOLLOWER, MOURNER = 500_000, 750_000
 #: What was refused is not tried again; after this time another job is.
 AFTER_ERROR_S = 0.05
 
 
 def main(queue: str, path: Path, per_second: float, first: int, how: str) -> None:
     django.setup()
-    from django_delayq import aschedule, pause, schedule, schedule_many
+    from django_delayq import aschedule, pause, schedule
     from django_delayq.calls.errors import may_have_run
     from django_delayq.exceptions import DelayqError
     from tests.chaos.tasks import eat, work
@@ -44,7 +42,6 @@ def main(queue: str, path: Path, per_second: float, first: int, how: str) -> Non
         def act(*args: Any) -> Any:
             return runner.run(aschedule(*args))
 
-    target = how.removeprefix("then:") if how.startswith("then:") else None
     task = work.using(queue=queue)
     stop, hungry, pausing = (
         Path(f"{path}.{what}") for what in ("stop", "eat", "pause")
@@ -66,13 +63,7 @@ def main(queue: str, path: Path, per_second: float, first: int, how: str) -> Non
         before_ms = now_ms()
         told = {"n": n, "delay_ms": delay_ms, "before_ms": before_ms}
         try:
-            if target is None:
-                job = act(task, delay_ms / 1000, n, drawn.randrange(MOST_WORK_MS))
-            else:
-                job = task.prepare(delay_ms / 1000, n, drawn.randrange(MOST_WORK_MS))
-                child = work.using(queue=target).prepare(0, n + FOLLOWER, 1)
-                job.then(child).on_dead(task.prepare(0, n + MOURNER, 1))
-                schedule_many([job])
+            job = act(task, delay_ms / 1000, n, drawn.randrange(MOST_WORK_MS))
             step = "stored"
             if is_cancelled:
                 gone = runner.run(job.acancel()) if how == "loop" else job.cancel()
@@ -88,11 +79,7 @@ def main(queue: str, path: Path, per_second: float, first: int, how: str) -> Non
             )
             time.sleep(AFTER_ERROR_S)
         else:
-            after_ms = now_ms()
-            append(path, step=step, job=job.id, after_ms=after_ms, **told)
-            if target is not None and step == "stored":
-                follower = {**told, "n": n + FOLLOWER}
-                append(path, step=step, job=child.id, after_ms=after_ms, **follower)
+            append(path, step=step, job=job.id, after_ms=now_ms(), **told)
         # Evenly over the time that is left, without a rush after an outage.
         next_ms = max(next_ms + 1000 / per_second, now_ms() - 1000 / per_second)
         time.sleep(max(0.0, (next_ms - now_ms()) / 1000))
