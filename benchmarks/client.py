@@ -19,7 +19,7 @@ from tests.servers import available_kinds
 
 #: Jobs before the count begins, and jobs that are counted.
 WARM, JOBS = 200, 2_000
-#: What is counted, and how often; the least of the counts is the best one.
+#: Number of counts for each operation. The smallest count is the result.
 TRIES = {"schedule()": 2, "a claimed job": 3}
 
 

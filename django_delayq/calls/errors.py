@@ -152,10 +152,7 @@ def is_demoted(reply: Any) -> bool:
 
 
 def astray(reply: Any) -> Exception | None:
-    """Return the error of what was sent behind a call to learn whether it is durable, if its server was not the right one.
-
-    None: the reply counts, or the error is a refusal.
-    """
+    """Return an error if the wrong server answered a fence or WAIT that followed a call; None if the reply counts."""
     if isinstance(reply, REDIRECTIONS):
         what = "the slot moved meanwhile, so this was not run where the calls before it were"
     elif isinstance(reply, LOST) or is_demoted(reply):

@@ -76,8 +76,8 @@ class Line:
     """A kept connection. Calls that are made before anybody waits for a reply go out in one write.
 
     A line belongs to one thread. If the server closes the connection while no call is under way, the next call
-    connects anew, and nobody notices. A connection error ends every call that is under way, and so does a server that
-    says that it is a replica.
+    reconnects. A connection error ends every call that is under way. So does the error of a server that has become a
+    replica.
     """
 
     def __init__(self, client: Redis) -> None:

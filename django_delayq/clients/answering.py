@@ -1,7 +1,7 @@
 """Which connections are open, and what happens to them when another server answers.
 
-A connection leads to the server that answered when it was opened. Once another one has taken its place, whatever that
-connection says is out of date: it is shut, and what was read on it is read again.
+A connection leads to the server that answered when it was opened. Once another server has taken its place, the
+connection is closed, and the process reads again what it remembers of the former server.
 """
 
 import os

@@ -744,7 +744,7 @@ class _Parts:
                     if where and where[i] is not None:
                         at = where[i]
                     elif key is None:
-                        # What is asked together is asked of one node.
+                        # Commands without a key go to one node together.
                         at = anywhere = anywhere or Where(slots.holder(None))
                     else:
                         at = Where(slots.holder(key))

@@ -27,8 +27,8 @@ from django_delayq.clients.sentinels import (
 )
 from django_delayq.clients.switches import lead_of, listen
 
-#: After so much silence of the server, and again and again, a connection looks whether it is still the primary, s.
-#: No attempt to connect takes longer before it asks the Sentinels anew.
+#: Seconds of silence after which a connection asks whether its server is still the primary; it asks again as often.
+#: Also the time-out of the first attempt to connect. The next attempt asks the Sentinels for the address again.
 ATTENTION_S = 0.25
 #: How a primary refuses a write that `min-replicas-to-write` forbids. Perhaps it has been replaced.
 _NO_REPLICAS = "NOREPLICAS"
@@ -190,7 +190,7 @@ class _LedConnection(Connection):
         super().check_health()  # type: ignore[no-untyped-call]
 
     def can_read(self, *args: Any, **kwargs: Any) -> bool:
-        # Called by a pool, which connects anew after an error, before it lends the connection.
+        # A pool calls this before it lends the connection, and reconnects after an error.
         if self._has_moved or self.lead.is_stale:
             self._leave_if_moved()
         return bool(super().can_read(*args, **kwargs))

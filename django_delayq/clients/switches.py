@@ -200,7 +200,7 @@ class _Ear:
             self._fail(error)
 
     def hear(self) -> bool:
-        """Read what has come. Return whether the Sentinels are to be asked for the primary."""
+        """Read the messages that have arrived. Return whether to ask the Sentinels for the primary."""
         is_to_ask = False
         try:
             while data := self._receive():
@@ -218,7 +218,7 @@ class _Ear:
             raise ResponseError(line[1:].decode(errors="replace"))
         if line == b"subscribe":
             self.is_subscribed, self._pause_s = True, PAUSE_S[0]
-            # What was said before was missed.
+            # Messages from before the subscription are missing.
             return True
         if line == b"pong" and self._asked_s is not None:
             if self.is_subscribed:

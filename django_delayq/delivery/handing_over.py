@@ -23,11 +23,11 @@ from django_delayq.exceptions import DelayqError
 
 T = TypeVar("T")
 
-#: What is known of a server is asked again before it is used, if it is older than this, ms.
+#: Age at which the answer of a server about itself is asked for again, in ms.
 FRESH_MS = 1_000
 #: How long to wait for a failover that is under way, and for the replicas of the new primary, ms.
 PATIENCE_MS = 30_000
-#: What is waited for by default, where there is any.
+#: The default wait, if the server has a replica.
 REPLICA = Durable(replicas=1)
 #: The pause between two looks meanwhile, ms.
 PAUSE_MS = 100

@@ -177,7 +177,7 @@ class FoundJobs(Generic[R]):
     def _check(
         self, missing: Mapping[str, Exception], found: int | None = None
     ) -> None:
-        """Raise what has to be raised at the end of a search if queues are missing."""
+        """Raise the error of a search that did not reach all queues."""
         if missing and len(missing) == len(self._search.queues):
             raise next(iter(missing.values()))
         complete(found, missing)

@@ -308,7 +308,7 @@ class Rig:
         )
 
     def forwards(self) -> Forwards:
-        """Count what is to be forwarded."""
+        """Count the forwards."""
         return self.run(forwarding.forwards(self.keys, now_us=self.now_us))
 
     def request(self) -> bytes:

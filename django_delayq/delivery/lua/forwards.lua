@@ -1,4 +1,4 @@
--- Count what is to be forwarded, by the queue that it goes to. O(queues * log N).
+-- Count the forwards of a queue by target queue. O(queues * log N).
 --
 -- Prelude  clock
 -- Keys     forwards
