@@ -21,8 +21,7 @@ examples:
 Idle workers start at once. What a pause of a task has held is due in the order of its start times.
 
 exit status:
-  0 when nothing of what was named is paused any more; 1 when that is not known, as queues do not answer: the last lines
-  name them
+  0 when everything you named runs again; 1 when some queues did not answer: the last lines name them
 """
 )
 

@@ -38,8 +38,8 @@ examples:
 A look takes some ten round trips, however much waits. What is wrong comes with the command that mends it.
 
 exit status:
-  0 when it was shown, whatever is wrong; 1 when the server did not answer, or not for all of it: what is missing is
-  named. For a probe, see delayq_health.
+  0 when the status was shown in full, even if it shows problems; 1 when the server, or a part of it, did not answer:
+  the output names what is missing. For a probe, use delayq_health.
 """
 )
 
