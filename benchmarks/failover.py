@@ -31,13 +31,10 @@ def main() -> None:
     found: dict[tuple[bool, str], dict[str, list[float]]] = {case: {} for case in cases}
     with Watched(options.server) as watched:
         for hears in (True, False):
-            in_use = InUse(watched, hears=hears).start()
-            try:
+            with InUse(watched, hears=hears) as in_use:
                 for _ in range(options.rounds):
                     for how in WAYS:
                         _measure(watched, in_use, how, found[hears, how])
-            finally:
-                in_use.stop()
     rows = [
         (
             name,
@@ -64,7 +61,7 @@ def _measure(
     with in_use.fed(port):
         for name, took_s in in_use.wait_until_back(switched).items():
             found.setdefault(name, []).append(1000 * took_s)
-    watched.heal(old)
+    watched.heal()
     # Idle connections are back as well before the next failure.
     time.sleep(1)
 

@@ -326,14 +326,20 @@ def _kind_of_nodes(kind: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def watched(server_kind: str) -> Iterator[Watched]:
-    """A primary, two replicas and three Sentinels that tests share: leave them whole, see `Watched.heal`."""
+def _shared_watched(server_kind: str) -> Iterator[Watched]:
     if server_kind == ExternalServer.kind:
         pytest.skip("DELAYQ_TEST_URL is one server, without Sentinels")
     if server_kind == "redis6":
         pytest.skip("its Sentinels cannot be told to hurry")
     with Watched(server_kind) as watched:
         yield watched
+
+
+@pytest.fixture
+def watched(_shared_watched: Watched) -> Iterator[Watched]:
+    """A primary, two replicas and three Sentinels that tests share. What a test leaves broken is healed."""
+    yield _shared_watched
+    _shared_watched.heal()
 
 
 @pytest.fixture

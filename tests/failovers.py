@@ -65,7 +65,7 @@ class Kind:
 
 
 class InUse:
-    """All kinds of connection to the primary, in use from `start` to `stop`."""
+    """All kinds of connection to the primary, in use inside a ``with`` block."""
 
     def __init__(
         self, watched: Watched, parameters: str = "", *, hears: bool = True
@@ -82,7 +82,18 @@ class InUse:
         self._threads: list[threading.Thread] = []
         self._waiting: list[Any] = []
 
-    def start(self) -> "InUse":
+    def __enter__(self) -> "InUse":
+        try:
+            self._start()
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stop()
+
+    def _start(self) -> None:
         clients = self.clients
         self._stack.callback(stop_listening)
         if not self._hears:
@@ -110,9 +121,8 @@ class InUse:
             self._wait("wait for a list", self._take)
         with self.fed(self.watched.primary.port):
             self.wait_until_back(0.0)
-        return self
 
-    def stop(self) -> None:
+    def _stop(self) -> None:
         self._is_over.set()
         for stop in self._waiting:
             stop()
@@ -162,7 +172,7 @@ class InUse:
         client = redis.Redis(
             unix_socket_path=str(server.socket_path),
             password=self.watched.password or None,
-            socket_timeout=0.5,
+            socket_timeout=FAILOVER_S,
         )
         with client, client.pipeline(transaction=True) as pipeline:
             for key in ("watched", "waited"):

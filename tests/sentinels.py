@@ -11,7 +11,7 @@ from typing import Any
 
 import redis
 
-from tests.polling import POLL_S, wait_until
+from tests.polling import PATIENCE_S, POLL_S, wait_until
 from tests.servers import Server
 from tests.tls import OURS, Tls
 
@@ -191,12 +191,10 @@ class Watched:
         """Return what a server says about itself; empty if it does not answer."""
         # The first connection may be one to the server that was killed.
         for _ in range(2):
-            if not server.is_running:
+            if not server.is_running or server.is_suspended:
                 break
             try:
                 return str(self.client(server).execute_command("ROLE")[0].decode())
-            except redis.TimeoutError:
-                break
             except redis.ConnectionError:
                 continue
         return ""
@@ -212,7 +210,8 @@ class Watched:
                 password=own or None,
                 **self._tls_arguments(),
                 retry=None,
-                socket_timeout=1.0,
+                # A busy machine is no failure.
+                socket_timeout=PATIENCE_S,
                 protocol=2,
             )
         return self._clients[server]
@@ -283,12 +282,13 @@ class Watched:
         )
         return old
 
-    def heal(self, old: Server) -> None:
-        """Bring a failed server back, and return once it is a replica that has what the primary has."""
-        if old.is_running:
-            old.resume()
-        else:
-            old.start()
+    def heal(self) -> None:
+        """Bring failed servers back, and return once they are replicas that have what the primary has."""
+        for server in self.servers:
+            if not server.is_running:
+                server.start()
+            elif server.is_suspended:
+                server.resume()
         self.wait_until_whole()
 
     def wait_until_whole(self) -> None:

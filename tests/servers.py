@@ -152,6 +152,7 @@ class Server:
         ):  # where DEBUG needs no permission and the option is unknown
             self.options["enable_debug_command"] = "yes"
         self.options.update(options or {})
+        self.is_suspended = False
         self._wrapper: list[str] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._reaper: subprocess.Popen[bytes] | None = None
@@ -218,14 +219,17 @@ class Server:
         if self._process is not None:
             self._process.send_signal(signal_number)
             self._reap()
+            self.is_suspended = False
 
     def suspend(self) -> None:
         """Stop serving without closing anything, as a machine that hangs does; `resume` ends it."""
         os.kill(self.pid, signal.SIGSTOP)
+        self.is_suspended = True
 
     def resume(self) -> None:
         """Serve again after `suspend`."""
         os.kill(self.pid, signal.SIGCONT)
+        self.is_suspended = False
 
     def shutdown(self, *, keep_data: bool = True) -> None:
         """End the server as an administrator does, what it holds written to disk or dropped."""

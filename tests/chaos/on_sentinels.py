@@ -129,7 +129,7 @@ def fail_over(arena: Arena, how: str) -> None:
         prove_service(arena, QUEUE, new, failed_ms, switched_s * 1000)
         prove_tail(arena, QUEUE, before, new, failed_ms)
         prove_tail(arena, SURE, before, new, failed_ms)
-        place.heal(old)
+        place.heal()
         let_in(old)
         if how == "suspend":
             # A server that starts again does not know how far it had come.
