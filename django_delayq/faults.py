@@ -10,6 +10,7 @@ from redis.exceptions import (
     BusyLoadingError,
     ClusterDownError,
     InvalidResponse,
+    MasterDownError,
     MovedError,
     NoPermissionError,
     OutOfMemoryError,
@@ -227,6 +228,11 @@ def _meaning(error: Exception, message: str) -> tuple[str, str]:
             gettext("The slot of this queue is being moved to another node."),
             gettext("Try again in a moment; nothing is lost."),
         )
+    if isinstance(error, ReadOnlyError | MasterDownError) or "READONLY" in message:
+        return (
+            gettext("The server is a replica and takes no writes."),
+            gettext("Name the primary in DELAYQ['CONNECTION']."),
+        )
     if isinstance(error, ClusterDownError):
         return (
             gettext("The cluster does not serve the slot of this queue."),
@@ -249,11 +255,6 @@ def _meaning(error: Exception, message: str) -> tuple[str, str]:
                 "Give the user of DELAYQ['CONNECTION'] the rights to the queue's keys, channels and commands; the"
                 " worker's start-up check lists what is missing."
             ),
-        )
-    if isinstance(error, ReadOnlyError) or "READONLY" in message:
-        return (
-            gettext("The server is a replica and takes no writes."),
-            gettext("Name the primary in DELAYQ['CONNECTION']."),
         )
     if isinstance(error, OutOfMemoryError):
         return (

@@ -63,5 +63,12 @@ class MovingAddress:
         with self.pair.primary.client() as client:
             client.replicaof("127.0.0.1", str(new.port))
 
+    def strand(self) -> None:
+        """Have the server become a replica that finds no primary, and refuses every command."""
+        with self.pair.primary.client() as client:
+            client.config_set("replica-serve-stale-data", "no")
+            # Nobody listens there.
+            client.replicaof("127.0.0.1", "1")
+
     def close(self) -> None:
         self._proxy.close()

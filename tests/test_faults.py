@@ -3,7 +3,12 @@
 from ssl import SSLCertVerificationError
 
 import pytest
-from redis.exceptions import AuthenticationError, NoPermissionError, ResponseError
+from redis.exceptions import (
+    AuthenticationError,
+    MasterDownError,
+    NoPermissionError,
+    ResponseError,
+)
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from django_delayq.faults import describe_fault, is_refused
@@ -61,3 +66,10 @@ def test_refused_certificate_is_told_though_redis_py_leaves_it_out() -> None:
     assert is_refused(error)
     assert "certificate is not accepted" in fault.what
     assert why in fault.message
+
+
+def test_replica_that_has_lost_its_primary_is_told_as_a_replica() -> None:
+    """For redis-py, its error is one of clusters."""
+    fault = describe_fault(MasterDownError("Link with MASTER is down"))
+
+    assert fault.what == "The server is a replica and takes no writes."

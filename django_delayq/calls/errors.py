@@ -11,6 +11,7 @@ from redis.exceptions import (
     AuthorizationError,
     BusyLoadingError,
     ClusterDownError,
+    MasterDownError,
     NoPermissionError,
     OutOfMemoryError,
     ReadOnlyError,
@@ -37,7 +38,7 @@ FAILED = (ResponseError, *LOST)
 _REFUSALS = (OutOfMemoryError, ReadOnlyError, NoPermissionError, *REDIRECTIONS)
 #: By these codes the server says that it did not begin a script, or refused its first write. Our scripts check the
 #: types of their keys before they write.
-_REFUSED = re.compile(r"\b(?:WRONGTYPE|NOREPLICAS|MISCONF|BUSY|MASTERDOWN)\b")
+_REFUSED = re.compile(r"\b(?:WRONGTYPE|NOREPLICAS|MISCONF|BUSY)\b")
 #: The attribute of an error that says whether its call may have run.
 MAY_HAVE_RUN = "_delayq_may_have_run"
 
@@ -126,8 +127,13 @@ _HIDDEN = {"-OOM ": OutOfMemoryError, "-READONLY ": ReadOnlyError}
 
 
 def unhidden(error: Exception) -> Exception:
-    """Return the error of the command that stopped a script. Redis 7 and later send that error themselves."""
+    """Return the error of the command that stopped a script. Redis 7 and later send that error themselves.
+
+    A replica that has lost its primary may refuse every command: for us it is read-only. No node of a cluster says so.
+    """
     text = str(error)
+    if isinstance(error, MasterDownError):
+        return ReadOnlyError(text)
     if text.startswith("Error running script"):
         for prefix, cls in _HIDDEN.items():
             _, found, rest = text.partition(prefix)

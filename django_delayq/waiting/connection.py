@@ -108,10 +108,10 @@ class DedicatedConnection:
         try:
             return self._connection.read_response()
         except ResponseError as error:
-            if isinstance(error, REDIRECTIONS):
-                self._doubt()
-            elif is_demoted(error):
+            if is_demoted(error):
                 self.close()
+            elif isinstance(error, REDIRECTIONS):
+                self._doubt()
             raise
 
     def _doubt(self) -> None:

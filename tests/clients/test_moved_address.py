@@ -124,7 +124,21 @@ def test_calls_go_on_with_the_server_that_the_address_leads_to_now(
             call()
 
 
-def test_calls_of_an_event_loop_go_on(address: MovingAddress) -> None:
+def test_calls_leave_a_replica_that_has_lost_its_primary(
+    address: MovingAddress,
+) -> None:
+    with calls_of_each_kind(address.url) as calls:
+        address.move()
+        address.strand()
+
+        for call in calls.values():
+            call()
+
+
+@pytest.mark.parametrize("is_stranded", [False, True])
+def test_calls_of_an_event_loop_go_on(
+    address: MovingAddress, is_stranded: bool
+) -> None:
     async def main() -> None:
         theirs = [redis.asyncio.Redis.from_url(address.url) for _ in ASYNC_KINDS]
         pools = [Server.at(address.url).async_pool() for _ in ASYNC_KINDS]
@@ -134,6 +148,8 @@ def test_calls_of_an_event_loop_go_on(address: MovingAddress) -> None:
         for call, client in clients:
             await call(client)
         await asyncio.to_thread(address.move)
+        if is_stranded:
+            await asyncio.to_thread(address.strand)
 
         for call, client in clients:
             await call(client)
