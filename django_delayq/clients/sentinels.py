@@ -7,13 +7,14 @@ answer with the highest configuration epoch counts: every failover has an epoch 
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from inspect import signature
 from typing import Any, NamedTuple
 
 from redis.asyncio.connection import Connection as AsyncConnection
 from redis.asyncio.connection import SSLConnection as AsyncSSLConnection
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
-from redis.connection import Connection, SSLConnection
+from redis.connection import AbstractConnection, Connection, SSLConnection
 from redis.exceptions import (
     AuthenticationError,
     AuthorizationError,
@@ -38,6 +39,14 @@ LEFT_OUT_S = 0.25
 #: For so long connections to Sentinels share a context of TLS, s. redis-py makes one for each connection, and reads all
 #: certificates of the system into it, which takes longer than to ask a Sentinel. Later the files may have been renewed.
 CONTEXT_KEPT_S = 10.0
+
+#: Arguments of a connection that does not say which library it is of. Later versions of redis-py look up their own
+#: version for each connection, which takes longer than to connect to a Sentinel and ask.
+QUIETLY: dict[str, Any] = (
+    {"driver_info": None}
+    if "driver_info" in signature(AbstractConnection.__init__).parameters
+    else {"lib_name": None, "lib_version": None}
+)
 
 Address = tuple[str, int]
 
@@ -304,6 +313,7 @@ class Sentinels:
             "health_check_interval": 0,
             # A map comes as a list.
             "protocol": 2,
+            **QUIETLY,
         }
 
 

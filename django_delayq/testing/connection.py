@@ -5,20 +5,13 @@ the calls that are made on them.
 """
 
 from collections import deque
-from inspect import signature
 from typing import Any, Protocol
 
 from redis.asyncio.connection import Connection as AsyncConnection
-from redis.connection import AbstractConnection, Connection
+from redis.connection import Connection
 
+from django_delayq.clients.sentinels import QUIETLY
 from django_delayq.clients.server import Server
-
-#: Later versions of redis-py look up their own version for each connection, unless they are told not to: half a ms.
-_QUIETLY: dict[str, Any] = (
-    {"driver_info": None}
-    if "driver_info" in signature(AbstractConnection.__init__).parameters
-    else {}
-)
 
 
 class InProcess(Protocol):
@@ -49,7 +42,7 @@ class InProcessServer(Server):
     @classmethod
     def to(cls, server: InProcess) -> "InProcessServer":
         # Version 2 of the protocol: redis-py then reads replies as it does for all servers that we support.
-        return cls(_Connection, {"in_process": server, "protocol": 2, **_QUIETLY})
+        return cls(_Connection, {"in_process": server, "protocol": 2, **QUIETLY})
 
     def _class(self, *, is_async: bool) -> type:
         return _AsyncConnection if is_async else _Connection

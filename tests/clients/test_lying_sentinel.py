@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+import redis.utils
 
 from django_delayq.clients import sentinels as sentinels_module
 from django_delayq.clients.sentinels import (
@@ -129,6 +130,18 @@ def test_answer_that_comes_byte_by_byte_is_not_waited_for(
     other = start(STATE, ADDRESS)
 
     assert find(of(liar, other), is_async=is_async).epoch == 5
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_question_does_not_look_up_the_version_of_redis_py(
+    start: Start, monkeypatch: pytest.MonkeyPatch, is_async: bool
+) -> None:
+    looked_up: list[str] = []
+    monkeypatch.setattr(redis.utils, "get_lib_version", lambda: looked_up.append("x"))
+
+    find(of(start(STATE, ADDRESS)), is_async=is_async)
+
+    assert not looked_up
 
 
 def test_time_for_an_answer_begins_with_its_question() -> None:
