@@ -32,6 +32,13 @@ PERIODS = {
     "PUBLISH-PERIOD": 100,
     "TILT-TRIGGER": 600_000,
 }
+#: Those that a Sentinel has if nobody tells it others. It demotes an old primary after four times the last one.
+STOCK_PERIODS = {
+    "INFO-PERIOD": 10_000,
+    "PING-PERIOD": 1_000,
+    "ASK-PERIOD": 1_000,
+    "PUBLISH-PERIOD": 2_000,
+}
 #: How a Sentinel treats the primary.
 TREATMENT = {"failover-timeout": 3_000, "parallel-syncs": 2}
 #: A failover takes a second or two. On a loaded machine elections fail, and are held again after some seconds.
@@ -91,8 +98,7 @@ class Watched:
             server.start()
         for sentinel in self.sentinels:
             sentinel.start()
-            periods = [part for item in PERIODS.items() for part in item]
-            self.client(sentinel).execute_command("SENTINEL", "DEBUG", *periods)
+            self._set_periods(sentinel, PERIODS)
             self._monitor(sentinel, first)
         self.wait_until_whole()
         return self
@@ -109,6 +115,15 @@ class Watched:
         for name, value in {**TREATMENT, **own}.items():
             if value:
                 execute("SENTINEL", "SET", NAME, name, value)
+
+    def set_periods(self, periods: Mapping[str, int] = PERIODS) -> None:
+        """Say how often to look and speak, to all Sentinels."""
+        for sentinel in self.sentinels:
+            self._set_periods(sentinel, periods)
+
+    def _set_periods(self, sentinel: Server, periods: Mapping[str, int]) -> None:
+        parts = [part for item in periods.items() for part in item]
+        self.client(sentinel).execute_command("SENTINEL", "DEBUG", *parts)
 
     def set_down_after(self, times_ms: Sequence[int] = DOWN_AFTER_MS) -> None:
         """Say for how long the primary may be silent, to each Sentinel."""
@@ -255,16 +270,13 @@ class Watched:
         self.wait_for_switch(old)
         return old
 
-    def hand_on(self, *, publish_ms: int = PERIODS["PUBLISH-PERIOD"]) -> Server:
+    def hand_on(self, periods: Mapping[str, int] = PERIODS) -> Server:
         """Have a Sentinel promote a replica while all are healthy. Return the old primary once another one was named.
 
-        The old one is demoted after four times ``publish_ms``, and takes writes until then.
+        The old one is demoted after four times the ``PUBLISH-PERIOD``, and takes writes until then.
         """
         old, leader = self.primary, self.client(self.sentinels[0])
-        for sentinel in self.sentinels:
-            self.client(sentinel).execute_command(
-                "SENTINEL", "DEBUG", "PUBLISH-PERIOD", publish_ms
-            )
+        self.set_periods(periods)
 
         def is_named() -> bool:
             # On a busy machine a Sentinel gives up, and is asked again.

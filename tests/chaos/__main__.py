@@ -44,9 +44,11 @@ def face(
         arena = Arena(directory, place, per_second, clock=prepared.get("clock"))
     try:
         place.start()
-        arena.start_worker()
         for queue in arena.queues:
             arena.start_load(queue=queue)
+        arena.start_worker()
+        for load in arena.loads:
+            load.wait_for_more(1)
         fault.happen(arena)
         return arena, arena.finish()
     finally:

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.arena import Arena, Span
+from tests.chaos.arena import Arena, Span, kept
 from tests.chaos.fault import NotHere, fault, trouble
 from tests.chaos.lines import now_ms
 from tests.chaos.tasks import CLOCK_FILE
@@ -151,7 +151,8 @@ def full_memory(arena: Arena) -> None:
         wait_until(
             lambda: (
                 now_ms() > last_ms
-                and jobs <= {line["job"] for line in arena.records.all("end")}
+                and jobs & set(kept(load.told()))
+                <= {line["job"] for line in arena.records.all("end")}
             ),
             description=f"what was stored has run; {arena.logs()}",
         )
@@ -444,6 +445,7 @@ def rolling_deploy(arena: Arena) -> None:
     for _ in range(2):
         old = arena.start_worker(root=root)
         load = arena.start_load(root=root)
+        load.wait_for_more(1)
         arena.wait_for_work(old)
         assert new.stop() == 0, new.log
         arena.let_it_run()

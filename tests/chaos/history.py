@@ -8,21 +8,30 @@ say which of the acknowledged jobs the promoted server had, whatever this packag
 
 import os
 import re
+import socket
+import threading
 import time
+from collections import defaultdict
+from contextlib import suppress
+from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
 
+from django_delayq.calls.script import NAMES, variants_of
+from django_delayq.delivery import binding
 from tests.chaos.arena import Arena, Load
 from tests.chaos.lines import now_ms
 from tests.servers import LASTING, Server
 
 #: Options of a server whose history can be read: the snapshots at the front of its files have no compressed text.
 LEGIBLE = {**LASTING, "rdbcompression": "no"}
+#: How MONITOR tells of a script. What that does itself comes from ``lua``, and not from an address.
+_CALL = re.compile(rb'\+([\d.]+) \[\d+ [^l][^]]*\] "EVALSHA" "(\w{40})"')
 _TOKEN = re.compile(rb'"delayq\\*":\\*"([\w-]{22})\\*"')
 
 
-def tokens_of(directory: Path) -> dict[str, None]:
-    """Return the tokens of all jobs that a server has ever had, in the order in which it got them.
+def tokens_of(directory: Path, what: re.Pattern[bytes] = _TOKEN) -> dict[str, None]:
+    """Return the tokens of all jobs that a server has ever had, in the order in which it got them, or something else.
 
     They stand in the files of its data directory, or in what `keep_history` returned.
     """
@@ -37,7 +46,7 @@ def tokens_of(directory: Path) -> dict[str, None]:
     return {
         token.decode(): None
         for path in files
-        for token in _TOKEN.findall(path.read_bytes())
+        for token in what.findall(path.read_bytes())
     }
 
 
@@ -119,6 +128,43 @@ def tail_of(
         max(times, default=0.0),
         sum(there),
     )
+
+
+class Overheard:
+    """What a server is asked until `stop`, by MONITOR."""
+
+    def __init__(self, server: Server) -> None:
+        self.from_ms = now_ms()
+        # Redis tells the time by another clock.
+        self._ahead_ms = time.time() * 1000 - now_ms()
+        self._socket = socket.create_connection(("127.0.0.1", server.port))
+        self._socket.sendall(b"MONITOR\r\n")
+        self._said = b""
+        self._thread = threading.Thread(target=self._listen)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        # Its server closes all connections when it is demoted.
+        with suppress(OSError):
+            while data := self._socket.recv(1 << 16):
+                self._said += data
+
+    def stop(self) -> None:
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._socket.close()
+
+    def calls(self) -> dict[str, list[float]]:
+        """Return when each script was called, by `now_ms`; only scripts that this process knows."""
+        for path in resources.files(binding.PACKAGES[0]).joinpath("lua").iterdir():
+            if not path.name.startswith("_"):
+                list(variants_of(binding.PACKAGES, path.name.removesuffix(".lua")))
+        calls = defaultdict[str, list[float]](list)
+        for time_s, sha in _CALL.findall(self._said):
+            name = NAMES.get(sha.decode(), "another script")
+            calls[name].append(float(time_s) * 1000 - self._ahead_ms)
+        return calls
 
 
 def line_of(server: Server, text: str) -> str:

@@ -216,19 +216,16 @@ def cluster_third(arena: Arena) -> None:
             wait_for_runs(arena, queue, noticed_ms)
         for queue in others:
             prove_meanwhile(arena, queue, failed_ms, now_ms())
-        # The calls that are under way have an end.
         load = arena.load_of(down)
-        before = len(load.told())
-        wait_until(
-            lambda: len(load.told()) > before + 1,
+        errors = wait_until(
+            lambda: {
+                told["error"]
+                for told in load.told()
+                if told["before_ms"] > failed_ms and "error" in told
+            },
             description="the queue of the node that is down refuses jobs",
             timeout=SETTLE_S,
         )
-        errors = {
-            told["error"]
-            for told in load.told()
-            if told["before_ms"] > failed_ms and told["step"] != "stored"
-        }
         arena.prove(f"the queue of the node that is down: {sorted(errors)[0]}")
         wait_until(
             lambda: any(

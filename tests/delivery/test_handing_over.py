@@ -16,7 +16,7 @@ from tests.failovers import write
 from tests.polling import wait_until
 from tests.queues.proxy import Proxy
 from tests.replicas import Replicated
-from tests.sentinels import PERIODS, Watched
+from tests.sentinels import Watched
 from tests.servers import Server
 
 Start = Callable[..., Server]
@@ -196,7 +196,7 @@ def test_planned_failover_of_healthy_servers_loses_nothing(
 
     def store() -> None:
         if not acts:
-            watched.hand_on(publish_ms=600_000)
+            watched.hand_on({"PUBLISH-PERIOD": 600_000})
             assert watched.role(old) == "master"
         run(client, write(KEY))
         acts.append(client.info("server")["tcp_port"])
@@ -204,10 +204,7 @@ def test_planned_failover_of_healthy_servers_loses_nothing(
     try:
         one.make(store)
     finally:
-        for sentinel in watched.sentinels:
-            watched.client(sentinel).execute_command(
-                "SENTINEL", "DEBUG", "PUBLISH-PERIOD", PERIODS["PUBLISH-PERIOD"]
-            )
+        watched.set_periods()
         watched.wait_until_whole()
 
     assert acts[0] == old.port
