@@ -6,6 +6,7 @@ connection is closed, and the process reads again what it remembers of the forme
 
 import os
 import socket
+import ssl
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -48,8 +49,11 @@ def note_another(what: str, is_older: Callable[[Any], bool]) -> None:
 def shut_socket(sock: socket.socket) -> None:
     """Make every wait for a socket end with an error. Called from any thread."""
     try:
-        # Not the method of a TLS socket, which takes away what another thread is using.
-        socket.socket.shutdown(sock, socket.SHUT_RDWR)
+        if isinstance(sock, ssl.SSLSocket):
+            # Its own method takes away what another thread is using.
+            super(ssl.SSLSocket, sock).shutdown(socket.SHUT_RDWR)
+        else:
+            sock.shutdown(socket.SHUT_RDWR)
     except OSError:
         # It is closed already.
         return

@@ -277,8 +277,10 @@ class _Listener:
         """Start the thread.
 
         Raises:
-            RuntimeError: none can start.
+            RuntimeError: none can start, or it could not wait for several sockets, as on Windows and with eventlet.
         """
+        if not hasattr(select, "poll"):
+            raise RuntimeError("there is no select.poll")
         self.thread.start()
 
     def _run(self) -> None:

@@ -2,10 +2,12 @@
 
 import asyncio
 import gc
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from django_delayq.calls.once import Once
 from django_delayq.calls.running import arun, run
 from django_delayq.calls.several import run_stream
 from django_delayq.clients import switches
+from django_delayq.clients.answering import shut_socket
 from django_delayq.clients.clients import Clients, own_clients
 from django_delayq.clients.primary import led_by
 from django_delayq.clients.sentinels import Primary, Sentinels
@@ -248,6 +251,31 @@ def test_thread_ends_with_the_last_connection(watched: Watched) -> None:
 
     # A child has no connection that another test has left.
     assert in_fork(ends)
+
+
+def test_no_thread_listens_where_it_could_not_wait_for_several_sockets(
+    watched: Watched, clients: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So it is on Windows and with eventlet."""
+    stop_listening()
+    monkeypatch.setattr(switches, "select", SimpleNamespace())
+
+    assert run(clients.of_thread(), write("alone", 0)) == b"OK"
+
+    assert "delayq-sentinel" not in _threads()
+
+
+def test_socket_of_another_class_is_shut() -> None:
+    class Green:
+        def __init__(self) -> None:
+            self.told: list[int] = []
+            self.shutdown = self.told.append
+
+    sock: Any = Green()
+
+    shut_socket(sock)
+
+    assert sock.told == [socket.SHUT_RDWR]
 
 
 def _threads() -> list[str]:
