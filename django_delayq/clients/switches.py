@@ -32,8 +32,8 @@ FRESH_S = 1.0
 HEARD_S = 1.2
 #: Between attempts to reach a Sentinel: from the first to the second of these, doubling, s.
 PAUSE_S = (0.05, 1.0)
-#: Longest line that a Sentinel sends, bytes.
-LONGEST_LINE = 65_536
+#: The most that a Sentinel says at once, bytes.
+MOST_SAID = 65_536
 _FAILURES = (RedisError, OSError, RecursionError)
 
 
@@ -202,13 +202,16 @@ class _Ear:
     def hear(self) -> bool:
         """Read the messages that have arrived. Return whether to ask the Sentinels for the primary."""
         is_to_ask = False
+        said = len(self._line)
         try:
             while data := self._receive():
                 *lines, self._line = (self._line + data).split(b"\r\n")
                 for line in lines:
                     is_to_ask |= self._take(line)
-                if len(self._line) > LONGEST_LINE:
-                    raise OSError("no Sentinel answers so")
+                said += len(data)
+                # Or it would keep the thread from the other Sentinels.
+                if said > MOST_SAID:
+                    raise OSError("no Sentinel says so much")
         except _FAILURES as error:
             self._fail(error)
         return is_to_ask
@@ -229,7 +232,7 @@ class _Ear:
     def _receive(self) -> bytes:
         self.sock.settimeout(0)
         try:
-            data: bytes = self.sock.recv(LONGEST_LINE)
+            data: bytes = self.sock.recv(MOST_SAID)
         except (BlockingIOError, ssl.SSLWantReadError):
             return b""
         if not data:

@@ -20,6 +20,7 @@ from django_delayq.clients.sentinels import (
     SentinelsRefuse,
     _PromptSocket,
 )
+from django_delayq.clients.switches import Lead, _Ear
 
 STATE = [b"num-other-sentinels", b"2", b"config-epoch", b"5"]
 LATEST = [b"num-other-sentinels", b"2", b"config-epoch", b"9"]
@@ -214,3 +215,25 @@ def test_refusal_of_one_is_no_refusal_if_the_others_are_away(start: Start) -> No
         of(refusing, away).find()
     with pytest.raises(SentinelsRefuse):
         of(refusing, other).find()
+
+
+def test_sentinel_that_never_stops_talking_is_not_listened_to() -> None:
+    class Flood:
+        left = 100
+
+        def settimeout(self, seconds: float) -> None:
+            pass
+
+        def recv(self, size: int) -> bytes:
+            if not self.left:
+                raise BlockingIOError
+            self.left -= 1
+            return b":1\r\n" * 1_000
+
+    ear = _Ear(Lead(of(("127.0.0.1", 1))), ("127.0.0.1", 1))
+    ear.sock = flood = Flood()
+
+    assert not ear.hear()
+
+    assert flood.left
+    assert ear.sock is None
