@@ -298,6 +298,16 @@ def test_command_that_changes_what_it_finds_names_what_it_has_not_reached(
     assert job.refresh() is State.CANCELLED
 
 
+def test_jobs_of_queues_that_answer_are_signed_anew(lame: Lame, call: Call) -> None:
+    said = call("delayq_resign")
+
+    for name in lame.there:
+        assert f"queue {name}: 0 signed anew" in said.out
+    assert names_what_is_missing(said.err, lame)
+    assert "Nothing here needs any key" not in said.out
+    assert said.status == 1
+
+
 def test_command_goes_on_with_other_jobs_that_were_named(
     lame: Lame, call: Call
 ) -> None:

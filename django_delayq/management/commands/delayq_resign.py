@@ -18,6 +18,7 @@ from django_delayq.delivery import looking
 from django_delayq.exceptions import DelayqError
 from django_delayq.faults import describe_fault
 from django_delayq.jobs.envelope import OTHER_CODEC
+from django_delayq.management.errors import Missing
 from django_delayq.management.help import CommandWithExamples
 from django_delayq.management.progress import ProgressLine
 from django_delayq.repair.resigning import Resigning, Tally
@@ -46,6 +47,8 @@ exit status:
 """
 )
 
+ADVICE = "The steps done so far stand. Fix the problem, then run the command again."
+
 
 class Command(CommandWithExamples):
     examples = EXAMPLES
@@ -64,22 +67,17 @@ class Command(CommandWithExamples):
 
     def handle(self, *args: Any, **options: Any) -> None:
         self._progress = ProgressLine(self.stderr, is_on=options["verbosity"] > 0)
+        missing = Missing()
         try:
             settings, keyring = conf.get_settings(), conf.get_keyring()
             names = options["queues"] or sorted(settings.names)
             queues = settings.queues_of(*names)
-            client = own_clients.make()
+            with self._explained(), own_clients.waiting_once() as client:
+                tallies = self._sign(client, queues, keyring, missing)
+                if missing.queues:
+                    raise CommandError(f"{missing.line}\n{ADVICE}")
         except DelayqError as error:
             raise CommandError(str(error)) from error
-        try:
-            for queue in queues:
-                self._check_readable(client, queue)
-            tallies = [
-                self._write_anew(queue, Resigning(client, queue, keyring))
-                for queue in queues
-            ]
-        finally:
-            client.close()
         left = sorted(
             {each.name for each in settings.queues_of()}
             - {each.name for each in queues}
@@ -87,37 +85,50 @@ class Command(CommandWithExamples):
         if not self._conclude(tallies, left, keyring):
             raise SystemExit(1)
 
+    def _sign(
+        self,
+        client: Redis,
+        queues: Sequence[QueueSettings],
+        keyring: Keyring,
+        missing: Missing,
+    ) -> list[Tally]:
+        names = [queue.name for queue in queues]
+        for queue in queues:
+            with missing.queue(queue.name, of=names):
+                self._check_readable(client, queue)
+        tallies = []
+        for queue in queues:
+            if queue.name not in missing.queues:
+                with missing.queue(queue.name, of=names):
+                    signing = Resigning(client, queue, keyring)
+                    tallies.append(self._write_anew(queue, signing))
+        return tallies
+
     @contextmanager
     def _explained(self) -> Iterator[None]:
         try:
             yield
         except RedisError as error:
-            self._progress.end()
             what, message, hint = describe_fault(error)
-            raise CommandError(
-                f"{what} {hint}\n{message}\nThe steps done so far stand. Fix the problem, then run the command again."
-            ) from error
+            raise CommandError(f"{what} {hint}\n{message}\n{ADVICE}") from error
 
     def _write_anew(self, queue: QueueSettings, signing: Resigning) -> Tally:
         try:
-            with self._explained():
-                total = signing.total()
-                for _ in signing.steps():
-                    told = gettext("queue {queue}").format(queue=queue.name)
-                    self._progress(told, signing.seen, total)
+            total = signing.total()
+            for _ in signing.steps():
+                told = gettext("queue {queue}").format(queue=queue.name)
+                self._progress(told, signing.seen, total)
         except KeyboardInterrupt:
-            self._progress.end()
-            self.stdout.write(_told(queue.name, signing.tally))
             raise CommandError(
                 "Interrupted. No step is half done; run the command again to go on."
             ) from None
-        self._progress.end()
-        self.stdout.write(_told(queue.name, signing.tally))
+        finally:
+            self._progress.end()
+            self.stdout.write(_told(queue.name, signing.tally))
         return signing.tally
 
     def _check_readable(self, client: Redis, queue: QueueSettings) -> None:
-        with self._explained():
-            format = run(client, looking.read_format(queue.keys))
+        format = run(client, looking.read_format(queue.keys))
         if format > FORMAT:
             raise CommandError(
                 f"Queue {queue.name} is in format {format}, and this version reads format {FORMAT}. Run this with a version"
