@@ -296,7 +296,11 @@ def test_listener_without_a_sentinel_that_answers_costs_a_call_one_question_a_se
         )
         monkeypatch.setattr(switches, "PATIENCE_S", (60.0,))
         monkeypatch.setattr(switches, "FRESH_S", 3600.0)
-        wait_until(lambda: lead.is_stale, description="the last answer is old")
+        # Those that a listener has just left are left out for a second.
+        wait_until(
+            lambda: lead.is_stale and len(lead.sentinels.asked()) == 3,
+            description="the last answer is old",
+        )
 
         for n in range(3):
             run(client, write("silent", n))
