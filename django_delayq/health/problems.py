@@ -523,6 +523,16 @@ def _left_behind(
             )
 
 
+def _replies(client: "Redis", calls: Sequence[Any]) -> list[Any]:
+    """Ask about keys that may lie on other nodes than the queues, which answer. An error takes the place of its reply."""
+    try:
+        return run_all(client, calls)
+    except LOST as error:
+        if not is_of_node(error):
+            raise
+        return [error] * len(calls)
+
+
 def _with_prefix(queues: Iterable[DeliveryKeys], prefix: str) -> Iterator[DeliveryKeys]:
     for keys in queues:
         # Anybody may have noted a prefix that no name can have.
@@ -540,7 +550,7 @@ def _signed(
     calls: list[Any] = [
         looking.page(keys, state, count=count) for keys in queues for state in states
     ]
-    replies = iter(run_all(client, calls))
+    replies = iter(_replies(client, calls))
     for keys in queues:
         found = list(islice(replies, len(states)))
         # Missing rights are reported with the commands themselves; under another prefix, anything may lie.
@@ -566,7 +576,7 @@ def _other_homes(
     keys_of: Callable[[str], DeliveryKeys],
 ) -> Iterator[ServerProblem]:
     """Report queues that would be neither served nor scheduled to, as the server keeps their keys elsewhere."""
-    replies = run_all(client, [pin_shards(keys_of(name)) for name in key_homes])
+    replies = _replies(client, [pin_shards(keys_of(name)) for name in key_homes])
     for name, found in zip(key_homes, replies, strict=True):
         # Missing rights are reported with the commands themselves.
         if isinstance(found, Exception) or found.with_keys in (None, key_homes[name]):

@@ -317,7 +317,10 @@ class Rights:
         names = [
             name for keys in self.keys for name in (keys.queue.channel, keys.channel)
         ]
-        connection = DedicatedConnection(self.client, deadline_s=DEADLINE_S)
+        # Of a cluster any node would do, but that of a queue is one that answers.
+        connection = DedicatedConnection(
+            self.client, deadline_s=DEADLINE_S, key=self.keys[0].control
+        )
         try:
             if self._subscribe(connection, names) is None:
                 return

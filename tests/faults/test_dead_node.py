@@ -31,6 +31,7 @@ from django_delayq import (
     resume,
     schedule,
 )
+from django_delayq.calls import connections
 from django_delayq.checks import check_server
 from django_delayq.clients.cluster import Address
 from django_delayq.delivery.states import State
@@ -380,6 +381,44 @@ def test_status_shows_what_answers_names_the_rest_and_fails(
 def unwrapped(said: str) -> str:
     """Return what a command printed as one line."""
     return " ".join(said.replace("Queues", "queues").split())
+
+
+def test_status_subscribes_on_a_node_that_answers(
+    lame: Lame, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def node_of(client: Any, key: str | None) -> Any:
+        """Return the dead node for what any node can do."""
+        return connections.node_of(client, key or lame.away[0])
+
+    monkeypatch.setattr("django_delayq.waiting.connection.node_of", node_of)
+
+    said = call("delayq_status")
+
+    assert names_what_is_missing(unwrapped(said.out), lame)
+    assert said.status == 1
+
+
+def test_status_needs_no_node_of_a_bare_name_or_of_an_earlier_prefix(
+    lame: Lame, call: Call, settings: Any
+) -> None:
+    (away, _), (there, *_) = lame.away, lame.there
+    # A queue with shards, some of which lie on other nodes.
+    queues = {away: {"SHARDS": 6}, there: {}}
+    settings.DELAYQ = {**lame.settings, "QUEUES": queues}
+
+    said = call("delayq_status")
+
+    assert re.search(rf"^{there} \(paused\) +2 ", said.out, re.MULTILINE)
+    assert said.status == 1
+
+    name = next(
+        name
+        for name in (f"n{number}" for number in range(1_000))
+        if lame.answers(f"p:{name}") and not lame.answers(name)
+    )
+    settings.DELAYQ = {**lame.settings, "PREFIX": "p:", "QUEUES": {name: {}}}
+
+    assert call("delayq_status").status == 0
 
 
 def test_status_for_programs_names_what_is_missing(lame: Lame, call: Call) -> None:
