@@ -20,7 +20,8 @@ from django_redis.cache import RedisCache
 from redis.exceptions import RedisError, ResponseError
 
 from django_delayq import conf
-from django_delayq.calls.connections import has_nodes
+from django_delayq.calls.connections import has_nodes, nodes_of
+from django_delayq.clients.answering import why_unasked
 from django_delayq.clients.clients import own_clients
 from django_delayq.clients.cluster import Cluster
 from django_delayq.codecs.unsupported import UnsupportedCodec
@@ -60,6 +61,7 @@ def check_server(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMes
         # Moments are in the project's time zone, the text is English: it can be searched for.
         with translation.override("en"):
             problems = say_problems(_problems_now())
+        found += _check_run_ids()
     except (DelayqError, RedisError, OSError) as error:
         fault = describe_fault(error)
         return [
@@ -95,6 +97,24 @@ def _check_certificates() -> list[checks.CheckMessage]:
             id="django_delayq.W009",
         )
         for peer, argument in unchecked.items()
+    ]
+
+
+def _check_run_ids() -> list[checks.CheckMessage]:
+    """Report servers that did not give their run ids to the connections of the other questions."""
+    places = {
+        place
+        for node in nodes_of(own_clients.shared())
+        for place in node.connection_pool.places()
+    }
+    return [
+        checks.Warning(
+            f"Nobody notices when another server takes the place of this one, or when it restarts empty: {one_line(why)}.",
+            hint="Grant the account +info, and name an address that leads to one server.",
+            id="django_delayq.W010",
+        )
+        for why in sorted(map(why_unasked, places))
+        if why
     ]
 
 

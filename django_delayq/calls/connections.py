@@ -81,6 +81,18 @@ async def adrop(connection: Any) -> None:
         connection._reader = connection._writer = None
 
 
+def leave(connection: Any) -> None:
+    """Close a connection whose server says that it is a replica."""
+    drop(connection)
+    _tell(connection)
+
+
+def _tell(connection: Any) -> None:
+    # Ours know which other connections lead to that server.
+    if (note := getattr(connection, "note_demoted", None)) is not None:
+        note()
+
+
 def ask(connection: Any, command: tuple[Any, ...]) -> Any:
     """Send one command and return its reply. Anything but a complete reply closes the connection."""
     try:
@@ -90,7 +102,7 @@ def ask(connection: Any, command: tuple[Any, ...]) -> Any:
         return connection.read_response()
     except ResponseError as error:
         if is_demoted(error):
-            drop(connection)
+            leave(connection)
         raise
     except BaseException:
         drop(connection)
@@ -118,7 +130,7 @@ def converse(
                 except ResponseError as error:
                     replies.append(unhidden(error))
             if any(map(is_demoted, replies)):
-                drop(connection)
+                leave(connection)
                 if own is None:
                     _close_idle(client.connection_pool)
     except LOST as error:
@@ -141,6 +153,7 @@ async def aconverse(client: Any, commands: Sequence[tuple[Any, ...]]) -> list[An
                     replies.append(unhidden(error))
             if any(map(is_demoted, replies)):
                 await adrop(connection)
+                _tell(connection)
                 await client.connection_pool.disconnect(inuse_connections=False)
     except LOST as error:
         _fill(replies, commands, error, is_open)
@@ -188,7 +201,7 @@ def lent(pool: Any) -> Iterator[Any]:
         yield connection
     except ResponseError as error:
         if is_demoted(error):
-            drop(connection)
+            leave(connection)
             # They lead to the same server.
             _close_idle(pool)
         raise
@@ -208,6 +221,7 @@ async def alent(pool: Any) -> AsyncIterator[Any]:
     except ResponseError as error:
         if is_demoted(error):
             await adrop(connection)
+            _tell(connection)
             await pool.disconnect(inuse_connections=False)
         raise
     except BaseException:

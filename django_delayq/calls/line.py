@@ -16,6 +16,7 @@ from django_delayq.calls.connections import (
     borrow,
     drop,
     has_nodes,
+    leave,
     node_of,
 )
 from django_delayq.calls.errors import (
@@ -184,7 +185,7 @@ class Line:
                 under_way.tell(behind)
         if connection is not None:
             try:
-                drop(connection)
+                (leave if is_demoted(error) else drop)(connection)
             finally:
                 self.client.connection_pool.release(connection)
 

@@ -13,7 +13,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from django_delayq.calls.call import Call
 from django_delayq.calls.command import Command
-from django_delayq.calls.connections import drop, has_nodes, node_of, pooled
+from django_delayq.calls.connections import drop, has_nodes, leave, node_of, pooled
 from django_delayq.calls.errors import (
     LOST,
     astray,
@@ -188,7 +188,10 @@ class _Stream:
             return connection.read_response()
         except ResponseError as error:
             told = unhidden(error)
-            return self._lose(connection, told) if is_demoted(told) else told
+            if not is_demoted(told):
+                return told
+            leave(connection)
+            return self._lose(connection, told)
         except LOST as error:
             return self._lose(connection, error)
 

@@ -2,22 +2,58 @@
 
 A connection leads to the server that answered when it was opened. Once another server has taken its place, the
 connection is closed, and the process reads again what it remembers of the former server.
+
+Each start of a server has a run id. Each new connection asks for it, so another server at the same address is noticed.
 """
 
+import asyncio
 import os
 import socket
 import ssl
+import threading
+import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from typing import Any
 
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import NoPermissionError, ResponseError
+
+from django_delayq.calls.errors import mark_unsent
 from django_delayq.logs import get_log
+from django_delayq.redaction import redact
 
 logger = get_log(__name__)
 
 # By id: other threads may add to it while it is copied.
 _open: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()
 _changes = 0
+#: A server that answers again so soon after another one takes turns with it, s.
+TURN_S = 10.0
+
+
+class FormerServerError(RedisConnectionError):
+    """Raised when a new connection leads to a server that another one has replaced while the connection was opened."""
+
+
+@dataclass
+class _Place:
+    """What is known of the servers at one address. Guarded by `_lock`."""
+
+    #: That of the server that answered last, and since when it does.
+    run_id: str = ""
+    since_s: float = 0.0
+    #: By run id, when another server took the place of the one that had it.
+    left_s: dict[str, float] = field(default_factory=dict)
+    #: Who said last that it is a replica, and when.
+    demoted: tuple[str, float] | None = None
+    #: Why nobody asks for run ids any more.
+    why_off: str = ""
+
+
+_places: dict[Hashable, _Place] = {}
+_lock = threading.Lock()
 
 
 def note_open(connection: Any) -> None:
@@ -38,12 +74,97 @@ def changes() -> int:
 
 def note_another(what: str, is_older: Callable[[Any], bool]) -> None:
     """Shut the connections to a server that was replaced. Calls that are under way on them may have run."""
-    global _changes
-    _changes += 1
+    note_change()
     older = [each for each in connections() if is_older(each)]
     for connection in older:
         connection.shut()
     logger.warning("%s: %d connections to the former server closed", what, len(older))
+
+
+def note_change() -> None:
+    """Have what was read from servers read again."""
+    global _changes
+    _changes += 1
+
+
+def why_unasked(place: Hashable) -> str:
+    """Return why new connections to an address do not ask for the run id; nothing if they do."""
+    known = _places.get(place)
+    return known.why_off if known else ""
+
+
+def note_answer(connection: Any, run_id: str) -> None:
+    """Note which server answers on a new connection, which `note_open` knows already.
+
+    Raises:
+        FormerServerError: another connection was opened later, and leads to another server.
+    """
+    place, now_s = connection.place, time.monotonic()
+    with _lock:
+        known = _places.setdefault(place, _Place())
+        if known.why_off or run_id in ("", known.run_id):
+            return
+        former = known.run_id
+        if former and connection.began_s < known.since_s:
+            error = FormerServerError("another server has just taken its place")
+            mark_unsent(error)
+            raise error
+        takes_turns = now_s < known.left_s.get(run_id, -TURN_S) + TURN_S
+        if takes_turns:
+            known.why_off = f"several servers answer in turn at {connection.address}"
+        elif former:
+            kept = {
+                each: at for each, at in known.left_s.items() if now_s < at + TURN_S
+            }
+            known.left_s = kept | {former: now_s}
+        known.run_id, known.since_s = run_id, now_s
+    if takes_turns:
+        logger.warning(
+            "%s, so it is not noticed any more when one replaces another", known.why_off
+        )
+    elif former:
+        note_another(
+            f"another server answers at {connection.address}",
+            lambda each: (
+                getattr(each, "place", None) == place
+                and each.run_id not in ("", run_id)
+            ),
+        )
+
+
+def note_refusal(connection: Any, error: ResponseError) -> None:
+    """Note that a server does not tell its run id."""
+    with _lock:
+        known = _places.setdefault(connection.place, _Place())
+        known.why_off = f"{connection.address}: {redact(str(error))}"
+    logger.debug("no run id from %s", known.why_off)
+
+
+def note_demoted(connection: Any) -> None:
+    """Note that the server of a connection says that it is a replica."""
+    place, run_id, now_s = connection.place, connection.run_id, time.monotonic()
+    with _lock:
+        known = _places.setdefault(place, _Place())
+        before = known.demoted
+        # It says so again to each call as long as the address leads to it.
+        if before and before[0] == run_id and now_s < before[1] + TURN_S:
+            return
+        known.demoted = run_id, now_s
+    note_another(
+        f"the server at {connection.address} is a replica now",
+        lambda each: getattr(each, "place", None) == place and each.run_id == run_id,
+    )
+
+
+def run_id_in(told: bytes) -> str:
+    """Return the run id in the reply to ``INFO server``; nothing if there is none."""
+    _, _, rest = told.partition(b"run_id:")
+    return rest.partition(b"\r\n")[0].decode()
+
+
+def is_refusal(error: ResponseError) -> bool:
+    """Return whether a server gives INFO to nobody, or not to this account."""
+    return isinstance(error, NoPermissionError) or "unknown command" in str(error)
 
 
 def shut_socket(sock: socket.socket) -> None:
@@ -59,9 +180,19 @@ def shut_socket(sock: socket.socket) -> None:
         return
 
 
+def abort(loop: asyncio.AbstractEventLoop, writer: asyncio.StreamWriter) -> None:
+    """`shut_socket` for what belongs to an event loop."""
+    try:
+        loop.call_soon_threadsafe(writer.transport.abort)
+    except RuntimeError:
+        # The loop is closed, and its connections with it.
+        return
+
+
 def _forget_after_fork() -> None:
     # To shut the parent's sockets would end the parent's calls.
-    global _open
+    global _open, _lock
+    _lock = threading.Lock()
     _open = weakref.WeakValueDictionary()
 
 

@@ -56,6 +56,7 @@ from django_delayq.calls.exchange import (
     key_of,
 )
 from django_delayq.calls.running import amake, make
+from django_delayq.clients.answering import note_change
 from django_delayq.clients.client import Client, Pipeline, called_back
 from django_delayq.clients.primary import AttentiveSocket
 from django_delayq.clients.server import Server
@@ -181,6 +182,7 @@ class Slots:
                 # What comes in meanwhile is newer than what is read.
                 before = dict(self._moved)
                 self._is_doubtful = False
+                known = set(self.primaries())
                 try:
                     self._engine = self._read_again(self._engine)
                 except LOST:
@@ -188,6 +190,8 @@ class Slots:
                     self._is_doubtful = True
                 else:
                     self._silent.clear()
+                    if not known.issuperset(self.primaries()):
+                        note_change()
                     for slot, address in before.items():
                         if self._moved.get(slot) == address:
                             self._moved.pop(slot, None)

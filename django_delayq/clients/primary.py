@@ -18,7 +18,12 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoPermissionError, ReadOnlyError, ResponseError
 
 from django_delayq.calls.errors import Demoted, mark_unsent, unhidden
-from django_delayq.clients.answering import note_another, note_open, shut_socket
+from django_delayq.clients.answering import (
+    abort,
+    note_another,
+    note_open,
+    shut_socket,
+)
 from django_delayq.clients.sentinels import (
     Primary,
     PrimaryNotFound,
@@ -341,11 +346,7 @@ class _AsyncLedConnection(AsyncConnection):
         self._has_moved = True
         writer = self._writer
         if writer is not None and self._loop is not None:
-            try:
-                self._loop.call_soon_threadsafe(writer.transport.abort)
-            except RuntimeError:
-                # The loop is closed, and its connections with it.
-                return
+            abort(self._loop, writer)
 
     async def on_connect(self) -> None:
         await super().on_connect()

@@ -10,12 +10,13 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, TypeVar
 
 from redis.client import Redis
-from redis.exceptions import NoPermissionError, ResponseError
+from redis.exceptions import ResponseError
 
 from django_delayq.calls.command import Command
 from django_delayq.calls.connections import disconnect, has_nodes, node_of
 from django_delayq.calls.running import run
 from django_delayq.calls.steps import perform
+from django_delayq.clients.answering import is_refusal, run_id_in
 from django_delayq.clock import monotonic_ms
 from django_delayq.delivery.durability import Durable, Wait, durably, fence
 from django_delayq.delivery.keys import DeliveryKeys
@@ -151,7 +152,7 @@ class HandOver:
 
     def _ask(self) -> str:
         """Return the run id of the server that answers."""
-        return _run_id(self._info("server"))
+        return run_id_in(self._info("server"))
 
     def _look_for_replicas(self) -> None:
         if b"state=online" in self._info("replication"):
@@ -163,7 +164,9 @@ class HandOver:
         try:
             told: bytes = run(node, Command(("INFO", section)))
         except ResponseError as error:
-            return _refused(error)
+            if not is_refusal(error):
+                raise
+            return b""
         return told
 
     def _newest(self, until_ms: float) -> Answering:
@@ -192,28 +195,18 @@ class HandOver:
             probe.send_command("INFO", "server")
             told = probe.read_response()
         except ResponseError as error:
-            told = _refused(error)
+            if not is_refusal(error):
+                raise
+            told = b""
         finally:
             probe.disconnect()
         primary = getattr(probe, "primary", None)
         if primary is None:
-            return Answering(_run_id(told)), False
-        return Answering(_run_id(told), primary.address), primary.is_moving
+            return Answering(run_id_in(told)), False
+        return Answering(run_id_in(told), primary.address), primary.is_moving
 
     def _disconnect(self) -> None:
         client = self._client
         disconnect(client)
         for node in client.kept() if has_nodes(client) else [client]:  # type: ignore[attr-defined]
             node.connection_pool.disconnect(inuse_connections=False)
-
-
-def _refused(error: ResponseError) -> bytes:
-    """Return nothing in the place of an answer that the server does not give to anybody, or to this account."""
-    if isinstance(error, NoPermissionError) or "unknown command" in str(error):
-        return b""
-    raise error
-
-
-def _run_id(told: bytes) -> str:
-    _, _, rest = told.partition(b"run_id:")
-    return rest.partition(b"\r\n")[0].decode()

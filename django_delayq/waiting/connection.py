@@ -18,7 +18,7 @@ from redis.exceptions import ResponseError
 from redis.retry import Retry
 
 from django_delayq.calls.call import Call
-from django_delayq.calls.connections import drop, has_nodes, node_of
+from django_delayq.calls.connections import drop, has_nodes, leave, node_of
 from django_delayq.calls.errors import (
     FAILED,
     LOST,
@@ -109,6 +109,7 @@ class DedicatedConnection:
             return self._connection.read_response()
         except ResponseError as error:
             if is_demoted(error):
+                leave(self._connection)
                 self.close()
             elif isinstance(error, REDIRECTIONS):
                 self._doubt()
@@ -122,7 +123,9 @@ class DedicatedConnection:
     def command(self, *command: bytes | str | int | float) -> Any:
         """Send one command and return its reply. Never repeat it."""
         try:
-            self.connect()
+            if not self.connect():
+                # It may lead to a former server.
+                self._connection.check_health()
             self.send(*command)
             return self.read()
         except ResponseError:

@@ -904,10 +904,11 @@ class TestFailures:
         self, private_cluster: Callable[..., TestCluster]
     ) -> None:
         cluster = private_cluster()
-        client = Clients.of(cluster.url).of_thread()
+        clients = Clients.of(cluster.url)
+        client = clients.of_thread()
         assert isinstance(client, clusters.ClusterClient)
         slots = client._pools.slots
-        before = slots.primaries()
+        before, changes = slots.primaries(), clients.changes
         replica = cluster.nodes[cluster.primaries]
         replica.client().execute_command("CLUSTER", "FAILOVER")
 
@@ -920,6 +921,7 @@ class TestFailures:
         assert {port for _, port in after()} == {
             node.port for node in (replica, *cluster.nodes[1:3])
         }
+        assert clients.changes > changes
 
     def test_a_cluster_whose_nodes_have_all_moved_is_found_by_its_name(
         self, private_cluster: Callable[..., TestCluster]
