@@ -86,6 +86,7 @@ class Line:
         self.client = self.runs = client
         self._connection: Any = None
         self._poll: Any = None
+        self._is_checked = False
         # Packed, and not sent yet.
         self._packed: list[bytes] = []
         self._unread: deque[UnderWay[Any]] = deque()
@@ -163,12 +164,16 @@ class Line:
         connection = self._connection
         if connection is None:
             connection = self._connection = borrow(self.client.connection_pool)
+            # That of a connection which Sentinels lead looks whether its server still is the primary.
+            self._is_checked = hasattr(connection, "lead") or bool(
+                connection.health_check_interval
+            )
         elif self.is_stale:
             connection.disconnect()
         if connection._sock is None:
             connection.connect()
             self._poll = None
-        elif connection.health_check_interval:
+        elif self._is_checked:
             connection.check_health()
         if self._poll is None:
             self._poll = select.poll()

@@ -148,6 +148,23 @@ def test_every_call_leaves_an_old_primary_that_still_takes_writes(
     line.client.connection_pool.disconnect()
 
 
+def test_a_line_looks_by_itself(watched: Watched, clients: Clients) -> None:
+    """Where nobody listens, no other call tells it."""
+    with without_threads():
+        line = Line(clients.make())
+        line.ask(write("alone", 0)).finish()
+
+        with planned_failover(watched) as (_, new):
+            _check_that_it_moves(
+                watched,
+                new,
+                "alone",
+                lambda value: line.ask(write("alone", value)).finish(),
+            )
+        line.close()
+        line.client.connection_pool.disconnect()
+
+
 def test_idle_connection_leaves_a_suspended_primary_that_goes_on(
     watched: Watched, clients: Clients, hears: bool
 ) -> None:
