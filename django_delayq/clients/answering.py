@@ -74,10 +74,11 @@ def changes() -> int:
 
 def note_another(what: str, is_older: Callable[[Any], bool]) -> None:
     """Shut the connections to a server that was replaced. Calls that are under way on them may have run."""
-    note_change()
     older = [each for each in connections() if is_older(each)]
     for connection in older:
         connection.shut()
+    # Only now: what is read again must not come from the former server.
+    note_change()
     logger.warning("%s: %d connections to the former server closed", what, len(older))
 
 

@@ -11,7 +11,7 @@ from django.core import checks
 
 from django_delayq.calls.call import Call
 from django_delayq.calls.command import Command
-from django_delayq.calls.connections import borrow, lent
+from django_delayq.calls.connections import alent, borrow, lent
 from django_delayq.calls.line import Line
 from django_delayq.calls.running import arun, run
 from django_delayq.clients import answering
@@ -102,6 +102,22 @@ def test_connections_to_the_former_server_are_shut(
     for connection in (*old, newest):
         pool.release(connection)
     pool.disconnect()
+
+
+def test_nothing_is_read_again_before_the_connections_to_the_former_server_are_shut() -> (
+    None
+):
+    class Former:
+        def shut(self) -> None:
+            self.changes_when_shut = answering.changes()
+
+    former, before = Former(), answering.changes()
+    answering.note_open(former)
+
+    answering.note_another("another server answers", lambda each: each is former)
+
+    assert former.changes_when_shut == before
+    assert answering.changes() == before + 1
 
 
 def test_the_next_call_of_each_thread_reaches_the_new_server(
@@ -257,6 +273,48 @@ def test_account_that_may_not_ask_does_without(
     (told,) = (each for each in found if each.id == "django_delayq.W010")
     assert f"127.0.0.1:{server.port}" in told.msg
     assert "secret" not in told.msg
+
+
+def test_server_that_has_no_info_is_done_without(
+    private_server: Start, settings: Any
+) -> None:
+    server = private_server("--rename-command", "INFO", "hidden")
+    settings.DELAYQ = {"CONNECTION": server.url}
+    clients = Clients.of(server.url)
+
+    async def main() -> None:
+        client = Place.at(server.url).async_client(Place.at(server.url).async_pool())
+        await arun(client, SET)
+        await client.aclose(close_connection_pool=True)
+
+    assert run(clients.of_thread(), SET)
+    asyncio.run(main())
+
+    clients.close()
+    found = checks.run_checks(tags=["delayq"], include_deployment_checks=True)
+    (told,) = (each for each in found if each.id == "django_delayq.W010")
+    assert "unknown command" in told.msg
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_each_version_of_the_protocol_tells_the_run_id(
+    private_server: Start, protocol: int
+) -> None:
+    url = f"{private_server().url}?protocol={protocol}"
+
+    async def main() -> str:
+        pool = Place.at(url).async_pool()
+        async with alent(pool) as connection:
+            told: str = connection.run_id
+        await pool.disconnect()
+        return told
+
+    clients = Clients.of(url)
+    with lent(clients.shared().connection_pool) as connection:
+        expected = run(clients.of_thread(), ID)
+        assert connection.run_id == expected
+    assert asyncio.run(main()) == expected
+    clients.close()
 
 
 def test_check_says_nothing_of_a_server_that_tells_its_run_id(

@@ -12,6 +12,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from django_delayq import schedule, schedule_many
 from django_delayq.calls.line import Line
+from django_delayq.clients.clients import own_clients
 from django_delayq.delivery.claiming import LOOKS_A_LEASE
 from django_delayq.delivery.states import State
 from django_delayq.worker import outage
@@ -111,6 +112,31 @@ def test_an_outage_is_told_once_and_names_no_channel(
     assert len(told) == 3, worker.log
     assert sum("another server answers at" in line for line in told) == 1
     assert not any("redisson_delay_queue" in line for line in told)
+
+
+@pytest.mark.parametrize("prefix", ["", "shop:"])
+def test_server_that_was_started_again_with_its_data_has_forgotten_nothing(
+    lasting, work, records, settings, queue_name, caplog, prefix
+):
+    settings.DELAYQ = {**settings.DELAYQ, "PREFIX": prefix}
+    worker = work()
+    schedule(tasks.note.using(queue=queue_name), 0)
+    wait_until(lambda: records.count("run") == 1, description="it works")
+    registering, changes = worker.loop._registering, own_clients.changes
+
+    lasting.restart()
+    wait_until(lambda: own_clients.changes > changes, description="it is noticed")
+    now_s, now_us = own_clients.shared().time()
+    schedule(tasks.note.using(queue=queue_name), 0)
+
+    wait_until(lambda: records.count("run") == 2, description="it works again")
+    wait_until(
+        lambda: (registering._kept_ms or 0) > 1000 * now_s + now_us // 1000,
+        description="it is listed again",
+    )
+    assert own_clients.changes == changes + 1
+    assert caplog.text.count("another server answers at") == 1
+    assert "forgotten" not in caplog.text
 
 
 @pytest.mark.parametrize(
