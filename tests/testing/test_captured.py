@@ -530,8 +530,11 @@ def test_own_clients_return_to_their_server() -> None:
 
 def test_objects_of_redisson_say_that_they_need_a_server() -> None:
     """Their scripts may have the names of others."""
-    queue = DelayedQueue("default")
-    with captured(), pytest.raises(NotImplementedError, match="use frozen_queue"):
+    with (
+        DelayedQueue("default") as queue,
+        captured(),
+        pytest.raises(NotImplementedError, match="use frozen_queue"),
+    ):
         queue.remove("x")
 
 

@@ -302,8 +302,8 @@ def test_queue_that_stays_paused_does_not_hold_up_the_others() -> None:
 def test_objects_of_redisson_and_their_handler_work(settings: Any) -> None:
     shared = {"REDISSON": "3.16.6", "CODEC": "StringCodec"}
     settings.DELAYQ = {"QUEUES": {"default": {}, "orders": shared}}
-    with frozen_queue() as q:
-        DelayedQueue("orders").offer("later", 30)
+    with frozen_queue() as q, DelayedQueue("orders") as orders:
+        orders.offer("later", 30)
         BlockingQueue("orders").put("now")
 
         assert [str(each.args) for each in q.advance(30)] == ["['now']", "['later']"]
