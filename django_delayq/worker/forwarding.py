@@ -8,7 +8,6 @@ import random
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from typing import NamedTuple
 
 from redis.client import Redis
@@ -19,7 +18,7 @@ from django_delayq.calls.running import run
 from django_delayq.calls.several import run_all
 from django_delayq.clock import boottime_ms, monotonic_ms
 from django_delayq.conf import QueueSettings, get_keyring
-from django_delayq.delivery import forwarding, storing
+from django_delayq.delivery import forwarding
 from django_delayq.delivery.forwarding import Forward, Received
 from django_delayq.exceptions import DecodeError, NotSigned
 from django_delayq.faults import fault_line
@@ -28,6 +27,7 @@ from django_delayq.jobs.following import LEAST_BYTES, queue_of
 from django_delayq.logs import get_log
 from django_delayq.redaction import redact
 from django_delayq.worker import telling
+from django_delayq.worker.forwarded import MOST, MOST_BYTES, Forwarded, remove
 
 logger = get_log("django_delayq.worker")
 
@@ -39,8 +39,6 @@ LOOK_S = 5.0
 FRESH_MS = 1_000
 #: How long a thread without work goes on, in seconds.
 IDLE_S = 10.0
-#: Forwards of one call, and about how many bytes of them.
-MOST, MOST_BYTES = 200, 1 << 20
 #: So many wait in memory for one queue, at most. The others are read again from where they are.
 MOST_IN_HAND = 1_000
 
@@ -52,8 +50,8 @@ def receive(
     *,
     until_ms: int,
 ) -> Received:
-    """Store forwards in their queue, see `forwarding.receive`."""
-    return run(
+    """Store forwards in their queue, see `forwarding.receive`, and tell of them."""
+    received = run(
         client,
         forwarding.receive(
             target.keys,
@@ -63,25 +61,11 @@ def receive(
             insertion_list=target.keeps_list,
         ),
     )
-
-
-def take_off(
-    client: Redis,
-    source: QueueSettings,
-    target: QueueSettings,
-    forwards: Sequence[Forward],
-    received: Received,
-) -> None:
-    """Remove forwards that were stored, and tell of them."""
     telling.tell_stored(
         target.name,
         [each.job for each in forwards if each.job.token in received.stored],
     )
-    run(client, forwarding.remove(source.keys, forwards))
-    names = [each.name for each in forwards]
-    # What a queue does not forget now, it forgets after a year.
-    with suppress(RedisError, OSError):
-        run(client, storing.let_go(target.keys, names, now_ms=received.now_ms))
+    return received
 
 
 def forward_at_once(client: Redis, source: QueueSettings, queue: str) -> None:
@@ -94,7 +78,7 @@ def forward_at_once(client: Redis, source: QueueSettings, queue: str) -> None:
         after = members[-1]
         forwards = [each for one in members if (each := forwarding.read_forward(one))]
         received = receive(client, target, forwards, until_ms=1 << 53)
-        take_off(client, source, target, forwards, received)
+        remove(client, source, target, forwards, now_ms=received.now_ms)
 
 
 class _InHand(NamedTuple):
@@ -128,6 +112,11 @@ class Forwarding:
         self._is_looking = False
         # Something was stored since `has_stored` was asked last.
         self._has_stored = False
+        self._forwarded = Forwarded(
+            self._changed,
+            read_again=lambda source, queue: self.note(source, queue, [], 0.0),
+            wake=wake,
+        )
 
     def start(self) -> None:
         """Look for what others have left, now and every few seconds."""
@@ -157,9 +146,13 @@ class Forwarding:
     def is_busy(self) -> bool:
         """Whether something is on its way, or may be: queues that refuse theirs do not count."""
         with self._changed:
-            return self._is_looking or any(
-                target.has_work and not target.is_failing
-                for target in self._targets.values()
+            return (
+                self._is_looking
+                or self._forwarded.is_busy
+                or any(
+                    target.has_work and not target.is_failing
+                    for target in self._targets.values()
+                )
             )
 
     @property
@@ -187,6 +180,7 @@ class Forwarding:
         for thread in threads:
             if thread is not None:
                 thread.join(max(0.0, until_ms - monotonic_ms()) / 1000)
+        self._forwarded.stop(max(0.0, until_ms - monotonic_ms()) / 1000)
 
     def _target(self, queue: str) -> "_Target":
         target = self._targets.get(queue)
@@ -240,9 +234,20 @@ class Forwarding:
     def is_stopping(self) -> bool:
         return self._is_stopping
 
-    def note_stored(self) -> None:
+    def note_stored(
+        self,
+        source: QueueSettings,
+        queue: str,
+        forwards: Sequence[Forward],
+        offset_ms: float,
+    ) -> None:
         with self._changed:
             self._has_stored = True
+        self._forwarded.add(source, queue, forwards, offset_ms)
+
+    def waits_for_room(self, queue: str) -> bool:
+        """Whether too much of what a queue got is still to be removed."""
+        return self._forwarded.is_full(queue)
 
     def note_idle(self) -> None:
         self._wake()
@@ -323,24 +328,27 @@ class _Target:
         return False
 
     def _step(self) -> None:
-        with self._owner.changed:
+        owner = self._owner
+        with owner.changed:
             taken = self._take()
         if taken:
             self._source = taken[0].source
             there_ms = min(each.there_ms for each in taken)
             self._send(self._source, [each.forward for each in taken], there_ms)
             return
-        with self._owner.changed:
-            if self._owner.is_stopping or not self._sources:
+        with owner.changed:
+            if owner.is_stopping or not self._sources:
                 # Others go on with it.
                 self._sources.clear()
                 return
             source, after = next(iter(self._sources.values()))
+            if owner.waits_for_room(self._name):
+                owner.changed.wait(IDLE_S)
+                return
         self._source = source
         there_ms = boottime_ms()
-        client = self._owner.client
         page = run(
-            client,
+            owner.client,
             forwarding.page(source.keys, self._name, after=after, count=self._count),
         )
         found = [each for member in page if (each := forwarding.read_forward(member))]
@@ -400,8 +408,7 @@ class _Target:
             received = receive(client, target, forwards, until_ms=until_ms)
             self._offset_ms = received.now_ms - boottime_ms()
             if not received.is_late:
-                self._owner.note_stored()
-                take_off(client, source, target, forwards, received)
+                self._owner.note_stored(source, self._name, forwards, self._offset_ms)
                 return
         # It was in hand for too long.
         with self._owner.changed:

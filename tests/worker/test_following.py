@@ -1,6 +1,7 @@
 """What follows a job: `then` and `on_dead`, in its own queue and in others."""
 
 import os
+import time
 
 import pytest
 from django.core.management import call_command
@@ -19,12 +20,17 @@ from django_delayq.calls.running import run
 from django_delayq.calls.script import bind, bind_list
 from django_delayq.clients.clients import own_clients
 from django_delayq.conf import get_settings
-from django_delayq.delivery import claiming, forwarding, looking
+from django_delayq.delivery import claiming, forwarding, handing_over, looking
 from django_delayq.delivery.binding import PACKAGES
+from django_delayq.delivery.durability import Durable
 from django_delayq.delivery.following import Following
 from django_delayq.delivery.storing import NewJob
+from django_delayq.worker import forwarded
+from django_delayq.worker import forwarding as forwarding_of_worker
+from tests.chaos.history import hold_back
 from tests.polling import wait_until
 from tests.queues.proxy import Proxy
+from tests.replicas import Replicated
 from tests.worker.conftest import every_server
 from tests.worker.project import tasks
 
@@ -464,3 +470,122 @@ def test_burst_forwards_what_others_have_left(
 
     assert texts(records) == ["a", "b"]
     assert not client.exists(source.forwards)
+
+
+# The queue that gets them, and who answers for it.
+
+
+@pytest.fixture
+def pair(private_server, configure, settings):
+    """A primary with a replica, behind an address that can lead to either."""
+    pair = Replicated(private_server, 1)
+    pair.proxy = Proxy(pair.primary)
+    settings.DELAYQ = {**configure(other={}), "CONNECTION": pair.proxy.url}
+    yield pair
+    pair.proxy.close()
+
+
+def all_forwarded(queue_name):
+    keys = get_settings().queue(queue_name).keys
+    wait_until(
+        lambda: not run(own_clients.of_thread(), forwarding.forwards(keys)).waiting,
+        description="nothing is left to forward",
+    )
+
+
+def test_follower_survives_a_primary_that_is_replaced_before_its_removal(
+    pair, work, records, queue_name, monkeypatch
+) -> None:
+    """The new primary has the forward, and not what the old one has stored for it."""
+    other = f"{queue_name}-other"
+    receive, moves = forwarding_of_worker.receive, [1]
+
+    def receive_and_move(*args, **named):
+        if not moves:
+            return receive(*args, **named)
+        pair.wait_for_replicas()
+        hold_back(pair.primary)
+        received = receive(*args, **named)
+        if not received.is_late:
+            moves.pop()
+            pair.proxy.lead_to(pair.promote())
+            pair.proxy.cut()
+        return received
+
+    monkeypatch.setattr(forwarding_of_worker, "receive", receive_and_move)
+    monkeypatch.setattr(pair, "wait_for_replicas", once(pair.wait_for_replicas))
+    child = note(other, "b")
+    schedule_many([note(queue_name, "a").then(child)])
+    work([queue_name])
+    wait_until(lambda: not moves, description="another primary answers")
+
+    all_forwarded(queue_name)
+
+    counts = run(
+        own_clients.of_thread(), looking.counts(get_settings().queue(other).keys)
+    )
+    assert counts.waiting == 1
+    finish(work([other], is_burst=True))
+    assert texts(records) == ["a", "b"]
+
+
+def once(function):
+    """Return a function that does something the first time only."""
+    left = [function]
+    return lambda: left.pop()() if left else None
+
+
+def test_follower_runs_before_a_replica_has_it_and_its_forward_stays_until_then(
+    pair, work, records, queue_name, monkeypatch, caplog
+) -> None:
+    monkeypatch.setattr(handing_over, "REPLICA", Durable(replicas=1, timeout=0.05))
+    monkeypatch.setattr(forwarding_of_worker, "LOOK_S", 0.2)
+    monkeypatch.setattr(forwarding_of_worker, "FRESH_MS", 0)
+    other = f"{queue_name}-other"
+    pair.replicas[0].suspend()
+    try:
+        schedule_many([note(queue_name, "a").then(note(other, "b"))])
+        work([queue_name, other])
+        ran(records, "a", "b")
+        told = f"queue {other} has got what follows into it, but"
+        wait_until(lambda: told in caplog.text, description="it is told of")
+        keys = get_settings().queue(queue_name).keys
+        (waiting,) = run(own_clients.of_thread(), forwarding.forwards(keys)).waiting
+        assert waiting.number == 1
+    finally:
+        pair.replicas[0].resume()
+
+    all_forwarded(queue_name)
+
+    assert texts(records) == ["a", "b"]
+    assert caplog.text.count(told) == 1
+
+
+def test_one_check_does_for_many_forwards(
+    work, configure, queue_name, monkeypatch
+) -> None:
+    configure(other={})
+    checks = []
+
+    class Counted(handing_over.HandOver):
+        def make(self, act):
+            checks.append(time.monotonic())
+            return super().make(act)
+
+    monkeypatch.setattr(forwarded, "HandOver", Counted)
+    jobs = [
+        note(queue_name, f"{n}").then(note(f"{queue_name}-other", "b"))
+        for n in range(100)
+    ]
+    schedule_many(jobs)
+    worker = work()
+    wait_until(
+        lambda: all(job.refresh() is State.SUCCEEDED for job in jobs),
+        description="all have ended",
+    )
+    all_forwarded(queue_name)
+    worker.stop()
+
+    took_ms = 1000 * (checks[-1] - checks[0])
+    # One more as the worker stops.
+    assert len(checks) <= 2 + took_ms / forwarded.GATHER_MS
