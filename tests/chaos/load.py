@@ -1,9 +1,10 @@
 """Schedules jobs at a steady rate until told to stop, and writes down what it was told of each.
 
 ``python -m tests.chaos.load QUEUE FILE PER_SECOND FIRST HOW``: a line a job, stored or refused, and another one if it is
-cancelled, numbered from FIRST. HOW is ``sync``, ``loop`` for the calls of an event loop, or ``unheard`` where no thread
-can listen to the Sentinels. It ends when FILE.stop exists. Once FILE.eat exists, it schedules the job that eats memory;
-while FILE.pause exists, it pauses that job's task again and again.
+cancelled, numbered from FIRST. HOW is ``sync``, ``loop`` for the calls of an event loop, ``unheard`` where no thread can
+listen to the Sentinels, or ``then:QUEUE``, where a job in that queue follows each and none is cancelled. It ends when
+FILE.stop exists. Once FILE.eat exists, it schedules the job that eats memory; while FILE.pause exists, it pauses that
+job's task again and again.
 """
 
 import asyncio
@@ -28,13 +29,15 @@ MOST_WORK_MS = 20
 #: Of so many jobs one is cancelled, a while after it was stored. And with so many the eater is paused once.
 CANCELLED = 25
 CANCEL_AFTER_MS = 500
+#: What to add to the number of a job for the one that follows it, and for the one that would if it were dead.
+FOLLOWER, MOURNER = 500_000, 750_000
 #: What was refused is not tried again; after this time another job is.
 AFTER_ERROR_S = 0.05
 
 
 def main(queue: str, path: Path, per_second: float, first: int, how: str) -> None:
     django.setup()
-    from django_delayq import apause, aschedule, pause, schedule
+    from django_delayq import apause, aschedule, pause, schedule, schedule_many
     from django_delayq.calls.errors import may_have_run
     from django_delayq.exceptions import DelayqError
     from tests.chaos.tasks import eat, work
@@ -52,6 +55,7 @@ def main(queue: str, path: Path, per_second: float, first: int, how: str) -> Non
     is_loop = how == "loop"
     act: Callable[..., Any] = partial(on_loop, aschedule) if is_loop else schedule
     halt: Callable[..., Any] = partial(on_loop, apause) if is_loop else pause
+    target = how.removeprefix("then:") if how.startswith("then:") else None
     task = work.using(queue=queue)
     stop, hungry, pausing = (
         Path(f"{path}.{what}") for what in ("stop", "eat", "pause")
@@ -78,7 +82,7 @@ def main(queue: str, path: Path, per_second: float, first: int, how: str) -> Non
         if hungry.exists():
             hungry.unlink()
             append(path, step="eater", job=schedule(eat.using(queue=queue), 0).id)
-        is_cancelled = n % CANCELLED == CANCELLED - 1
+        is_cancelled = target is None and n % CANCELLED == CANCELLED - 1
         if is_cancelled and pausing.exists():
             why = f"pause {n}."
             try_to(lambda: halt(queue, task=eat, reason=why), "paused", why=why)  # noqa: B023 - called at once
@@ -90,7 +94,13 @@ def main(queue: str, path: Path, per_second: float, first: int, how: str) -> Non
         before_ms = now_ms()
         told = {"n": n, "delay_ms": delay_ms, "before_ms": before_ms}
         try:
-            job = act(task, delay_ms / 1000, n, drawn.randrange(MOST_WORK_MS))
+            if target is None:
+                job = act(task, delay_ms / 1000, n, drawn.randrange(MOST_WORK_MS))
+            else:
+                job = task.prepare(delay_ms / 1000, n, drawn.randrange(MOST_WORK_MS))
+                child = work.using(queue=target).prepare(0, n + FOLLOWER, 1)
+                job.then(child).on_dead(task.prepare(0, n + MOURNER, 1))
+                schedule_many([job])
         except (RedisError, DelayqError) as error:
             may = not isinstance(error, RedisError) or may_have_run(error)
             append(
@@ -102,8 +112,11 @@ def main(queue: str, path: Path, per_second: float, first: int, how: str) -> Non
             )
             time.sleep(AFTER_ERROR_S)
         else:
-            told["job"] = job.id
-            append(path, step="stored", after_ms=now_ms(), **told)
+            told |= {"job": job.id, "after_ms": now_ms()}
+            append(path, step="stored", **told)
+            if target is not None:
+                follower = {"n": n + FOLLOWER, "job": child.id}
+                append(path, step="stored", **{**told, **follower})
             if is_cancelled:
                 doomed.append((job, told))
         # Evenly over the time that is left, without a rush after an outage.

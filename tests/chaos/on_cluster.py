@@ -1,11 +1,12 @@
 """The faults of a cluster of three primaries."""
 
-from collections import Counter
+import time
+from collections import Counter, defaultdict
 from itertools import count
 
 from redis.crc import key_slot
 
-from tests.chaos.arena import SETTLE_S, Arena, Span
+from tests.chaos.arena import JOBS_OF_A_LOAD, SETTLE_S, SLACK_MS, Arena, Span
 from tests.chaos.fault import Layout, fault, trouble
 from tests.chaos.history import (
     LEGIBLE,
@@ -18,6 +19,7 @@ from tests.chaos.history import (
     tokens_of,
 )
 from tests.chaos.lines import now_ms
+from tests.chaos.load import FOLLOWER, MOURNER
 from tests.clusters import NODE_TIMEOUT_MS, TestCluster
 from tests.polling import wait_until
 from tests.servers import Server
@@ -238,6 +240,73 @@ def cluster_third(arena: Arena) -> None:
             each.wait_for_more(20)
         wait_for_runs(arena, down, now_ms())
     arena.prove(f"run_id {run_id[:8]} → {run_id_of(node)[:8]}")
+    arena.let_it_run()
+
+
+#: How long the queue of the followers is away at least, s.
+AWAY_S = 12.0
+
+
+@fault(
+    "cluster: jobs follow others into a queue on a node that hangs, and the worker is replaced meanwhile",
+    layout=without_replicas,
+)
+def cluster_followers(arena: Arena) -> None:
+    place = place_of(arena)
+    target, source, _ = arena.queues
+    load = arena.start_load(queue=source, how=f"then:{target}")
+    arena.let_it_run()
+    with trouble(arena):
+        begun_ms = now_ms()
+        place.nodes[0].suspend()
+        (worker,) = arena.workers
+        arena.wait_for_work(arena.start_worker())
+        assert worker.stop() == 0, worker.log
+        wait_for_runs(arena, source, now_ms())
+        time.sleep(max(0.0, AWAY_S - (now_ms() - begun_ms) / 1000))
+        prove_meanwhile(arena, source, begun_ms, now_ms())
+        place.nodes[0].resume()
+        back_ms = now_ms()
+        wait_for_runs(arena, target, back_ms)
+    load.stop()
+    firsts = [
+        told for told in load.told("stored") if told["n"] % JOBS_OF_A_LOAD < FOLLOWER
+    ]
+    followed_by = {told["n"]: told["n"] + FOLLOWER for told in firsts}
+    meanwhile = sum(begun_ms < told["before_ms"] < back_ms for told in firsts)
+
+    def are_through() -> bool:
+        ended = {line["n"] for line in arena.records.all("end")}
+        return ended.issuperset(followed_by.values())
+
+    wait_until(
+        are_through,
+        description=f"all that follow have run; {arena.logs()}",
+        timeout=SETTLE_S,
+    )
+    starts, ends = defaultdict[int, list[float]](list), dict[int, float]()
+    for line in arena.records.all():
+        if line["step"] == "start":
+            starts[line["n"]].append(line["now_ms"])
+        elif line["step"] == "end":
+            ends.setdefault(line["n"], line["now_ms"])
+    wrong = {
+        "early": [n for n, then in followed_by.items() if starts[then][0] < ends[n]],
+        "run again": [n for n in followed_by if len(starts[n]) > 1],
+        # One that ran as the node began to hang may run again.
+        "doubled": [
+            n
+            for n in followed_by.values()
+            if len(starts[n]) > 1
+            and not Span(begun_ms - SLACK_MS, back_ms).meets(starts[n][0], starts[n][0])
+        ],
+        "dead": [n for n in followed_by if n + MOURNER in starts],
+    }
+    assert not any(wrong.values()), wrong
+    arena.prove(
+        f"the node hung for {(back_ms - begun_ms) / 1000:.0f} s, and the worker was replaced; of {len(followed_by)}"
+        f" jobs, {meanwhile} of them stored meanwhile, none ran again, no on_dead ran, and what follows ran after it"
+    )
     arena.let_it_run()
 
 
