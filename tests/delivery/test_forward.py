@@ -56,6 +56,21 @@ def test_end_of_a_job_leaves_what_follows_into_other_queues(rig: Rig, way: str) 
     ]
 
 
+def test_what_waits_for_one_queue_can_be_deleted_by_hand(rig: Rig) -> None:
+    """With the commands of what-follows.md."""
+    rig.schedule({"a": 0})
+    (a,) = rig.claim().jobs
+    names = ["other", "oth", "other2", "other"]
+    forwards = [(0, name, follower(f"f{n}")) for n, name in enumerate(names)]
+    rig.acknowledge(a, forwards=forwards)
+    key = f"delayq_forwards:{{{rig.keys.control.partition('{')[2].rstrip('}')}}}"
+
+    assert rig.client.zlexcount(key, b"[other\x00", b"(other\x01") == 2
+    assert rig.client.zremrangebylex(key, b"[other\x00", b"(other\x01") == 2
+
+    assert [each.queue for each in rig.forwards().waiting] == ["oth", "other2"]
+
+
 @pytest.mark.parametrize("way", ["acknowledge", "bury"])
 def test_end_with_a_lost_lease_leaves_nothing(rig: Rig, way: str) -> None:
     rig.schedule({"a": 0, "b": 0})
