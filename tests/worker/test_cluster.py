@@ -166,11 +166,16 @@ def test_queue_goes_on_while_what_follows_its_jobs_waits_for_a_node_that_hangs(
         # Whoever takes over finds what is left, and none of the jobs.
         worker.stop()
         worker = work([source])
-        waiting = run(
-            own_clients.of_thread(),
-            forwarding.forwards(get_settings().queue(source).keys),
-        ).waiting
-        assert [each[:2] for each in waiting] == [(away, 40)]
+        keys = get_settings().queue(source).keys
+        left = forwarding.forwards(keys)
+        # What the other queue has got is removed a moment after it was stored there.
+        wait_until(
+            lambda: (
+                [each[:2] for each in run(own_clients.of_thread(), left).waiting]
+                == [(away, 40)]
+            ),
+            description="nothing else is kept",
+        )
     finally:
         node.resume()
 
