@@ -1,5 +1,8 @@
 """Jobs that follow others into other queues: left by the end of those, and stored once where they belong."""
 
+import re
+from ast import literal_eval
+
 import pytest
 
 from django_delayq.calls.running import run
@@ -9,6 +12,7 @@ from django_delayq.delivery.settling import Done
 from django_delayq.delivery.states import State
 from tests.delivery.rig import LEASE, T0, Rig, names_of, token
 from tests.delivery.tour import follower, forward
+from tests.pages import ROOT
 
 #: Longer than the end of any job is known.
 AFTER_MS = 60_000
@@ -57,18 +61,23 @@ def test_end_of_a_job_leaves_what_follows_into_other_queues(rig: Rig, way: str) 
 
 
 def test_what_waits_for_one_queue_can_be_deleted_by_hand(rig: Rig) -> None:
-    """With the commands of what-follows.md."""
+    """With the commands of the page, for other queues."""
     rig.schedule({"a": 0})
     (a,) = rig.claim().jobs
-    names = ["other", "oth", "other2", "other"]
+    names = ["gone", "gon", "gone2", "gone"]
     forwards = [(0, name, follower(f"f{n}")) for n, name in enumerate(names)]
     rig.acknowledge(a, forwards=forwards)
-    key = f"delayq_forwards:{{{rig.keys.control.partition('{')[2].rstrip('}')}}}"
+    page = (ROOT / "docs" / "howto" / "what-follows.md").read_text()
+    tag = rig.keys.forwards.partition("{")[2]
 
-    assert rig.client.zlexcount(key, b"[other\x00", b"(other\x01") == 2
-    assert rig.client.zremrangebylex(key, b"[other\x00", b"(other\x01") == 2
+    for command in ("ZLEXCOUNT", "ZREMRANGEBYLEX"):
+        typed = re.findall(rf"^> {command} (.*)$", page, re.MULTILINE)
+        key, *ends = map(literal_eval, re.findall(r'"[^"]*"', typed[0]))
+        assert (
+            rig.client.execute_command(command, key.replace("orders}", tag), *ends) == 2
+        )
 
-    assert [each.queue for each in rig.forwards().waiting] == ["oth", "other2"]
+    assert [each.queue for each in rig.forwards().waiting] == ["gon", "gone2"]
 
 
 @pytest.mark.parametrize("way", ["acknowledge", "bury"])
