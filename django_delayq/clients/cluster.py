@@ -101,6 +101,9 @@ class Slots:
             redis.exceptions.ClusterDownError: no node serves the slot.
             redis.exceptions.ConnectionError: the table was never read, and no node can be reached.
         """
+        # The table is not read again for this, as then a node that has not answered would be tried again.
+        if key is None and (awake := self._awake()):
+            return random.choice(awake)
         if self._is_doubtful or self._engine is None:
             self.refresh()
         if key is None:
@@ -132,8 +135,13 @@ class Slots:
         primaries = self.primaries()
         if not primaries:
             raise ClusterDownError("CLUSTERDOWN no node holds a slot")
-        awake = [each for each in primaries if each not in self._silent]
-        return random.choice(awake or primaries)
+        return random.choice(primaries)
+
+    def _awake(self) -> list[Address]:
+        """Return the primaries that have answered, as far as is known. Nothing is asked."""
+        if self._engine is None:
+            return []
+        return [each for each in self.primaries() if each not in self._silent]
 
     def note_silent(self, address: Address) -> None:
         """Note that a node did not answer: another may soon hold its slots."""
