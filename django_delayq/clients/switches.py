@@ -6,6 +6,7 @@ listens to all Sentinels. Where no thread runs, each call makes sure that a Sent
 
 import asyncio
 import os
+import re
 import select
 import ssl
 import threading
@@ -26,6 +27,13 @@ logger = get_log(__name__)
 
 #: Where a Sentinel says that it knows of another primary: ``<name> <old host> <old port> <new host> <new port>``.
 CHANNEL = "+switch-master"
+#: Where the Sentinel that leads a failover says that it is about to promote a replica: ``slave <name> <host> <port> @ <name
+#: of the primary> <its host> <its port>``. Much of what the primary acknowledges from then on is lost.
+PROMOTION = "+failover-state-send-slaveof-noone"
+#: The most that calls are held meanwhile. A promotion takes a second, unless it fails, s.
+HELD_S = 2.0
+#: How often a call that is held looks whether that is over, s.
+LOOK_S = 0.01
 #: How long the answer of a Sentinel to a call is good for, and after which a listening thread asks for a sign of life, s.
 FRESH_S = 1.0
 #: How long a sign of life is good for, s.
@@ -34,6 +42,7 @@ HEARD_S = 1.2
 PAUSE_S = (0.05, 1.0)
 #: The most that a Sentinel says at once, bytes.
 MOST_SAID = 65_536
+_PROMOTED = r"slave .* @ (\S+) (\S+) (\d+)"
 _FAILURES = (RedisError, OSError, RecursionError)
 
 
@@ -51,6 +60,8 @@ class Lead:
         self.fresh_until_s = 0.0
         #: Whether a thread listens to a Sentinel.
         self.is_heard = False
+        #: Until then calls wait for another primary, by `time.monotonic`.
+        self.held_until_s = 0.0
         self._lock = threading.Lock()
         # Guarded by the lock: connections for `look`, and whose turn it is.
         self._kept: dict[Address, Any] = {}
@@ -62,6 +73,8 @@ class Lead:
         with self._lock:
             if not self.is_stale:
                 return
+            while self.is_held:
+                time.sleep(LOOK_S)
             with self._looking():
                 for address in self._in_turn():
                     if address not in self._kept:
@@ -88,6 +101,8 @@ class Lead:
         await asyncio.shield(self._looks[loop])
 
     async def _alook(self) -> None:
+        while self.is_held:
+            await asyncio.sleep(LOOK_S)
         with self._looking():
             for address in self._in_turn():
                 # Not kept: it would have to be closed with its loop.
@@ -104,8 +119,23 @@ class Lead:
 
     @property
     def is_stale(self) -> bool:
-        """Whether somebody has to ask."""
-        return time.monotonic() >= self.fresh_until_s
+        """Whether somebody has to ask, or to wait."""
+        now_s = time.monotonic()
+        return now_s >= self.fresh_until_s or now_s < self.held_until_s
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a Sentinel is about to promote a replica."""
+        return time.monotonic() < self.held_until_s
+
+    def hold(self, address: Address) -> None:
+        """Hold the calls to a primary that is about to be replaced, until it is, or for `HELD_S`."""
+        if (known := self.primary) is None:
+            return
+        if (forced := self.sentinels.forced_host) is not None:
+            address = forced, address[1]
+        if known.address == address:
+            self.held_until_s = time.monotonic() + HELD_S
 
     def has_replaced(self, primary: Primary | None) -> bool:
         """Return whether another server is the primary now."""
@@ -147,6 +177,7 @@ class Lead:
         """Take what all Sentinels have said."""
         known, self.primary = self.primary, found
         if known is not None and found.replaces(known):
+            self.held_until_s = 0.0
             note_another(
                 f"the primary of {self.sentinels.name!r} is {found.host}:{found.port} now",
                 lambda each: (
@@ -191,6 +222,8 @@ class _Ear:
                 # Not through the parser of redis-py, which waits until an answer is whole.
                 self.sock = self._connection._sock.wrapped
                 self._send("SUBSCRIBE", CHANNEL)
+                # Perhaps the account has no right to this one.
+                self._send("SUBSCRIBE", PROMOTION)
             elif self._asked_s is not None:
                 raise TimeoutError("it does not answer")
             self._send("PING")
@@ -217,7 +250,7 @@ class _Ear:
         return is_to_ask
 
     def _take(self, line: bytes) -> bool:
-        if line.startswith(b"-"):
+        if line.startswith(b"-") and not self.is_subscribed:
             raise ResponseError(line[1:].decode(errors="replace"))
         if line == b"subscribe":
             self.is_subscribed, self._pause_s = True, PAUSE_S[0]
@@ -227,7 +260,12 @@ class _Ear:
             if self.is_subscribed:
                 self.lead.note_alive(self._asked_s)
             self._asked_s = None
-        return line.startswith(f"{self.lead.sentinels.name} ".encode())
+        name = self.lead.sentinels.name
+        if promotion := re.fullmatch(_PROMOTED, line.decode(errors="replace")):
+            told, host, port = promotion.groups()
+            if told == name:
+                self.lead.hold((host, int(port)))
+        return line.startswith(f"{name} ".encode())
 
     def _receive(self) -> bytes:
         self.sock.settimeout(0)

@@ -27,7 +27,7 @@ from django_delayq.clients.sentinels import Primary, Sentinels
 from django_delayq.clients.switches import stop_listening
 from tests.calls.samples import script
 from tests.failovers import without_threads
-from tests.polling import wait_until
+from tests.polling import await_until, wait_until
 from tests.queues.test_transfer_service import in_fork
 from tests.sentinels import FAILOVER_S, NAME, PERIODS, Watched
 from tests.servers import Server
@@ -234,6 +234,92 @@ def _check_that_it_moves(
     # The old primary takes writes for 40 s: by itself it sends nobody away before.
     wait_until(is_there, timeout=30, description=f"{key} to write to the new primary")
     assert all(is_there() for _ in range(20))
+
+
+def test_call_waits_while_a_replica_is_promoted(
+    watched: Watched, clients: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(switches, "HELD_S", 3600.0)
+    run(clients.of_thread(), write("held", 0))
+    lead = switches.lead_of(led_by(clients.shared()))
+    assert lead.primary is not None
+    lead.hold(lead.primary.address)
+    call = threading.Thread(target=lambda: run(clients.shared(), write("held", 1)))
+
+    call.start()
+    wait_until(lambda: lead._lock.locked(), description="it waits")
+    assert watched.client(watched.primary).get("held") == b"0"
+    lead.held_until_s = 0.0
+    call.join()
+
+    assert watched.client(watched.primary).get("held") == b"1"
+
+
+async def test_asyncio_call_waits_while_a_replica_is_promoted(
+    watched: Watched, clients: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(switches, "HELD_S", 3600.0)
+    client = await clients.of_loop()
+    await arun(client, write("held", 0))
+    lead = switches.lead_of(led_by(clients.shared()))
+    assert lead.primary is not None
+    lead.hold(lead.primary.address)
+
+    call = asyncio.ensure_future(arun(client, write("held", 1)))
+    await await_until(lambda: bool(lead._looks), description="it waits")
+    assert watched.client(watched.primary).get("held") == b"0"
+    lead.held_until_s = 0.0
+    await call
+
+    assert watched.client(watched.primary).get("held") == b"1"
+
+
+def test_calls_are_held_for_the_promotion_of_another_server(
+    watched: Watched, clients: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[object] = []
+    monkeypatch.setattr(switches.Lead, "hold", lambda lead, place: held.append(place))
+    run(clients.of_thread(), write("held", 0))
+    wait_until(
+        lambda: all(ear.is_subscribed for ear in _ears()),
+        description="all Sentinels are heard",
+    )
+
+    with planned_failover(watched) as (old, _):
+        wait_until(lambda: held, description="the leader is heard")
+
+        assert held[0] == ("127.0.0.1", old.port)
+
+
+def _ears() -> list[switches._Ear]:
+    assert switches._listener is not None
+    return [ear for ears in switches._listener.ears.values() for ear in ears]
+
+
+@pytest.mark.parametrize(
+    ("said", "is_held"),
+    [
+        (b"slave 127.0.0.1:3 127.0.0.1 3 @ mine 127.0.0.1 2", True),
+        (b"slave 127.0.0.1:3 127.0.0.1 3 @ other 127.0.0.1 2", False),
+        # It is late: that one has been replaced already.
+        (b"slave 127.0.0.1:3 127.0.0.1 3 @ mine 127.0.0.1 1", False),
+        (b"slave 127.0.0.1:3 127.0.0.1 3 @ mine", False),
+        # The account may hear of switches alone.
+        (b"-NOPERM no permissions to access a channel", False),
+    ],
+)
+def test_only_the_promotion_in_place_of_our_primary_holds_calls(
+    said: bytes, is_held: bool
+) -> None:
+    place = ("127.0.0.1", 26379)
+    lead = switches.Lead(Sentinels("mine", (place,), {place: {}}))
+    lead.primary = Primary(1, "127.0.0.1", 2)
+    ear = switches._Ear(lead, place)
+    ear.is_subscribed = True
+
+    ear._take(said)
+
+    assert lead.is_held == is_held
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
