@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 
+import redis
+
 from tests.polling import PATIENCE_S, wait_until
 from tests.queues.proxy import Proxy
-from tests.servers import Server
+from tests.servers import LASTING, Server
 
 #: The primary speaks to a new replica at once, and a replica tells what it has within a second or less.
 QUICK = {"repl_diskless_sync_delay": "0", "repl_ping_replica_period": "1"}
@@ -54,6 +56,10 @@ class MovingAddress:
     def move(self) -> None:
         """Have the servers change places. Connections to the old one stay open."""
         self.pair.wait_for_replicas()
+        self.swap()
+
+    def swap(self) -> None:
+        """`move` at once, whatever the replica has."""
         self._proxy.lead_to(self.pair.promote())
         self.demote()
 
@@ -72,3 +78,48 @@ class MovingAddress:
 
     def close(self) -> None:
         self._proxy.close()
+
+
+class Addressed:
+    """Two servers behind a `MovingAddress`, which keep what they acknowledge."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._servers: list[Server] = []
+
+    def start(self) -> None:
+        self.address = MovingAddress(self._start)
+        (self.primary, self.replica) = self._servers
+        self._current = self.primary
+
+    def _start(self, **options: str) -> Server:
+        server = Server(self.kind, {**LASTING, **options})
+        self._servers.append(server)
+        return server.start()
+
+    @property
+    def socket_url(self) -> str:
+        """The address, which is a port."""
+        return self.address.url
+
+    def client(self) -> redis.Redis:
+        """Return a new client of the server to which the address leads."""
+        return self._current.client()
+
+    def move(self, patience_s: float) -> None:
+        """Move the address without a loss: no write is taken until the replica has all."""
+        with self.primary.client() as client:
+            client.client_pause(round(1000 * patience_s), all=False)
+            wait_until(lambda: self._is_in_step(client), description="they are in step")
+            self.address.swap()
+            client.client_unpause()
+        self._current = self.replica
+
+    def _is_in_step(self, client: redis.Redis) -> bool:
+        told = client.info("replication")
+        return bool(told["slave0"]["offset"] == told["master_repl_offset"])
+
+    def stop(self) -> None:
+        self.address.close()
+        for server in self._servers:
+            server.stop()

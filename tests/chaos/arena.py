@@ -18,6 +18,7 @@ from tests.chaos.tasks import TICK_S, TICKS_QUEUE
 from tests.clusters import TestCluster
 from tests.faults.clock import ServerClock
 from tests.polling import wait_until
+from tests.replicas import Addressed
 from tests.sentinels import Watched
 from tests.servers import Server
 from tests.worker.workers import MANAGE, ROOT, WorkerProgram, delayq_environment
@@ -37,8 +38,9 @@ SETTLE_S = 120.0
 JOBS_OF_A_LOAD = 1_000_000
 
 
-#: What jobs are stored on: one server, a primary with replicas that Sentinels watch, or a cluster.
-Place = Server | Watched | TestCluster
+#: What jobs are stored on: one server, two behind an address that moves, a primary with replicas that Sentinels watch, or a
+#: cluster.
+Place = Server | Addressed | Watched | TestCluster
 
 
 class Span(NamedTuple):

@@ -9,11 +9,12 @@ from typing import Any
 from tests.chaos.arena import Arena, Span
 from tests.chaos.lines import now_ms
 from tests.clusters import TestCluster
+from tests.replicas import Addressed
 from tests.sentinels import Watched
 from tests.servers import LASTING
 
 #: Where jobs are stored, and the queues with their options.
-Layout = tuple[Watched | TestCluster, dict[str, dict[str, Any]]]
+Layout = tuple[Addressed | Watched | TestCluster, dict[str, dict[str, Any]]]
 
 
 class NotHere(Exception):

@@ -12,14 +12,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.arena import Arena, Span, kept
-from tests.chaos.fault import NotHere, fault, trouble
+from tests.chaos.arena import QUEUE, SETTLE_S, Arena, Span, kept
+from tests.chaos.fault import Layout, NotHere, fault, trouble
 from tests.chaos.lines import now_ms
 from tests.chaos.tasks import CLOCK_FILE
 from tests.faults.clock import ServerClock
 from tests.polling import POLL_S, wait_until
 from tests.queues.proxy import Proxy
-from tests.servers import LASTING
+from tests.replicas import Addressed
+from tests.servers import LASTING, Server
 from tests.worker.workers import ROOT
 
 #: Longer than a call waits for an answer, s.
@@ -414,6 +415,63 @@ def full_disk(arena: Arena) -> None:
         assert status == "err"
         resource.prlimit(pid, resource.RLIMIT_FSIZE, unlimited)
         load.wait_for_more()
+    arena.let_it_run()
+
+
+def addressed(kind: str) -> Layout:
+    return Addressed(kind), {QUEUE: {}}
+
+
+@fault(
+    "an address moves to the replica, and the old primary becomes a replica and closes no connection",
+    layout=addressed,
+    ticks=True,
+)
+def moved_address(arena: Arena) -> None:
+    place = arena.place
+    assert isinstance(place, Addressed)
+    source = Server(place.kind, LASTING)
+    arena.at_end.append(source.stop)
+    source.start()
+    looping = arena.start_load(how="loop")
+    elsewhere = arena.start_load(connection=source.socket_url)
+    for load in (looping, elsewhere):
+        load.wait_for_more(1)
+    importing = arena.start_import(source)
+    arena.at_end.append(importing.kill)
+    run_id = arena.run_id()
+    arena.let_it_run()
+    with place.primary.client() as old, trouble(arena):
+        held = {each["id"] for each in old.client_list(_type="normal")}
+        place.move(SETTLE_S)
+        for load in arena.loads:
+            load.wait_for_more()
+        arena.let_it_run()
+        wait_until(
+            lambda: held.isdisjoint(
+                each["id"]
+                for each in old.client_list(_type="normal")
+                if each["cmd"] != "client|list"
+            ),
+            description=f"nobody holds a connection to the old server; {arena.logs()}",
+            timeout=SETTLE_S,
+        )
+        refusals = old.info("errorstats")["errorstat_READONLY"]["count"]
+    arena.prove(f"run_id {run_id[:8]} → {arena.run_id()[:8]}")
+    arena.prove(
+        f"the old server refused {refusals} calls with READONLY, and all {len(held)} connections to it were closed"
+    )
+    elsewhere.stop()
+    told, _ = importing.communicate(timeout=SETTLE_S)
+    statuses = [importing.returncode]
+    while statuses[-1]:
+        assert len(statuses) < 5, told
+        importing = arena.start_import(source)
+        told, _ = importing.communicate(timeout=SETTLE_S)
+        statuses.append(importing.returncode)
+    # What came through the import is judged as all others are: it has to run.
+    arena.prove(f"the import ended with {statuses}: {told.strip()[-80:]}")
+    arena.prove_ticks(at_least=10)
     arena.let_it_run()
 
 
