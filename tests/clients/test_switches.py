@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,64 +29,27 @@ from tests.calls.samples import script
 from tests.failovers import without_threads
 from tests.polling import await_until, wait_until
 from tests.queues.test_transfer_service import in_fork
-from tests.sentinels import FAILOVER_S, NAME, PERIODS, Watched
+from tests.sentinels import FAILOVER_S, PERIODS, Watched
 from tests.servers import Server
 
 WRITE = script("return redis.call('SET', KEYS[1], ARGV[1])")
-#: A leader demotes the old primary after four of these, ms.
-SELDOM_MS = 10_000
+#: A leader demotes the old primary after 40 s.
+SELDOM = {**PERIODS, "PUBLISH-PERIOD": 10_000}
 
 
 @contextmanager
 def planned_failover(watched: Watched) -> Iterator[tuple[Server, Server]]:
     """Yield the old and the new primary: the old one does not know yet."""
-    old = watched.primary
     try:
-        for sentinel in watched.sentinels:
-            _debug(watched, sentinel, SELDOM_MS)
-        port = _fail_over(watched, old)
-        wait_until(
-            lambda: watched.named_ports() == {port},
+        old = watched.hand_on(SELDOM)
+        (port,) = wait_until(
+            lambda: len(ports := watched.named_ports()) == 1 and ports,
             timeout=FAILOVER_S,
             description="all Sentinels to name the new primary",
         )
         yield old, next(each for each in watched.servers if each.port == port)
     finally:
-        for sentinel in watched.sentinels:
-            _debug(watched, sentinel, PERIODS["PUBLISH-PERIOD"])
-        watched.wait_until_whole()
-
-
-def _fail_over(watched: Watched, old: Server) -> int:
-    """Plan a failover, and once more if the Sentinel gives up, as on a busy machine. Return the port of the new primary."""
-    for _ in range(10):
-        wait_until(lambda: _begin(watched), description="a replica can be promoted")
-        with suppress(AssertionError):
-            others = wait_until(
-                lambda: watched.named_ports() - {watched.port_of(old)},
-                timeout=10,
-                description="a Sentinel to name another primary",
-            )
-            return others.pop()
-    raise AssertionError("no failover comes about")
-
-
-def _begin(watched: Watched) -> bool:
-    try:
-        leader = watched.client(watched.sentinels[0])
-        leader.execute_command("SENTINEL", "FAILOVER", NAME)
-    except ResponseError as error:
-        if "NOGOODSLAVE" in str(error):
-            return False
-        if "INPROG" not in str(error):
-            raise
-    return True
-
-
-def _debug(watched: Watched, sentinel: Server, period_ms: int) -> None:
-    watched.client(sentinel).execute_command(
-        "SENTINEL", "DEBUG", "PUBLISH-PERIOD", period_ms
-    )
+        watched.set_periods()
 
 
 @pytest.fixture(params=[True, False], ids=["heard", "without threads"])
@@ -174,8 +137,7 @@ def test_idle_connection_leaves_a_suspended_primary_that_goes_on(
         run(clients.of_thread(), write("resumed", value))
 
     way(0)
-    for sentinel in watched.sentinels:
-        _debug(watched, sentinel, SELDOM_MS)
+    watched.set_periods(SELDOM)
     old = watched.primary
     try:
         old.suspend()
@@ -186,8 +148,7 @@ def test_idle_connection_leaves_a_suspended_primary_that_goes_on(
 
         assert watched.role(old) == "master"
     finally:
-        for sentinel in watched.sentinels:
-            _debug(watched, sentinel, PERIODS["PUBLISH-PERIOD"])
+        watched.set_periods()
         watched.heal()
 
 
