@@ -36,6 +36,7 @@ from django_delayq.delivery import looking
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.management.commands import delayq_export
 from django_delayq.repair import exports, pages
+from django_delayq.repair.moving import Moving
 from django_delayq.repair.pages import Kind
 from tests.conftest import keys_of
 from tests.jobs import samples
@@ -126,6 +127,42 @@ def test_what_runs_is_left_and_told(
 
     assert said.status == 1
     assert f"queue {queue}: 1 are left on the source, and 1 of them run" in said.out
+
+
+def test_what_another_queue_puts_into_an_emptied_one_is_told(
+    queue: str,
+    other: str,
+    settings: Any,
+    use: Any,
+    server: Server,
+    call: Call,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a job does that ends on the source, and whose follower goes to a queue that has moved already."""
+    later = f"{queue}-later"
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {queue: {}, later: {}}}
+    add(later, 1, delay=3_600)
+    there = settings.DELAYQ
+    use(other)
+    here, end = settings.DELAYQ, Moving.end
+
+    def end_and_follow(moving: Moving) -> None:
+        end(moving)
+        if moving.there.name == later:
+            settings.DELAYQ = there
+            add(queue, 2, delay=3_600)
+            settings.DELAYQ = here
+
+    monkeypatch.setattr(Moving, "end", end_and_follow)
+
+    said = call(
+        "delayq_import",
+        *("--from", server.socket_url, "--queue", queue, "--queue", later),
+        "--until-empty",
+    )
+
+    assert said.status == 1
+    assert f"queue {queue}: 1 are left on the source" in said.out
 
 
 def test_a_dry_run_counts_and_changes_nothing(

@@ -186,7 +186,7 @@ class Command(CommandWithExamples):
         source = own_clients.make() if is_here else _client_of(options["source"])
         of_source = nullcontext if is_here else _told_of_source
         tallies: dict[str, Tally] = {}
-        left: dict[str, Counts] = {}
+        moved: list[tuple[str, Moving]] = []
         try:
             with of_source():
                 source.ping()
@@ -225,8 +225,10 @@ class Command(CommandWithExamples):
                         # No prefix goes before its name, and --from is this server.
                         del tallies[queue.name]
                         continue
-                left[queue.name] = moving.counts
+                moved.append((queue.name, moving))
             with of_source():
+                # Counted last: what ends in one queue may have put jobs into another that was empty already.
+                left = {name: moving.counts for name, moving in moved}
                 unknown = left_on(source, others, there_prefix)
         finally:
             source.close()
