@@ -233,6 +233,7 @@ _NO_LANGUAGE = {
     "manage.py delayq_frames ", "  manage.py delayq_frames ",
     # Parts of errors.
     "Nothing was changed.", "The steps done so far stand.", "the formats ",
+    "The steps done so far stand. Fix the problem, then run the command again.",
     " of its worker processes cannot read format ",
     # Names of types, and of a codec.
     "Moment", "Moment | None", "Pager", "JobAdmin", "ModelAdmin[Job]", "Filter", "ShownProgress | None", "ByteArrayCodec",
