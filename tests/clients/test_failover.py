@@ -153,8 +153,8 @@ class TestDemotion:
         for way in ways:
             way()
 
-        # The first refusal shut all of them.
-        assert own_clients.changes == changes + 1
+        # Once by the first refusal, and perhaps once more by the Sentinels.
+        assert own_clients.changes > changes
         assert watched.primary is new
         for client in (once, plain, dedicated):
             client.close()

@@ -240,9 +240,11 @@ def test_calls_are_held_for_the_promotion_of_another_server(
 ) -> None:
     held: list[object] = []
     monkeypatch.setattr(switches.Lead, "hold", lambda lead, place: held.append(place))
-    run(clients.of_thread(), write("held", 0))
+    client = clients.of_thread()
+    run(client, write("held", 0))
+    lead = switches.lead_of(led_by(client))
     wait_until(
-        lambda: all(ear.is_subscribed for ear in _ears()),
+        lambda: [ear.is_subscribed for ear in _ears_of(lead)] == [True] * 3,
         description="all Sentinels are heard",
     )
 
@@ -252,9 +254,10 @@ def test_calls_are_held_for_the_promotion_of_another_server(
         assert held[0] == ("127.0.0.1", old.port)
 
 
-def _ears() -> list[switches._Ear]:
-    assert switches._listener is not None
-    return [ear for ears in switches._listener.ears.values() for ear in ears]
+def _ears_of(lead: switches.Lead) -> list[switches._Ear]:
+    """Return who listens to its Sentinels. Another test may have left a connection to others."""
+    listener = switches._listener
+    return [] if listener is None else listener.ears.get(lead, [])
 
 
 @pytest.mark.parametrize(
