@@ -10,7 +10,6 @@ from redis.exceptions import (
     BusyLoadingError,
     ClusterDownError,
     InvalidResponse,
-    MasterDownError,
     MovedError,
     NoPermissionError,
     OutOfMemoryError,
@@ -25,6 +24,7 @@ from django_delayq.calls.errors import (
     is_of_node,
     is_of_some,
     node_named_by,
+    unhidden,
 )
 from django_delayq.clients.sentinels import (
     PrimaryNotFound,
@@ -228,7 +228,7 @@ def _meaning(error: Exception, message: str) -> tuple[str, str]:
             gettext("The slot of this queue is being moved to another node."),
             gettext("Try again in a moment; nothing is lost."),
         )
-    if isinstance(error, ReadOnlyError | MasterDownError) or "READONLY" in message:
+    if isinstance(unhidden(error), ReadOnlyError) or "READONLY" in message:
         return (
             gettext("The server is a replica and takes no writes."),
             gettext("Name the primary in DELAYQ['CONNECTION']."),

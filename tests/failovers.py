@@ -246,12 +246,12 @@ class InUse:
 
     def _make_line_call(self) -> Callable[[], object]:
         line = Line(self.clients.make())
-        self._waiting.append(line.client.connection_pool.disconnect)
+        self._stack.callback(line.client.connection_pool.disconnect)
         return lambda: line.ask(write("line")).finish()
 
     def _make_renewal(self) -> Callable[[], object]:
         client = self.clients.make(socket_timeout=5.0)
-        self._waiting.append(client.connection_pool.disconnect)
+        self._stack.callback(client.connection_pool.disconnect)
         return lambda: run_all(client, [write("renewal")])
 
     def _subscribe(self, kind: Kind) -> Callable[[], None]:

@@ -824,7 +824,8 @@ def test_alias_of_django_redis_leads_to_its_server(
         "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
         "jobs": {
             "BACKEND": "django_redis.cache.RedisCache",
-            "LOCATION": server.socket_url,
+            # django-redis makes one pool for each URL, with the options that it sees first.
+            "LOCATION": f"{server.socket_url}&health_check_interval=3600",
             "OPTIONS": {
                 "SOCKET_TIMEOUT": 2.5,
                 "CONNECTION_POOL_KWARGS": {"client_name": "jobs"},

@@ -132,7 +132,8 @@ def unhidden(error: Exception) -> Exception:
     A replica that has lost its primary may refuse every command: for us it is read-only. No node of a cluster says so.
     """
     text = str(error)
-    if isinstance(error, MasterDownError):
+    # redis-py 5.0 does not know this error.
+    if isinstance(error, MasterDownError) or text.startswith("MASTERDOWN "):
         return ReadOnlyError(text)
     if text.startswith("Error running script"):
         for prefix, cls in _HIDDEN.items():
