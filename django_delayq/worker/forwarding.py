@@ -50,7 +50,7 @@ def receive(
     *,
     until_ms: int,
 ) -> Received:
-    """Store forwards in their queue, see `forwarding.receive`, and tell of them."""
+    """Store forwards in their queue and report them; see `forwarding.receive`."""
     received = run(
         client,
         forwarding.receive(

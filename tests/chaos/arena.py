@@ -470,7 +470,7 @@ class Load:
 
 
 def kept(told: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return what was told of the jobs that were stored, by id, without those that were cancelled, or may be."""
+    """Return the stored jobs by id, without those that were cancelled or may have been."""
     gone = {each["job"] for each in told if each["step"].startswith("cancelled")}
     return {
         each["job"]: each

@@ -25,7 +25,7 @@ from tests.servers import LASTING, Server
 
 #: Options of a server whose history can be read: the snapshots at the front of its files have no compressed text.
 LEGIBLE = {**LASTING, "rdbcompression": "no"}
-#: How MONITOR tells of a script. What that does itself comes from ``lua``, and not from an address.
+#: A script in MONITOR's output. Commands inside a script have ``lua`` in place of an address.
 _CALL = re.compile(rb'\+([\d.]+) \[\d+ [^l][^]]*\] "EVALSHA" "(\w{40})"')
 _TOKEN = re.compile(rb'"delayq\\*":\\*"([\w-]{22})\\*"')
 

@@ -61,7 +61,7 @@ def main(queue: str, path: Path, per_second: float, first: int, how: str) -> Non
         Path(f"{path}.{what}") for what in ("stop", "eat", "pause")
     )
     drawn = random.Random(13 + first)
-    #: The jobs to be cancelled, and what was told of them.
+    #: Jobs to cancel later, each with its line in FILE.
     doomed: deque[tuple[Any, dict[str, Any]]] = deque()
     next_ms = now_ms()
 
