@@ -88,7 +88,7 @@ def test_moments_are_those_that_celery_means(line, settings):
 
 
 def test_options_of_an_entry_are_options_here():
-    for celery, here in rows("What"):
+    for celery, here in rows("Options"):
         option = re.match(r'`"options": \{"(\w+)"', celery)
         given = re.match(r"`(\w+)=([^`]+)`", here)
         if option is None or given is None:
