@@ -22,7 +22,7 @@ from tests.settings import TIME_ZONE
 ROOT = Path(__file__).resolve().parents[2]
 OWN_RESULTS = "it is about the list of results that Django's DummyBackend keeps in the process: ours are on the server"
 AT_ONCE = "it is about Django's ImmediateBackend, which runs a task within enqueue(): ours has a worker for that"
-#: Tests of Django that do not apply to ours, and why. docs/howto/django-tasks.md lists them.
+#: Tests of Django that do not apply to ours, and why.
 EXCLUDED = {
     "test_dummy_backend.DummyBackendTestCase.test_clear": OWN_RESULTS,
     "test_dummy_backend.DummyBackendTestCase.test_refresh_result": OWN_RESULTS,

@@ -1,10 +1,9 @@
-"""Django's own tests of its tasks, run with the backend; and the page that lists those that are left out."""
+"""Django's own tests of its tasks, run with the backend."""
 
 import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import django
 import pytest
@@ -38,10 +37,3 @@ def test_django_s_own_tests_pass_with_the_backend(private_server, tmp_path) -> N
     assert found is not None
     assert int(found[1]) == int(found[2]) - len(EXCLUDED)
     assert int(found[1]) >= 60
-
-
-def test_page_lists_each_test_that_is_left_out_with_its_reason() -> None:
-    page = Path(ROOT, "docs", "howto", "django-tasks.md").read_text()
-    rows = dict(re.findall(r"^\| `(test_[\w.]+)` \| (.+) \|$", page, re.MULTILINE))
-
-    assert rows == EXCLUDED
