@@ -62,7 +62,9 @@ LISTED = {
         *_BEANS,
         _NO_SET,
         Listed(
-            "write", "str.lone_surrogate", "Java writes ? for it; we refuse to lose it"
+            "write",
+            "str.lone_surrogate",
+            "Java writes ? for it; refused here, so that nothing is lost",
         ),
     ),
     "SmileJacksonCodec": (*_BEANS, _NO_SET),
@@ -87,23 +89,23 @@ LISTED = {
         _LANGUAGE_TAG,
     ),
     "MarshallingCodec": (
-        Listed("read write", "self.list", "a list inside of itself, which we refuse"),
+        Listed("read write", "self.list", "a list inside of itself: refused"),
         Listed(
             "again write",
             "equal.strings repeat.long_string",
-            "two equal String objects; we refer to the first again, as Java does for the same object",
+            "two equal String objects: written once here",
         ),
     ),
     "Kryo5Codec": (
         Listed(
             "read",
             "zoneddatetime",
-            "Kryo writes the zone without its offset, so none is read",
+            "Kryo writes the zone without its offset",
         ),
         Listed(
             "read write",
             "list.unmodifiable",
-            "embedded Java serialization, which we neither read nor write",
+            "embedded Java serialization",
             since=(3, 35),
         ),
     ),

@@ -132,23 +132,39 @@ def _inside(value: object) -> list[object]:
 
 
 def types_table() -> str:
-    """Return the table of Java types and codecs."""
-    lines = [
-        f"| Java | in Python | {' | '.join(COLUMNS)} |",
-        f"|---|---|{'---|' * len(COLUMNS)}",
-    ]
-    for label, (java, python) in ROWS.items():
-        cells = " | ".join(cell(label, codec) for codec in COLUMNS.values())
-        lines.append(f"| {java} | {python} | {cells} |")
+    """Return the table of Java types and codecs. Rows that say the same share one, and so do columns."""
+    columns: dict[tuple[str, ...], list[str]] = {}
+    for title, codec in COLUMNS.items():
+        columns.setdefault(tuple(cell(label, codec) for label in ROWS), []).append(title)  # fmt: skip
+    rows: dict[tuple[str, ...], list[tuple[str, str]]] = {}
+    for words, cells in zip(ROWS.values(), zip(*columns, strict=True), strict=True):
+        rows.setdefault(cells, []).append(words)
+    heads = [", ".join(titles) for titles in columns.values()]
+    lines = [f"| Java | in Python | {' | '.join(heads)} |", f"|---|---|{'---|' * len(heads)}"]  # fmt: skip
+    for cells, found in rows.items():
+        for python, java in _by_python(found):
+            lines.append(f"| {java} | {python} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _by_python(found: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return what Python has with what Java has for it, in rows of which either has one name or both as many."""
+    by_python: dict[str, list[str]] = {}
+    for java, python in found:
+        by_python.setdefault(python, []).append(java)
+    alone = [(python, java[0]) for python, java in by_python.items() if len(java) == 1]
+    shared = [(python, ", ".join(java)) for python, java in by_python.items() if len(java) > 1]  # fmt: skip
+    if alone:
+        pythons, javas = zip(*alone, strict=True)
+        shared.insert(0, ("; ".join(pythons), "; ".join(javas)))
+    return shared
 
 
 def listed_table() -> str:
     """Return the table of what is not read or written to the letter."""
     said = {"read": "read", "write": "written", "again": "written back"}
-    lines = ["| codec | golden values | not | because | versions |", "|---|---|---|---|---|"]  # fmt: skip
+    rows: dict[str, list[str]] = {}
     for codec, entries in LISTED.items():
-        name = codec.partition("(")[0]
         for entry in entries:
             claims = ", ".join(said[claim] for claim in entry.claims.split())
             labels = " ".join(f"`{label}`" for label in entry.labels.split())
@@ -157,9 +173,12 @@ def listed_table() -> str:
             versions = " ".join(
                 [f"from {since}"] * (since != "0") + [f"before {until}"] * (until != "99")
             )  # fmt: skip
-            line = f"| `{name}` | {labels} | {claims} | {entry.reason} | {versions or 'all'} |"
-            if line not in lines:
-                lines.append(line)
+            row = f"{labels} | {claims} | {entry.reason} | {versions or 'all'} |"
+            names = rows.setdefault(row, [])
+            if (name := f"`{codec.partition('(')[0]}`") not in names:
+                names.append(name)
+    lines = ["| codec | golden values | not | because | versions |", "|---|---|---|---|---|"]  # fmt: skip
+    lines += [f"| {', '.join(names)} | {row}" for row, names in rows.items()]
     return "\n".join(lines)
 
 
