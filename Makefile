@@ -41,7 +41,7 @@ test-servers: $(FOR_ALL)
 test-java: $(FOR_ALL)
 	$(BIN)/python -m pytest --all $(INTEROP)
 
-versions: ## What a version can change, on each Django and Python of the README; ARGS as for test
+versions: ## What a version can change, on each Django and Python of docs/versions.md; ARGS as for test
 	$(PYTHON) -m tests.versions --all --numprocesses 4 --dist worksteal $(ARGS)
 
 # The tests of one file share the Java process of each version.

@@ -1,4 +1,4 @@
-"""What the README and the package claim is what `make versions` runs."""
+"""What docs/versions.md and the package claim is what `make versions` runs."""
 
 import re
 import tomllib
@@ -44,8 +44,8 @@ def test_each_django_and_each_python_is_run_whole_with_the_newest_of_the_rest() 
     assert {(row.redis, row.django_redis) for row in whole} == {newest}
 
 
-def test_readme_claims_the_versions_that_are_run() -> None:
-    text = (ROOT / "README.md").read_text("utf-8")
+def test_page_claims_the_versions_that_are_run() -> None:
+    text = (ROOT / "docs" / "versions.md").read_text("utf-8")
     for title, name in (
         ("Python", "python"),
         ("Django", "django"),

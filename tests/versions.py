@@ -1,4 +1,4 @@
-"""The tests that a version of what we stand on can change, on the rows of versions that the README claims.
+"""The tests that a version of what we stand on can change, on the rows of versions that docs/versions.md claims.
 
 Each pair of versions that can exist stands together in some row. ``python -m tests.versions`` needs nothing installed:
 each Python gets a venv of its own in .cache/versions, in which the rows take turns. A row whose Python is not on this
