@@ -31,7 +31,7 @@ GROUPS: dict[tuple[str, str], dict[str, str]] = {
         "snooze": "`Snooze`",
         "spread": "`spread`",
     },
-    ("Expires", "../README.md#tasks"): {"expires": "`expires`"},
+    ("Expires", "settings.md#task-options"): {"expires": "`expires`"},
     ("Priority", "howto/priorities.md"): {"priority": "a priority"},
     ("Limits", "howto/limits.md"): {
         "limit of a task": "a limit of tasks",
