@@ -73,7 +73,7 @@ GROUPS: dict[tuple[str, str], dict[str, str]] = {
         "MAX_JOBS": "`MAX_JOBS`"
     },
     ("Queues shared with Java", "howto/java.md"): {"REDISSON": "`REDISSON`"},
-    ("Changes of many jobs", "howto/find-jobs.md#change-all-of-them"): {
+    ("Changes of many jobs", "howto/find-jobs.md#change-many-jobs"): {
         "bulk changes": "changes of many jobs"
     },
 }
