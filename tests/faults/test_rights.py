@@ -365,7 +365,7 @@ def test_documented_users_of_sentinels_and_their_servers_suffice(
     watched: Watched, queue_name: str, use: Any, programs: Any
 ) -> None:
     (of_sentinels,) = re.findall(r"`(ACL SETUSER watch .*?)`", page("sentinel"))
-    assert "with `+role`" in page("sentinel")
+    assert "add `+role`" in page("sentinel")
     words = [word.replace("orders", queue_name) for word in documented()] + ["+role"]
     lines = dict.fromkeys(watched.servers, words)
     lines |= dict.fromkeys(watched.sentinels, of_sentinels.split())
