@@ -207,6 +207,17 @@ class Arena:
             text=True,
         )
 
+    def finish_import(self, importing: "subprocess.Popen[str]", source: Server) -> str:
+        """Wait for an import, repeat it until it exits with 0, and return the exit codes and the last words."""
+        said, _ = importing.communicate(timeout=SETTLE_S)
+        statuses = [importing.returncode]
+        while statuses[-1]:
+            assert len(statuses) < 5, said
+            again = self.start_import(source)
+            said, _ = again.communicate(timeout=SETTLE_S)
+            statuses.append(again.returncode)
+        return f"exit codes of the import: {statuses}; {said.strip()[-80:]}"
+
     def client(self) -> redis.Redis:
         """Return a new client of the server, of the primary that the Sentinels name, or of the cluster."""
         if isinstance(self.place, Watched):

@@ -462,15 +462,8 @@ def moved_address(arena: Arena) -> None:
         f"the old server refused {refusals} calls with READONLY, and all {len(held)} connections to it were closed"
     )
     elsewhere.stop()
-    told, _ = importing.communicate(timeout=SETTLE_S)
-    statuses = [importing.returncode]
-    while statuses[-1]:
-        assert len(statuses) < 5, told
-        importing = arena.start_import(source)
-        told, _ = importing.communicate(timeout=SETTLE_S)
-        statuses.append(importing.returncode)
-    # What came through the import is judged as all others are: it has to run.
-    arena.prove(f"the import ended with {statuses}: {told.strip()[-80:]}")
+    arena.prove(arena.finish_import(importing, source))
+    # Jobs that came through the import must run, as all others.
     arena.prove_ticks(at_least=10)
     arena.let_it_run()
 
