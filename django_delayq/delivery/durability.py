@@ -238,7 +238,9 @@ def refusal(error: Exception) -> str:
     if "appendonly" in text:
         return "the append-only file is off: set appendonly to yes, or ask for replicas"
     if "permissions" in text or text.startswith("NOPERM"):
-        return f"the user may not wait: ACL SETUSER USER +wait +waitaof ({text})"
+        return (
+            f"the user has no right to wait: ACL SETUSER USER +wait +waitaof ({text})"
+        )
     return f"the server refuses to wait: {text}"
 
 

@@ -71,7 +71,7 @@ class Crew:
         """Note that something that runs jobs has died: this process has to be replaced."""
         if not self._inability:
             self._inability = why
-            logger.error("this process cannot go on and will be replaced: %s", why)
+            logger.error("this process cannot continue and will be replaced: %s", why)
         self._wake()
 
     def found_async(self, attempt: Attempt) -> None:

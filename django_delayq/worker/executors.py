@@ -592,7 +592,7 @@ class LoopExecutor:
             if self._is_fork:
                 leave(error)
             logger.error(
-                "a coroutine that a job has started raised %s; the worker goes on",
+                "a coroutine that a job has started raised %s; the worker continues",
                 class_name(error),
             )
         if self._is_fork:

@@ -200,7 +200,7 @@ class Periods:
         if text not in self._told:
             self._told.add(text)
             logger.error(
-                "queue %s: schedule %s does not go on here: %s",
+                "queue %s: schedule %s stops here: %s",
                 self._settings.name,
                 name,
                 error,

@@ -206,7 +206,7 @@ def test_a_coroutine_of_a_task_that_exits_ends_no_event_loop(
     assert bystander.state is State.SUCCEEDED
     assert records.count("start") == 2
     assert len({line["pid"] for line in records.all()}) == 1
-    assert "the worker goes on" in worker.log
+    assert "the worker continues" in worker.log
 
 
 def test_a_task_that_stops_the_event_loop_stops_nothing(
@@ -235,7 +235,7 @@ def test_a_process_whose_executor_died_is_replaced_and_counts_a_kill(
     wait_until(lambda: records.count("start") == 1, description="another job runs")
 
     job = schedule(task.using(queue=queue_name), 0)
-    worker.wait_for_log("this process cannot go on and will be replaced")
+    worker.wait_for_log("this process cannot continue and will be replaced")
     # What runs beside it is let end.
     records.let_go()
     wait_until(lambda: ended(bystander), description="the other has ended")

@@ -1312,7 +1312,7 @@ def test_zone_that_this_machine_has_lost_is_told_and_stops_no_other_schedule(
 
     Clock(client, queue_name).turn()
 
-    assert "schedule lost does not go on here" in seen.text
+    assert "schedule lost stops here" in seen.text
     assert get_schedule("beat", queue_name).next_moment is not None
 
 
