@@ -187,7 +187,7 @@ A cell is `pass` when each of six ways passes; the [detail](compatibility-detail
 _SIGNED = """
 ## Signed jobs
 
-Whatever the codec, a job travels as text or as a map, and its signature covers one string.
+With every codec, a job travels as text or as a map, and its signature covers one string.
 `tests/interop/test_signed.py` tries this with Redisson 3.16.6 and 4.7.0, and with each codec that can hold text or bytes:
 
 * A job that Python takes and offers again, and then Java, or the other way round, from and to both queues, runs once, with the arguments that it was scheduled with.
@@ -199,10 +199,10 @@ Whatever the codec, a job travels as text or as a map, and its signature covers 
 _UNSUPPORTED = """
 ## Not supported
 
-`FstCodec`, the default of Redisson 3.10 to 3.12, and `SerializationCodec` write the fields of an object in an order that only its class file tells.
+`FstCodec`, the default of Redisson 3.10 to 3.12, and `SerializationCodec` write the fields of an object in an order that only its class file has.
 
 * Offering with them is an `EncodeError` that says so.
-* What Java offers with them is transferred like anything else, and Java can take it.
+* Elements that Java offers with them are transferred like all others, and Java can take them.
 * Taking it here raises a `DecodeError` with the raw bytes in `data`; a worker keeps them in the quarantine.
 * With `ByteArrayCodec` they are a value like any other."""
 
@@ -217,7 +217,7 @@ _VALUES = """
 ## What was sent
 
 Ways 1 to 3 send each of these values that the version writes with the codec and reads back itself.
-What arrives must have the Java type that Redisson reads from its own bytes.
+Each value must arrive with the Java type that Redisson reads from its own bytes.
 The bytes that Python writes must be Redisson's, to the last one.
 """
 

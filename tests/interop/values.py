@@ -96,7 +96,7 @@ VALUES: dict[str, object] = {
     "bytes": bytes(range(256)),
     "a zero byte": b"\0",
     "two zero bytes": b"\0\0",
-    "bytes that are no text": b"\xff\xfe\x80",
+    "bytes that are not text": b"\xff\xfe\x80",
     "bytes of a text": "订单".encode(),
     "CR LF": b"\r\n",
     "empty list": [],

@@ -277,7 +277,7 @@ REFUSED: dict[Pair, Refusal] = {
     ),
 }
 
-_SHOWN = "What a key function returns is shown on pages: return a hash of a value that is sensitive."
+_SHOWN = "Pages show the value that a key function returns: return a hash of a value that is sensitive."
 
 #: Pairs that meet as intended, and not as everybody expects: a sentence of docs/pairs.md each, and a test in
 #: `test_documented.py`. 20 at most.
@@ -287,10 +287,10 @@ DOCUMENTED: dict[Pair, str] = {
         "expires; snooze": "`expires` counts from the first start time: a job that snoozes for longer than that does not run any"
         " more.",
         "expires; retry": "`expires` counts from the first start time: a retry that comes later than that does not run.",
-        "expires; pause": "Time goes on for `expires` during a pause: a job that is too late when the queue is resumed does not run.",
+        "expires; pause": "`expires` counts during a pause: a job that is too late when the queue is resumed does not run.",
         "expires; limit of a queue": "A limit does not stop `expires`: a job that waits for room for too long does not run.",
         "expires; spread": "`expires` counts from the start time with its random wait, so it may be shorter than `spread`.",
-        "expires; on_dead": 'What follows by `on_dead` is scheduled only if the task has `on_expiry="dead"`, and'
+        "expires; on_dead": 'The `on_dead` callback is scheduled only if the task has `on_expiry="dead"`, and'
         " forgotten if the job is dropped.",
         "unique until start; pause": "A worker that takes a job of a paused task frees its key and holds the job, so each later"
         " call makes another one. Pause the queue if that matters.",
@@ -306,7 +306,7 @@ DOCUMENTED: dict[Pair, str] = {
         "batch; unique, keep": "A job that is not stored, because another holds its key, does not count: the callback may start"
         " before that other job has run. The callback itself cannot be unique.",
         "batch; outbox": "A batch does not go through the outbox: the commit sends it, whatever its tasks say.",
-        "once; snooze": "What a run writes before it raises `Snooze` is rolled back; the next run does the work.",
+        "once; snooze": "Writes of a run that raises `Snooze` are rolled back; the next run does the work.",
         "durable; outbox": "The row is what is durable, so a call that writes one does not wait.",
         "durable; bulk changes": "Changes of many jobs wait for no replica and no disk.",
     }.items()
@@ -332,7 +332,7 @@ SURPRISING: dict[Pair, str] = {
         "limit of a task; retry": "A job that waits for its retry takes no slot, and another may go before it.",
         "rate of a task; retry": "Each attempt counts as a start, a retry too.",
         "limit of a task; bulk changes": "`run_now()` makes a held job due, and its limit still holds it.",
-        "then; retry": "What follows waits until the job has succeeded.",
+        "then; retry": "The `then` task waits until the job has succeeded.",
         "batch; retry": "A job that waits for its retry has not ended, and the callback waits for it.",
         "batch; then": "Jobs that follow one of a batch do not count for it.",
         "once; keep_result": "If a worker dies right after its commit, the work is done and the result is `None`.",

@@ -12,7 +12,7 @@ HEAD = """\
 Most features have nothing to do with each other: use them together.
 This page has the pairs that cannot be together, and those that may surprise you.
 Look for your feature; each pair stands under both of its features.
-What you do not find here does what you expect, and the tests run it.
+All other pairs do what you expect, and the tests run them.
 
 A call that is **refused** raises.
 Nothing is refused once it is stored, if code or settings change later or `delayq_import` brings it:

@@ -45,7 +45,7 @@ class DjangoQ2Adapter(Adapter):
             "2": "1 qcluster, 2 workers (6 processes), the same",
         },
         crash={
-            "default": "Redis broker (no receipts), queue_limit 500: so many popped jobs in the cluster's memory",
+            "default": "Redis broker (no receipts), queue_limit 500: popped jobs in the cluster's memory",
             "tuned": "Redis broker (no receipts), queue_limit 1 (its default with one worker)",
         },
         redelivered_s={"default": None, "tuned": None},
