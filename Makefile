@@ -10,13 +10,14 @@ BIN := $(VENV)/bin
 FOR_DEMO := $(VENV)/.demo-$(notdir $(PYTHON))
 FOR_TEST := $(VENV)/.test-$(notdir $(PYTHON))
 FOR_ALL := $(VENV)/.all-$(notdir $(PYTHON))
+FOR_DOCS := $(VENV)/.docs-$(notdir $(PYTHON))
 FOR_LINT := $(VENV)/.lint-$(notdir $(PYTHON))
 VERSION := import sys; print(sys.version_info[:2])
 # Tests start hundreds of processes, which would each compile all that they import.
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: help demo test test-all test-servers test-java versions interop pictures fuzz chaos pairs lint bench
+.PHONY: help demo test test-all test-servers test-java versions interop pictures fuzz chaos pairs lint bench docs
 # Two of them would install into one venv at once.
 .NOTPARALLEL:
 
@@ -74,6 +75,9 @@ lint: $(FOR_LINT) ## ruff, mypy, codespell
 	$(BIN)/mypy
 	$(BIN)/codespell $(wildcard *.md docs) benchmarks django_delayq example_project tests
 
+docs: $(FOR_DOCS) ## The documentation as a site, in build/site/html
+	$(BIN)/python docs/site/build.py build/site
+
 bench: $(FOR_DEMO) ## The benchmarks
 	$(BIN)/python -m benchmarks $(ARGS)
 
@@ -99,7 +103,14 @@ $(FOR_TEST): pyproject.toml
 $(FOR_ALL): pyproject.toml
 	$(venv)
 	@$(PIP) --upgrade 'pip>=25.1'
-	@$(PIP) --editable '.[embedded]' --group test --group lint --group ci --group redis8
+	@$(PIP) --editable '.[embedded]' --group test --group lint --group ci --group redis8 --group docs
+	@touch $@
+
+# The reference reads the docstrings of contexts, too.
+$(FOR_DOCS): pyproject.toml
+	$(venv)
+	@$(PIP) --upgrade 'pip>=25.1'
+	@$(PIP) --editable '.[embedded,otel,sentry,testing]' --group docs
 	@touch $@
 
 $(FOR_LINT): pyproject.toml
