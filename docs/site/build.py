@@ -18,8 +18,26 @@ def build(folder: Path, root: Path = ROOT) -> int:
     except pages.BrokenLink as error:
         print(f"broken link: {error}", file=sys.stderr)
         return 1
-    options = ["-q", "-W", "--keep-going", "-c", str(HERE), "-D", f"html_extra_path={extra}"]
-    return main([*options, "-d", str(folder / "trees"), "-b", "html", str(source), str(folder / "html")])
+    options = [
+        "-q",
+        "-W",
+        "--keep-going",
+        "-c",
+        str(HERE),
+        "-D",
+        f"html_extra_path={extra}",
+    ]
+    return main(
+        [
+            *options,
+            "-d",
+            str(folder / "trees"),
+            "-b",
+            "html",
+            str(source),
+            str(folder / "html"),
+        ]
+    )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,5 @@
 """The settings of Sphinx for the site. `make docs` builds it."""
 
-import re
-from typing import Any
-
 import django
 from django.conf import settings
 
@@ -11,7 +8,11 @@ import django_delayq
 # Models and the admin need the registry of the apps.
 if not settings.configured:
     settings.configure(
-        INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "django_delayq"],
+        INSTALLED_APPS=[
+            "django.contrib.contenttypes",
+            "django.contrib.auth",
+            "django_delayq",
+        ],
         USE_TZ=True,
     )
     django.setup()
@@ -26,7 +27,6 @@ suppress_warnings = ["misc.highlighting_failure", "myst.header"]
 
 # As GitHub reads them.
 myst_heading_anchors = 6
-myst_gfm_only = False
 
 # In docstrings `name` is a name of ours, or code.
 default_role = "py:obj"

@@ -20,17 +20,40 @@ TITLES = {
 }
 #: Public names that have to be imported from a module: the title of a page, its modules and their names.
 MODULES: dict[str, dict[str, list[str]]] = {
-    "Test helpers": {"django_delayq.testing": importlib.import_module("django_delayq.testing").__all__},
-    "Signals of jobs": {"django_delayq.signals": [name for name in vars(signals) if name.startswith("job_")]},
+    "Test helpers": {
+        "django_delayq.testing": importlib.import_module(
+            "django_delayq.testing"
+        ).__all__
+    },
+    "Signals of jobs": {
+        "django_delayq.signals": [
+            name for name in vars(signals) if name.startswith("job_")
+        ]
+    },
     "Statistics and workers in code": {
         "django_delayq.jobs.statistics": [
-            "queue_statistics", "aqueue_statistics", "task_statistics", "atask_statistics",
-            "tasks_statistics", "atasks_statistics", "statistics_totals", "astatistics_totals",
-            "Span", "Series", "Totals",
+            "queue_statistics",
+            "aqueue_statistics",
+            "task_statistics",
+            "atask_statistics",
+            "tasks_statistics",
+            "atasks_statistics",
+            "statistics_totals",
+            "astatistics_totals",
+            "Span",
+            "Series",
+            "Totals",
         ],
         "django_delayq.jobs.workers": [
-            "workers", "aworkers", "quiet_worker", "aquiet_worker", "stop_worker", "astop_worker",
-            "Worker", "WorkerJob", "WorkerState",
+            "workers",
+            "aworkers",
+            "quiet_worker",
+            "aquiet_worker",
+            "stop_worker",
+            "astop_worker",
+            "Worker",
+            "WorkerJob",
+            "WorkerState",
         ],
     },
     "Contexts": {
@@ -40,11 +63,20 @@ MODULES: dict[str, dict[str, list[str]]] = {
     },
     "Django's tasks in code": {"django_delayq.backend": ["DelayqBackend", "sensitive"]},
     "Codecs and values of Java": {
-        "django_delayq.codecs": ["get_codec", "ClassLayout", "MarshallingCodec", "Kryo5Codec"],
+        "django_delayq.codecs": [
+            "get_codec",
+            "ClassLayout",
+            "MarshallingCodec",
+            "Kryo5Codec",
+        ],
         "django_delayq.codecs.values": [
-            name for name, value in vars(values).items()
-            if inspect.isclass(value) and value.__module__ == values.__name__ and not name.startswith("_")
-        ] + ["to_plain"],
+            name
+            for name, value in vars(values).items()
+            if inspect.isclass(value)
+            and value.__module__ == values.__name__
+            and not name.startswith("_")
+        ]
+        + ["to_plain"],
         "django_delayq.codecs.guess": ["probable_codecs"],
     },
 }
@@ -89,12 +121,25 @@ def write_pages(folder: Path) -> None:
     for title, modules in by_page().items():
         lines = [title, "=" * len(title), ""]
         for module, names in modules.items():
-            lines += [f"Import from ``{module}``.", "", f".. py:currentmodule:: {module}", ""]
+            lines += [
+                f"Import from ``{module}``.",
+                "",
+                f".. py:currentmodule:: {module}",
+                "",
+            ]
             for name in names:
                 lines += entry_of(module, name)
         entry = re.sub(r"\W+", "-", title.lower())
         (folder / f"{entry}.rst").write_text("\n".join(lines), "utf-8")
         entries.append(f"   {entry}")
     title = "Python API"
-    head = [title, "=" * len(title), "", "Every public name, from its docstring.", "", ".. toctree::", ""]
+    head = [
+        title,
+        "=" * len(title),
+        "",
+        "Every public name, from its docstring.",
+        "",
+        ".. toctree::",
+        "",
+    ]
     (folder / "index.rst").write_text("\n".join([*head, *entries, ""]), "utf-8")

@@ -1,0 +1,130 @@
+"""The site of the documentation builds without a warning, and its search answers what people asked in public."""
+
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import tomllib
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import pytest
+
+import django_delayq
+from tests.chromium import chromium_in
+from tests.pages import ROOT
+
+MISSING = [name for name in ("sphinx", "myst_parser", "furo") if not find_spec(name)]
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}"),
+]
+
+#: How many questions are answered by one of the first three hits, at least.
+ANSWERED = 10
+QUESTIONS = tomllib.loads((ROOT / "tests" / "questions.toml").read_text("utf-8"))
+PLACES = {"README.md": "index", "README.zh-CN.md": "zh", "docs/README.md": "contents"}
+
+
+def build(root: Path, folder: Path) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, str(root / "docs" / "site" / "build.py"), str(folder)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=540,
+    )
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    done = build(ROOT, folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "html"
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def address(site: Path) -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=site)) as own:
+        thread = threading.Thread(target=own.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{own.server_port}"
+        own.shutdown()
+        thread.join()
+
+
+def hits_of(driver: Any, address: str, question: str) -> list[str]:
+    """Return the pages that the search shows, the best first."""
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    driver.get(f"{address}/search.html?q={quote(question)}")
+    WebDriverWait(driver, 60).until(
+        lambda driver: driver.execute_script(
+            "return document.querySelector('#search-results .search-summary')?.innerText"
+        )
+    )
+    found: list[str] = driver.execute_script(
+        "return [...document.querySelectorAll('#search-results ul.search > li > a')].map(link => link.href)"
+    )
+    places = [urlsplit(each).path.strip("/").removesuffix(".html") for each in found]
+    return list(dict.fromkeys(places))
+
+
+def test_search_answers_what_people_asked(address: str, tmp_path: Path) -> None:
+    missed = []
+    with chromium_in(tmp_path) as driver:
+        for each in QUESTIONS["question"]:
+            page = each.get("page", "")
+            place = PLACES.get(page) or page.removeprefix("docs/").removesuffix(".md")
+            hits = hits_of(driver, address, each["search"])[:3]
+            if place not in hits:
+                missed.append((each["search"], place, hits))
+    answered = len(QUESTIONS["question"]) - len(missed)
+    assert answered >= ANSWERED, missed
+
+
+def test_reference_has_every_public_name(site: Path) -> None:
+    pages = "".join(
+        path.read_text("utf-8") for path in (site / "reference").glob("*.html")
+    )
+    described = set(re.findall(r'id="django_delayq\.(\w+)"', pages))
+    assert set(django_delayq.__all__) <= described
+
+
+@pytest.mark.parametrize("target", ["missing.md", "tutorial.md#missing"])
+def test_broken_link_fails_the_build(target: str, tmp_path: Path) -> None:
+    root = tmp_path / "project"
+    for name in ("docs", "README.md", "README.zh-CN.md"):
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        root.mkdir(exist_ok=True)
+        copy(ROOT / name, root / name)
+    for name in (
+        "LICENSE",
+        "SECURITY.md",
+        "django_delayq",
+        "benchmarks",
+        "tests",
+        "example_project",
+        ".ci",
+    ):
+        (root / name).symlink_to(ROOT / name)
+    with (root / "docs" / "why.md").open("a") as page:
+        page.write(f"\n[gone]({target})\n")
+
+    done = build(root, tmp_path / "site")
+
+    assert done.returncode != 0
+    assert "missing" in done.stderr
