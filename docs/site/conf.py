@@ -1,21 +1,6 @@
 """The settings of Sphinx for the site. `make docs` builds it."""
 
-import django
-from django.conf import settings
-
 import django_delayq
-
-# Models and the admin need the registry of the apps.
-if not settings.configured:
-    settings.configure(
-        INSTALLED_APPS=[
-            "django.contrib.contenttypes",
-            "django.contrib.auth",
-            "django_delayq",
-        ],
-        USE_TZ=True,
-    )
-    django.setup()
 
 project = "django-delayq"
 author = copyright = "the authors of django-delayq"

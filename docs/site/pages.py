@@ -102,8 +102,8 @@ def navigation_text(root: Path) -> str:
         entries = [place_of(page).removesuffix(".md") for page in pages]
         if caption == "Tutorial":
             entries += ["contents", "简体中文 <zh>"]
-        if caption in ("Reference", "Look up"):
-            entries.append("reference/index")
+        if caption == "Reference":
+            entries += ["reference/index", "reference/commands", "reference/log-lines"]
         text += tree_of(caption, entries)
     return text
 

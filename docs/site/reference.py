@@ -3,27 +3,23 @@
 import importlib
 import inspect
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
+import lists
+
 import django_delayq
-from django_delayq import signals
+import pytest_delayq
+from django_delayq import signals, testing
 from django_delayq.codecs import values
 
-#: What the comments in `django_delayq.__all__` call a group, and the title of its page.
-TITLES = {
-    "tasks and jobs": "Tasks and jobs",
-    "pauses": "Pauses",
-    "periodic schedules": "Periodic schedules",
-    "limits": "Limits in code",
-    "Redisson's objects": "Redisson's objects",
-    "errors": "Exceptions",
-}
+#: What the comments in `django_delayq.__all__` call a group, and the title of its page if that is another.
+TITLES = {"limits": "Limits in code", "errors": "Exceptions"}
 #: Public names that have to be imported from a module: the title of a page, its modules and their names.
 MODULES: dict[str, dict[str, list[str]]] = {
     "Test helpers": {
-        "django_delayq.testing": importlib.import_module(
-            "django_delayq.testing"
-        ).__all__
+        "django_delayq.testing": testing.__all__,
+        "pytest_delayq": [],
     },
     "Signals of jobs": {
         "django_delayq.signals": [
@@ -55,6 +51,7 @@ MODULES: dict[str, dict[str, list[str]]] = {
             "WorkerJob",
             "WorkerState",
         ],
+        "django_delayq.jobs.progress": ["Progress"],
     },
     "Contexts": {
         "django_delayq.context": ["Locale", "Scheduling", "being_scheduled"],
@@ -62,6 +59,10 @@ MODULES: dict[str, dict[str, list[str]]] = {
         "django_delayq.context.sentry": ["Sentry"],
     },
     "Django's tasks in code": {"django_delayq.backend": ["DelayqBackend", "sensitive"]},
+    "Models and admin": {
+        "django_delayq.models": ["Job"],
+        "django_delayq.admin": ["JobAdmin"],
+    },
     "Codecs and values of Java": {
         "django_delayq.codecs": [
             "get_codec",
@@ -80,6 +81,11 @@ MODULES: dict[str, dict[str, list[str]]] = {
         "django_delayq.codecs.guess": ["probable_codecs"],
     },
 }
+#: Members that only this package uses.
+INTERNAL = {
+    "django_delayq.Job": "here, draft, take_headers, kept, claimed, options, wait_for_commit, leave_to_commit, note_commit,"
+    " awaits_commit, is_unsent, was_sent",
+}
 
 
 def groups() -> dict[str, list[str]]:
@@ -96,50 +102,69 @@ def groups() -> dict[str, list[str]]:
 
 def by_page() -> dict[str, dict[str, list[str]]]:
     """Return the title of each page with the names of each module."""
-    own = {TITLES[group]: {"django_delayq": names} for group, names in groups().items()}
+    own = {
+        TITLES.get(group) or group[0].upper() + group[1:]: {"django_delayq": names}
+        for group, names in groups().items()
+    }
     return own | MODULES
 
 
 def entry_of(module: str, name: str) -> list[str]:
     """Return the directive for one name."""
+    path = f"{module}.{name}"
     value = getattr(importlib.import_module(module), name)
     if not inspect.isclass(value):
         kind = "function" if callable(value) else "data"
-        return [f".. auto{kind}:: {module}.{name}", ""]
-    kind = "exception" if issubclass(value, BaseException) else "class"
-    return [
-        f".. auto{kind}:: {module}.{name}",
-        "   :members:",
-        *(["   :show-inheritance:"] if kind == "exception" else []),
-        "",
-    ]
+        return [f".. auto{kind}:: {path}", ""]
+    is_error = issubclass(value, BaseException)
+    lines = [f".. auto{'exception' if is_error else 'class'}:: {path}", "   :members:"]
+    if is_error:
+        lines.append("   :show-inheritance:")
+    if path in INTERNAL:
+        lines.append(f"   :exclude-members: {INTERNAL[path]}")
+    return [*lines, ""]
+
+
+def fixtures() -> Iterator[str]:
+    """Yield the entries of the fixtures of pytest, which are no functions."""
+    for name, value in vars(pytest_delayq).items():
+        if name.startswith("delayq"):
+            yield from [f".. py:data:: {name}", ""]
+            yield from (f"   {line}" for line in inspect.getdoc(value).splitlines())
+            yield ""
+
+
+def api_page(title: str, modules: dict[str, list[str]]) -> Iterator[str]:
+    """Yield the lines of the page on some public names."""
+    yield from lists.title_of(title)
+    for module, names in modules.items():
+        if module == pytest_delayq.__name__:
+            yield from lists.title_of("Fixtures of pytest", "-")
+            yield from fixtures()
+            continue
+        yield from [f"Import from ``{module}``.", "", f".. py:currentmodule:: {module}"]
+        yield ""
+        for name in names:
+            yield from entry_of(module, name)
 
 
 def write_pages(folder: Path) -> None:
+    """Write the pages of the API, of the commands and of the log."""
     folder.mkdir()
-    entries = []
-    for title, modules in by_page().items():
-        lines = [title, "=" * len(title), ""]
-        for module, names in modules.items():
-            lines += [
-                f"Import from ``{module}``.",
-                "",
-                f".. py:currentmodule:: {module}",
-                "",
-            ]
-            for name in names:
-                lines += entry_of(module, name)
-        entry = re.sub(r"\W+", "-", title.lower())
-        (folder / f"{entry}.rst").write_text("\n".join(lines), "utf-8")
-        entries.append(f"   {entry}")
-    title = "Python API"
-    head = [
-        title,
-        "=" * len(title),
-        "",
-        "Every public name, from its docstring.",
-        "",
-        ".. toctree::",
-        "",
+    contents = [
+        *lists.title_of("Python API"),
+        "Every public name, from its docstring. See also :doc:`Commands <commands>` and :doc:`Log lines <log-lines>`.",
+        *["", ".. toctree::", ""],
     ]
-    (folder / "index.rst").write_text("\n".join([*head, *entries, ""]), "utf-8")
+    for title, modules in by_page().items():
+        name = re.sub(r"\W+", "-", title.lower())
+        text = "\n".join([*api_page(title, modules), ""])
+        (folder / f"{name}.rst").write_text(text, "utf-8")
+        contents.append(f"   {name}")
+    written = {
+        "index": contents,
+        "commands": lists.commands_page(),
+        "log-lines": lists.log_page(),
+    }
+    for name, lines in written.items():
+        (folder / f"{name}.rst").write_text("\n".join([*lines, ""]), "utf-8")
