@@ -1,4 +1,4 @@
-"""What both sides say to the server for one element, as MONITOR sees it: the trace in docs/wire-format.md.
+"""What both sides say to the server for one element, as MONITOR sees it: trace.txt.
 
 ``python -m tests.interop.trace`` prints it.
 """
