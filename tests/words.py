@@ -150,6 +150,20 @@ PATTERNS = (
         example="The worker goes on.",
     ),
     Pattern(
+        "some, for about",
+        r"\b[Ss]ome (?=\d|(?:two|three|four|five|six|seven|eight|nine|ten|twenty|fifty|a)\b)",
+        instead="about",
+        reason="reads as 'a few'",
+        example="It takes some 30 ms.",
+    ),
+    Pattern(
+        "twin",
+        r"\b[Tt]wins?\b",
+        instead="async version, second",
+        reason="the field has a word",
+        example="Each call has a twin that you await.",
+    ),
+    Pattern(
         "private verb",
         r"\b(?:put|puts|putting) aside\b|\b(?:take|takes|taken|took|taking) in\b(?! the)"
         r"|\b(?:bring|brings|brought) in\b|\b(?:gone|goes|go|went) astray\b"
@@ -160,7 +174,7 @@ PATTERNS = (
     ),
     Pattern(
         "archaic",
-        r"\b(?:afar|beforehand|besides|hence|hereby|hither|in vain|lest|spoilt|there(?:by|in|of|to|upon|with)"
+        r"\b(?:afar|beforehand|besides|hence|hereby|hither|in vain|lest|seldom|spoilt|there(?:by|in|of|to|upon|with)"
         r"|thence|thereafter|where(?:by|in|of|to|upon|with))\b",
         instead="remote, before, also, so, invalid, and short sentences",
         reason="archaic",

@@ -11,7 +11,7 @@ HEAD = """\
 
 Most features have nothing to do with each other: use them together.
 This page has the pairs that cannot be together, and those that may surprise you.
-Look for your feature; each pair stands under both of its features.
+Look for your feature; each pair is under both of its features.
 All other pairs do what you expect, and the tests run them.
 
 A call that is **refused** raises.
