@@ -21,7 +21,13 @@ from tests.catalog import messages
 from tests.pages import DOCUMENTS, ROOT
 
 PACKAGES = ("django_delayq", "pytest_delayq")
-PAGES = [path for path in DOCUMENTS if path.name != "internals.md"]
+#: Checked as pages are: people copy from it.
+EXAMPLE = ROOT / "example_project"
+PAGES = [
+    *(path for path in DOCUMENTS if path.name != "internals.md"),
+    EXAMPLE / "README.md",
+    ROOT / "benchmarks" / "README.md",
+]
 
 
 class Pattern(NamedTuple):
@@ -165,7 +171,7 @@ PATTERNS = (
     ),
     Pattern(
         "private verb",
-        r"\b(?:put|puts|putting) aside\b|\b(?:take|takes|taken|took|taking) in\b(?! the)"
+        r"\b(?:put|puts|putting) aside\b|\b(?:take|takes|taken|took|taking) in\b(?! (?:the|an?)\b)"
         r"|\b(?:bring|brings|brought) in\b|\b(?:gone|goes|go|went) astray\b"
         r"|\b(?:hear|hears|heard) of\b",
         instead="quarantine, read, add, lose, receive",
@@ -265,6 +271,8 @@ def texts_of_packages() -> Iterator[Text]:
 def texts_of_pages() -> Iterator[Text]:
     for path in PAGES:
         yield from texts_of_page(path)
+    for path in sorted(EXAMPLE.rglob("*.py")):
+        yield from texts_of_module(path)
 
 
 def findings(

@@ -73,7 +73,7 @@ class ContestTests(TestCase):
 
         answer = self.post(contest, "move", publish_at="soon")
 
-        self.assertContains(answer, "That is no time.")
+        self.assertContains(answer, "That is not a valid time.")
         self.assertEqual(get_job(contest.job_id).start_time, contest.publish_at)
 
     def test_a_withdrawn_contest_is_not_published(self):

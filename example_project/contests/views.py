@@ -64,7 +64,7 @@ def move(request: HttpRequest, pk: int) -> HttpResponse:
     contest = get_object_or_404(Contest, pk=pk)
     form = MoveForm(request.POST)
     if not form.is_valid():
-        messages.error(request, "That is no time.")
+        messages.error(request, "That is not a valid time.")
         return redirect("contest", pk)
     publish_at = form.cleaned_data["publish_at"]
     try:

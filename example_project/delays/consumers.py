@@ -1,6 +1,6 @@
 """Three ways to consume a `BlockingQueue`, as people write them; `compare_consumers` measures them.
 
-Each one calls ``handle(element)`` for every element until it is told to stop.
+Each one calls ``handle(element)`` for every element until ``stop`` is set.
 A fourth way needs none of this: ``@queue_handler`` in tasks.py, run by the worker.
 """
 

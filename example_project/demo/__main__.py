@@ -1,7 +1,7 @@
 """``make demo``: the site and a worker, a tour over HTTP, and then they are yours.
 
-Starts both on the embedded server, waits until they answer, and does what a visitor would do,
-telling what came of it and how late it was. A minute lasts a second here, so an order is to
+Starts both on the embedded server, waits until they answer, does what a visitor would do,
+and reports the results and how late each was. A minute lasts a second here, so an order is to
 be paid within 15 seconds. After the tour, other visitors come and go, and the site opens in
 your browser.
 

@@ -1,4 +1,4 @@
-"""What a visitor does, and what follows."""
+"""A visitor's tour of the site, with a check of each result."""
 
 import json
 import os
@@ -121,7 +121,7 @@ class Tour:
         return order
 
     def pay_at_the_deadline(self, orders: list[Shown]) -> None:
-        """Pay while the worker cancels: whoever is first, the customer is told the truth."""
+        """Pay while the worker cancels: the page shows the true outcome, whichever is first."""
         told = {}
         token = self.browser.open("/orders/")
         for order in orders:
@@ -131,7 +131,9 @@ class Tour:
             told[page] = self.browser.send(f"{page}pay/", token)["status"]
         for page, status in told.items():
             order = self.wait_for(page, is_over, "order: paid or cancelled")
-            expect(order["status"] == status, f"it is {status}, as was told", order)
+            expect(
+                order["status"] == status, f"it is {status}, as the page said", order
+            )
         paid = list(told.values()).count("paid")
         cancelled = len(told) - paid
         self.report.row(

@@ -1,4 +1,4 @@
-"""What every app does with the job whose id its row stores."""
+"""Describe and cancel the job whose id a row stores."""
 
 from contextlib import suppress
 from datetime import datetime

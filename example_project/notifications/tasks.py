@@ -1,4 +1,4 @@
-"""The job that tells a trader about a trade."""
+"""The job that notifies a trader of a trade."""
 
 from django.utils import timezone
 from django_delayq import delayed_task

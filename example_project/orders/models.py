@@ -17,8 +17,8 @@ class OrderQuerySet(models.QuerySet):
     def end(self, status: "Order.Status") -> int:
         """Make new orders paid or cancelled; returns how many of them were still new.
 
-        One UPDATE with its condition: whoever comes second, in whatever process, finds the
-        order not new any more. To look first and to save then would let both win.
+        One UPDATE with its condition: the second of two processes finds that the order is not
+        new any more. To look first and then to save would let both win.
         """
         new = self.filter(status=Order.Status.NEW)
         return new.update(status=status, ended_at=timezone.now())

@@ -17,7 +17,7 @@ KEPT, KEPT_DEAD = 200, 20
 @periodic(every(timedelta(minutes=1)))
 @delayed_task(queue="sample")
 def prune() -> None:
-    """Delete what is over, but for the last of each kind."""
+    """Delete rows that are over, except the last of each kind."""
     for over in (
         Contest.objects.exclude(status=Contest.Status.SCHEDULED),
         Order.objects.exclude(status=Order.Status.NEW),

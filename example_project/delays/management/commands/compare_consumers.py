@@ -135,7 +135,7 @@ class Command(BaseCommand):
                 f"{row.commands_per_s:12.1f}{row.lost:14}"
             )
         self.stdout.write(
-            "\nWhat a consumer has taken is its own, and is lost with it. A worker with"
+            "\nAn element that a consumer has taken is lost if the consumer dies. A worker with"
             " @queue_handler\nholds a lease until an element is handled, and loses none."
         )
 
