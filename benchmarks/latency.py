@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks import bench
 
 JOBS_A_SECOND = 50
-_LATE = re.compile(r"outcome=succeeded .*late_ms=(-?[\d.]+)")
+_LATE = re.compile(r"outcome=succeeded .*lateness_ms=(-?[\d.]+)")
 
 
 def main(kind: str, seconds: int) -> None:

@@ -36,7 +36,7 @@ CALL_MS = 5
 COUNT_MS = 2
 #: Short enough for the log to hold all of them.
 SLOWLOG = {"slowlog-log-slower-than": "3000", "slowlog-max-len": "10000"}
-_LATE = re.compile(r"job=few:.*late_ms=(-?[\d.]+)")
+_LATE = re.compile(r"job=few:.*lateness_ms=(-?[\d.]+)")
 
 
 def main() -> None:

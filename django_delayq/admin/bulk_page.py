@@ -53,7 +53,7 @@ from django_delayq.models import Job as JobModel
 from django_delayq.showing import display
 from django_delayq.translating import list_text, number_text, state_label
 
-#: Jobs that a page shows before it asks whether to go on.
+#: Jobs that the confirmation page shows.
 SHOWN = 20
 #: The most jobs that can be ticked: a page has no more rows.
 MOST_TICKED = 500
@@ -114,7 +114,7 @@ def _read_signed(text: str, user: str, *, is_fresh: bool = True) -> list[str]:
         except signing.SignatureExpired:
             raise _Stale(
                 gettext(
-                    "You were asked too long ago, so nothing was changed. This is what fits now."
+                    "This form was too old, so nothing was changed. These jobs match now."
                 )
             ) from None
     return said
@@ -192,11 +192,11 @@ def _change_jobs(visit: Visit) -> HttpResponse:
         action.moves_to(said) if action.moves_to else "",
         said.get("priority"),
     )
-    return _go_on(visit, action, over.search, progress)
+    return _continue(visit, action, over.search, progress)
 
 
 def _open_steps(visit: Visit, text: str) -> HttpResponse:
-    """Go on with a change in steps; ask again if its form is too old."""
+    """Continue a change in steps; ask again if its form is too old."""
     try:
         progress, too_old = open_progress(text, visit.user_id), None
     except _Stale as error:
@@ -212,7 +212,7 @@ def _open_steps(visit: Visit, text: str) -> HttpResponse:
     if progress.mark is not None:
         visit.check(action.right, *progress.mark.queues)
     if too_old is None:
-        return _go_on(visit, action, search, progress)
+        return _continue(visit, action, search, progress)
     visit.message(str(too_old), messages.WARNING)
     form = action.form() if action.form else None
     return _ask_first(visit, action, _Over(None, search), form)
@@ -245,7 +245,7 @@ def _read_over(visit: Visit, action: Action, *, is_all: bool) -> _Over | None:
         search = _read_filter(visit, action, posted.get("filter", ""))
         if search is None:
             visit.message(
-                gettext("What is looked for could not be read; nothing was changed."),
+                gettext("The search could not be read; nothing was changed."),
                 messages.ERROR,
             )
             return None
@@ -378,7 +378,7 @@ def _from_to(action: Action, named: Named, job: Job[Any], said: Said) -> str:
     )
 
 
-def _go_on(
+def _continue(
     visit: Visit, action: Action, search: Filter, progress: Progress
 ) -> HttpResponse:
     """Do one step of a change of all that a search finds."""
@@ -406,12 +406,17 @@ def _go_on(
     if progress.mark.is_at_end:
         _tell(visit, action, said, progress.won, progress.lost)
         return _back(visit)
+    total = max(progress.total, progress.looked)
     context = {
-        "title": gettext("{action}: not at the end yet").format(action=action.label),
+        "title": gettext("{action}: {done} of about {total}").format(
+            action=action.label,
+            done=number_text(progress.looked),
+            total=number_text(total),
+        ),
         "action": action,
         "said": _outcome(action, said, progress.won, progress.lost),
         "looked": progress.looked,
-        "total": max(progress.total, progress.looked),
+        "total": total,
         "conditions": search.words,
         "progress": progress.seal(visit.user_id),
         "next": visit.next(visit.search_url()),

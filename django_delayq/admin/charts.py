@@ -147,7 +147,7 @@ def bars_of_runs(key: str, title: Text, series: Series) -> Chart:
 def lines_of_times(
     key: str, title: Text, series: Series, histograms: Sequence[Histogram]
 ) -> Chart:
-    """Draw the time that half of all did not exceed, and 99 of 100, minute by minute or hour by hour."""
+    """Draw the 50th and the 99th percentile of a time, by minute or hour."""
     found = [(each.percentile(50), each.percentile(99)) for each in histograms]
     rows = [
         [
@@ -161,7 +161,7 @@ def lines_of_times(
     both = Histogram()
     for each in histograms:
         both.add(each)
-    summary = gettext("half within {p50}, 99 of 100 within {p99}").format(
+    summary = gettext("p50 {p50}, p99 {p99}").format(
         p50=short_time_text(both.percentile(50)),
         p99=short_time_text(both.percentile(99)),
     )
@@ -171,13 +171,11 @@ def lines_of_times(
         key,
         title,
         summary if rows else gettext("Nothing was measured in this time."),
-        [_since_head(), gettext("Half within"), gettext("99 of 100 within")],
+        [_since_head(), "p50", "p99"],
         rows,
         lines=[
-            _line(gettext("50 %"), [p50 for p50, _ in found], low, high),
-            _line(
-                gettext("99 %"), [p99 for _, p99 in found], low, high, is_dashed=True
-            ),
+            _line("p50", [p50 for p50, _ in found], low, high),
+            _line("p99", [p99 for _, p99 in found], low, high, is_dashed=True),
         ]
         if rows
         else [],

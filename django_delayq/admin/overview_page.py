@@ -205,9 +205,9 @@ def _tiles(seen: Overview) -> list[Tile]:
         Tile(gettext("Running"), number_text(sum(each.running for each in counts))),
         *_figures_tiles(figures),
         Tile(
-            gettext("Put aside"),
+            gettext("Dead and quarantined"),
             number_text(dead),
-            gettext("dead letters and quarantine"),
+            "",
             dead > 0,
         ),
         *_workers_tile(seen),
@@ -228,11 +228,9 @@ def _figures_tiles(figures: Figures) -> list[Tile]:
             share >= 0.1,
         ),
         Tile(
-            gettext("Late in {time}").format(time=minutes),
+            gettext("Lateness p50 in {time}").format(time=minutes),
             short_time_text(figures.lateness.percentile(50)),
-            gettext("99 of 100 within {time}").format(
-                time=short_time_text(figures.lateness.percentile(99))
-            )
+            f"p99 {short_time_text(figures.lateness.percentile(99))}"
             if figures.lateness.count
             else "",
         ),
@@ -300,11 +298,14 @@ def _charts_behind(queues: Sequence[QueueStatus], behind: Behind) -> list[Chart]
         charts.bars_of_runs("runs", gettext("Runs"), together),
         charts.lines_of_times(
             "lateness",
-            gettext("Late by"),
+            gettext("Lateness"),
             together,
             [each.lateness for each in figures],
         ),
         charts.lines_of_times(
-            "duration", gettext("Took"), together, [each.duration for each in figures]
+            "duration",
+            gettext("Duration"),
+            together,
+            [each.duration for each in figures],
         ),
     ]

@@ -116,10 +116,8 @@ TABS = {
         Tab(
             State.DEAD,
             gettext_lazy("Dead letters"),
-            gettext_lazy(
-                "Jobs that are out of attempts; the last to be given up comes first."
-            ),
-            gettext_lazy("Given up"),
+            gettext_lazy("Jobs that are out of attempts; the latest comes first."),
+            gettext_lazy("Dead since"),
             "dead",
             is_newest_first=True,
             has_errors=True,
@@ -128,9 +126,9 @@ TABS = {
             State.QUARANTINED,
             gettext_lazy("Quarantine"),
             gettext_lazy(
-                "Payloads that nobody here can read or run, each with the reason; the last to be put aside comes first."
+                "Payloads that nobody here can read or run, each with the reason; the latest comes first."
             ),
-            gettext_lazy("Put aside"),
+            gettext_lazy("Quarantined since"),
             "quarantined",
             is_newest_first=True,
             has_errors=True,

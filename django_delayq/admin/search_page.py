@@ -42,7 +42,7 @@ def find(visit: Visit) -> HttpResponse:
         if cursor is None:
             visit.message(
                 gettext(
-                    "The link that was to go on is damaged, or belongs to another search: this is the beginning."
+                    "The link is damaged or belongs to another search. The search starts from the beginning."
                 ),
                 messages.WARNING,
             )

@@ -78,10 +78,10 @@ COLUMNS = {
         Column("runs", gettext_lazy("Runs"), lambda row: row.figures.runs),
         Column("failed", gettext_lazy("Failed"), lambda row: row.figures.failures),
         Column("retried", gettext_lazy("Retried"), lambda row: row.figures.outcomes[Outcome.RETRYING]),
-        Column("late50", gettext_lazy("Late, half within"), _percentile(lambda figures: figures.lateness, 50)),
-        Column("late99", gettext_lazy("Late, 99 of 100"), _percentile(lambda figures: figures.lateness, 99)),
-        Column("took50", gettext_lazy("Took, half within"), _percentile(lambda figures: figures.duration, 50)),
-        Column("took99", gettext_lazy("Took, 99 of 100"), _percentile(lambda figures: figures.duration, 99)),
+        Column("lateness_p50", gettext_lazy("Lateness p50"), _percentile(lambda figures: figures.lateness, 50)),
+        Column("lateness_p99", gettext_lazy("Lateness p99"), _percentile(lambda figures: figures.lateness, 99)),
+        Column("duration_p50", gettext_lazy("Duration p50"), _percentile(lambda figures: figures.duration, 50)),
+        Column("duration_p99", gettext_lazy("Duration p99"), _percentile(lambda figures: figures.duration, 99)),
         Column("next", gettext_lazy("Next periodic"), lambda row: row.next.timestamp() if row.next else _NEVER, False),
     )
 }  # fmt: skip
@@ -207,10 +207,10 @@ def _shown(visit: Visit, row: Row, now_ms: int) -> dict[str, Any]:
         "times": [
             (COLUMNS[name].title, short_time_text(histogram.percentile(percent)))
             for name, histogram, percent in (
-                ("late50", figures.lateness, 50),
-                ("late99", figures.lateness, 99),
-                ("took50", figures.duration, 50),
-                ("took99", figures.duration, 99),
+                ("lateness_p50", figures.lateness, 50),
+                ("lateness_p99", figures.lateness, 99),
+                ("duration_p50", figures.duration, 50),
+                ("duration_p99", figures.duration, 99),
             )
         ],
         "next": moment,

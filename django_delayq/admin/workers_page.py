@@ -63,7 +63,7 @@ ORDERS = {
             "quiet",
             gettext_lazy("Quiet"),
             gettext_lazy("Have {worker} claim no more jobs?"),
-            gettext_lazy("It goes on with the jobs that it has, and stays quiet until it is stopped. Other processes go on."),
+            gettext_lazy("It finishes the jobs that it has and takes no new ones until it is stopped. Other processes are not affected."),
             gettext_lazy("Worker {worker} was told to claim no more jobs; it obeys within 5 seconds."),
             gettext_lazy("Tell it to be quiet."),
             frozenset({WorkerState.QUIET, WorkerState.STOPPING}),

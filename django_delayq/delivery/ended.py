@@ -31,7 +31,7 @@ NONE = -1
 
 
 #: A time, ms, or `NONE`.
-Took = Annotated[float, msgspec.Meta(ge=-LATEST_MS, le=LATEST_MS)]
+Milliseconds = Annotated[float, msgspec.Meta(ge=-LATEST_MS, le=LATEST_MS)]
 
 
 class EndRecord(msgspec.Struct, array_like=True, gc=False):
@@ -44,9 +44,9 @@ class EndRecord(msgspec.Struct, array_like=True, gc=False):
     #: By the server's clock, epoch ms.
     ended_ms: Annotated[int, msgspec.Meta(ge=0, le=LATEST_MS)]
     #: From the start time to the first start, ms.
-    late_ms: Took = NONE
+    lateness_ms: Milliseconds = NONE
     #: From the start of the last attempt to its end, ms.
-    took_ms: Took = NONE
+    duration_ms: Milliseconds = NONE
     #: Attempts that were made; `NONE`: that is not known.
     attempts: Annotated[int, msgspec.Meta(ge=NONE, le=LATEST_MS)] = NONE
     #: The first line of the error, or why the job did not run.

@@ -137,7 +137,7 @@ class _Tally:
             fault = describe_fault(error)
             why += [fault.what, fault.hint, f"{type(error).__name__}: {fault.message}"]
         return MaybeChanged(
-            f"{self}; the other jobs are as they were. The same call again goes on. {' '.join(why)}",
+            f"{self}; the other jobs are as they were. Make the same call again to continue. {' '.join(why)}",
             won=self.won,
             lost=self.lost,
             unknown=self.unknown,

@@ -33,9 +33,9 @@ class EndedJob(NamedTuple):
     #: When it ended, by the server's clock.
     ended_at: datetime
     #: How long after it could run its last attempt began, ms; None: it did not run.
-    late_ms: float | None
+    lateness_ms: float | None
     #: How long its last attempt took, ms; None: it did not run.
-    took_ms: float | None
+    duration_ms: float | None
     #: Attempts that were made; None: whoever ended the job did not know.
     attempts: int | None
     #: The first line of its error, or why it did not run; else empty.
@@ -96,8 +96,8 @@ def _ended(queue: str, record: EndRecord) -> EndedJob:
         record.task or None,
         record.outcome,
         datetime.fromtimestamp(record.ended_ms / 1000, UTC),
-        _number(record.late_ms),
-        _number(record.took_ms),
+        _number(record.lateness_ms),
+        _number(record.duration_ms),
         None if record.attempts == NONE else record.attempts,
         record.error,
     )

@@ -296,8 +296,8 @@ def _lines_of_end(shown: Shown) -> Iterator[str]:
         assert moment is not None
         told.append(Field(gettext("Ended"), moment.in_full, moment.relative))
         for label, number in (
-            (gettext("Late by"), ended.late_ms),
-            (gettext("Ran for"), ended.took_ms),
+            (gettext("Lateness"), ended.lateness_ms),
+            (gettext("Duration"), ended.duration_ms),
         ):
             if number is not None:
                 told.append(Field(label, gettext("{count} ms").format(count=number)))
@@ -383,8 +383,8 @@ def end_as_json(ended: EndedJob) -> dict[str, Any]:
 def _end(ended: EndedJob) -> dict[str, Any]:
     return {
         "at": iso_text(ended.ended_at),
-        "late_ms": ended.late_ms,
-        "took_ms": ended.took_ms,
+        "lateness_ms": ended.lateness_ms,
+        "duration_ms": ended.duration_ms,
         "attempts": ended.attempts,
         "error": redact(ended.error),
     }

@@ -76,7 +76,7 @@ def _server_line(status: Overview) -> str:
             else gettext("append-only file off")
         )
     answers = gettext("answers in {count} ms").format(
-        count=formats.number_format(status.took_ms, 1)
+        count=formats.number_format(status.response_ms, 1)
     )
     return ", ".join([*parts, answers])
 
@@ -138,10 +138,10 @@ def _figures_columns() -> list[Column]:
     titles = (
         gettext("RUNS"),
         gettext("FAILED"),
-        gettext("LATE P50"),
-        gettext("LATE P99"),
-        gettext("TOOK P50"),
-        gettext("TOOK P99"),
+        gettext("LATENESS P50"),
+        gettext("LATENESS P99"),
+        gettext("DURATION P50"),
+        gettext("DURATION P99"),
     )
     return [
         Column(title.format(number=MINUTES), is_cut=True),

@@ -106,7 +106,7 @@ def check_kind(queue: QueueSettings, its_run: pages.Run, kind: Kind) -> None:
     """
     if its_run.kind is not kind:
         how = (
-            "with delayq_import --from: run that again, and it goes on"
+            "with delayq_import --from: run that again to continue"
             if its_run.kind is Kind.DIRECT
             else "to a file: end that first, with delayq_export --confirm or --release"
         )

@@ -27,8 +27,8 @@ SCORE_LABELS = {
     State.RUNNING: gettext_lazy("Lease ends"),
     State.RETRYING: gettext_lazy("Next attempt"),
     State.HELD: gettext_lazy("Held until"),
-    State.DEAD: gettext_lazy("Given up"),
-    State.QUARANTINED: gettext_lazy("Put aside"),
+    State.DEAD: gettext_lazy("Dead since"),
+    State.QUARANTINED: gettext_lazy("Quarantined since"),
     State.UNKNOWN: gettext_lazy("Due"),
 }
 #: In these states the server knows only that the job is over.

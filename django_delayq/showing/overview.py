@@ -147,7 +147,7 @@ class Overview(NamedTuple):
     url: str | None
     facts: Facts
     #: How long it took the server to tell of itself, ms.
-    took_ms: float
+    response_ms: float
     #: By the server's clock, epoch ms.
     now_ms: int
     queues: list[QueueStatus]
@@ -200,7 +200,7 @@ def look(
         # First what is asked once: other calls are repeated, and a server that hangs would cost two time-outs.
         began = monotonic_ms()
         nodes = ask_nodes(client)
-        took_ms = monotonic_ms() - began
+        response_ms = monotonic_ms() - began
         serving, workers_fault = living()
         found = look_at_queues(
             queues, serving, minutes=minutes, hours=hours, ahead_ms=ahead_ms
@@ -223,7 +223,7 @@ def look(
     seen = Overview(
         redact_url(url) if url else None,
         whole(each_facts),
-        took_ms,
+        response_ms,
         max((counts.now_ms for counts in counted), default=0),
         found,
         shown,
@@ -432,7 +432,7 @@ def overview_data(seen: Overview | None = None) -> dict[str, Any]:
             "maxmemory": facts.maxmemory,
             "maxmemory_policy": facts.policy or None,
             "appendonly": facts.is_aof_on,
-            "took_ms": round(seen.took_ms, 3),
+            "response_ms": round(seen.response_ms, 3),
         },
         "queues": [_queue_data(queue) for queue in seen.queues],
         "workers": seen.workers and [_worker_data(each) for each in seen.workers],
@@ -482,8 +482,8 @@ def _queue_data(queue: QueueStatus) -> dict[str, Any]:
         **{
             f"{name}_p{percent}_ms": histogram.percentile(percent)
             for name, histogram in (
-                ("late", figures.lateness),
-                ("took", figures.duration),
+                ("lateness", figures.lateness),
+                ("duration", figures.duration),
             )
             for percent in (50, 99)
         },

@@ -903,8 +903,8 @@ class Attempt:
         if not self.is_unrun:
             fields["attempt"] = self.leased.attempts + 1
         if self.started_ms:
-            fields["late_ms"] = round(self.late_ms, 1)
-            fields["took_ms"] = round(ended_ms - self.started_ms, 1)
+            fields["lateness_ms"] = round(self.late_ms, 1)
+            fields["duration_ms"] = round(ended_ms - self.started_ms, 1)
         if self.leased.kills:
             fields["kills"] = self.leased.kills
         if verdict is Verdict.RETRY:

@@ -87,7 +87,7 @@ def test_search_says_that_it_looks_into_no_encrypted_job(
 ) -> None:
     page = browser.get(url("search"), {"q": f"{CANARY} argument"}).content.decode()
 
-    assert "No job fits" in page
+    assert "No matching jobs" in page
     assert "2 encrypted jobs were not searched" in page
     by_task = browser.get(url("search"), {"task": guarded.name}).content.decode()
     assert "were not searched" not in by_task

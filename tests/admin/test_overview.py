@@ -77,7 +77,7 @@ def test_queue_is_counted_by_state(browser: Client, queue: Queue) -> None:
     tiles = {tile.label: tile.number for tile in page.context["tiles"]}
     assert tiles["Scheduled"] == "3"
     assert tiles["Due"] == "1"
-    assert tiles["Put aside"] == "2"
+    assert tiles["Dead and quarantined"] == "2"
 
 
 def test_figures_of_the_last_minutes_are_shown(browser: Client, queue: Queue) -> None:
@@ -203,7 +203,7 @@ def test_nothing_measured_is_said(browser: Client, queue: Queue, settings: Any) 
     page = overview(browser)
 
     assert "Nothing is measured: STATISTICS is 0" in content_of(page)
-    assert "Late in 5 min" not in content_of(page)
+    assert "Lateness p50 in 5 min" not in content_of(page)
 
 
 # What is wrong

@@ -131,12 +131,12 @@ def test_search_says_how_far_it_got_and_goes_on(
     first = browser.get(url("search"), {"queue": queue.name, "q": "299"})
 
     text = content_of(first)
-    assert "No job fits so far. Looked at 110 of 300 jobs, found 0." in text
+    assert "No matching jobs so far. 110 of 300 jobs searched, 0 found." in text
     second = browser.get(first.context["go_on_url"])
     # The page begins with a small step, as all may fit.
-    assert "Looked at 220 of 300 jobs, found 0." in content_of(second)
+    assert "220 of 300 jobs searched, 0 found." in content_of(second)
     last = browser.get(second.context["go_on_url"])
-    assert "Looked at 300 of 300 jobs, found 1." in content_of(last)
+    assert "300 of 300 jobs searched, 1 found." in content_of(last)
     assert found(last) == [tokens[299]]
     assert last.context["go_on_url"] is None
 
@@ -230,7 +230,7 @@ def test_search_that_finds_nothing_says_so(browser: Client, queue: Queue) -> Non
     response = browser.get(url("search"), {"queue": queue.name, "q": "nowhere"})
 
     text = content_of(response)
-    assert "No job fits. Looked at 1 of 1 job, found 0." in text
+    assert "No matching jobs. 1 of 1 job searched, 0 found." in text
     assert "text: nowhere" in text
 
 

@@ -230,7 +230,7 @@ def test_dead_letter_that_was_started_over_is_due_again_after_its_first_attempt(
         "Attempt 1",
         "Due again",
         "Attempt 2",
-        "Given up",
+        "Dead since",
     ]
     assert [event.error for event in events] == ["broke 1", "", "broke 2", ""]
     moments = [event.moment.ms for event in events if event.moment is not None]
@@ -267,7 +267,7 @@ def test_dead_letter_ends_its_life_and_can_run_again(
     response = browser.get(url("job", queue.name, token))
 
     events = response.context["events"]
-    assert [event.label for event in events][-2:] == ["Attempt 1", "Given up"]
+    assert [event.label for event in events][-2:] == ["Attempt 1", "Dead since"]
     assert not events[-1].is_open
     assert b'name="run_now">Run again' in response.content
 

@@ -458,7 +458,7 @@ def test_interrupted_it_says_how_far_it_came_and_goes_on_when_it_is_run_again(
     out = StringIO()
     with (
         broken_off(KeyboardInterrupt(), queue, keys_are, monkeypatch),
-        pytest.raises(CommandError, match="run the command again to go on"),
+        pytest.raises(CommandError, match="run the command again to continue"),
     ):
         call_command("delayq_resign", queue, stdout=out)
     assert "Nothing here" not in out.getvalue()

@@ -95,8 +95,8 @@ def test_list_of_what_has_ended_has_the_last_ends_first(
         "state": "cancelled",
         "task": None,
         "at": "1970-01-01T00:00:04.000+00:00",
-        "late_ms": 1.5,
-        "took_ms": 2.5,
+        "lateness_ms": 1.5,
+        "duration_ms": 2.5,
         "attempts": None,
         "error": "",
     }
@@ -105,7 +105,7 @@ def test_list_of_what_has_ended_has_the_last_ends_first(
 def test_list_of_what_has_ended_says_so_if_there_is_nothing(
     queue: str, call: Call
 ) -> None:
-    assert call("delayq_jobs", "list", "--state", "expired").err == "no job fits\n"
+    assert call("delayq_jobs", "list", "--state", "expired").err == "no matching jobs\n"
 
 
 def test_list_has_a_row_a_job_that_reads_as_its_call(queue: str, call: Call) -> None:
@@ -221,7 +221,7 @@ def test_nothing_found_is_no_failure(queue: str, call: Call) -> None:
     said = call("delayq_jobs", "list")
 
     assert said.status == 0
-    assert said.err == "no job fits\n"
+    assert said.err == "no matching jobs\n"
 
 
 def test_what_steers_a_terminal_is_written_as_escapes(queue: str, call: Call) -> None:
@@ -259,7 +259,7 @@ def test_long_search_shows_how_far_it_has_come(
         "searching: 200 of 250",
         "searching: 250 of 250",
         "searching: 250 of 250",
-        "no job fits",
+        "no matching jobs",
     ]
 
 
@@ -380,7 +380,7 @@ def test_show_knows_how_a_job_has_ended(queue: str, hand: Hand, call: Call) -> N
 
     shown = " ".join(said.out.split())
     assert f"{ADD} State succeeded ID {job.id}" in shown
-    assert "Late by 12.5 ms Ran for 250.0 ms Attempts 1" in shown
+    assert "Lateness 12.5 ms Duration 250.0 ms Attempts 1" in shown
 
 
 def test_show_says_which_ids_lead_nowhere_and_shows_the_others(
@@ -618,7 +618,11 @@ def test_nothing_is_asked_where_nothing_is_found(
 ) -> None:
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
 
-    assert call("delayq_jobs", "retry", "--queue", queue) == (0, "no job fits\n", "")
+    assert call("delayq_jobs", "retry", "--queue", queue) == (
+        0,
+        "no matching jobs\n",
+        "",
+    )
 
 
 def test_filter_needs_consent_where_nobody_can_be_asked(
@@ -653,7 +657,9 @@ def test_interrupt_says_how_far_it_came(
     said = call("delayq_jobs", "cancel", "--queue", queue, "--yes")
 
     assert said.status == 1
-    assert said.err == "Interrupted: 100 jobs are cancelled. Run it again to go on.\n"
+    assert (
+        said.err == "Interrupted: 100 jobs are cancelled. Run it again to continue.\n"
+    )
 
 
 # Bad input

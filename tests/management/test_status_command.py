@@ -98,10 +98,10 @@ def test_figures_of_the_last_minutes_are_shown(
     found = cells(call("delayq_status").out, "LAST 5 MINUTES", queue)
 
     assert (found["RUNS"], found["FAILED"]) == ("10", "1")
-    assert found["LATE P99"].endswith(" ms")
-    assert found["TOOK P50"].endswith(" s")
-    assert 1.5 <= float(found["LATE P50"].split()[0]) <= 2.5
-    assert 2.25 <= float(found["TOOK P99"].split()[0]) <= 3.75
+    assert found["LATENESS P99"].endswith(" ms")
+    assert found["DURATION P50"].endswith(" s")
+    assert 1.5 <= float(found["LATENESS P50"].split()[0]) <= 2.5
+    assert 2.25 <= float(found["DURATION P99"].split()[0]) <= 3.75
 
 
 def test_worker_is_shown_with_what_it_runs(queue: str, hand: Hand, call: Call) -> None:

@@ -227,8 +227,8 @@ def test_overview_has_queues_workers_and_problems(
     one, two = told["queues"]
     assert (one["name"], one["scheduled"], one["workers"]) == (queue, 1, 1)
     assert (one["runs"], one["failures"]) == (2, 0)
-    assert one["took_p50_ms"] == pytest.approx(5, rel=0.25)
-    assert (two["paused"], two["late_p99_ms"]) == (True, None)
+    assert one["duration_p50_ms"] == pytest.approx(5, rel=0.25)
+    assert (two["paused"], two["lateness_p99_ms"]) == (True, None)
     (worker,) = told["workers"]
     assert worker["jobs"][0]["id"] == f"{queue}:T"
     messages = " ".join(each["message"] for each in told["problems"])
@@ -312,7 +312,7 @@ def test_queue_that_cannot_be_read_says_why_and_hides_no_other(
         assert set(two) == {"name", "fault"}
         assert "WRONGTYPE" in two["fault"]
     else:
-        assert (two["running"], two["runs"], two["late_p50_ms"]) == (0, None, None)
+        assert (two["running"], two["runs"], two["lateness_p50_ms"]) == (0, None, None)
 
 
 def test_overview_of_many_queues_takes_few_round_trips(

@@ -622,7 +622,7 @@ def test_interrupt_says_that_nothing_is_half_done(
     status, output = call(*options)
 
     assert status == 1
-    assert "No step is half done; run the command again to go on." in output
+    assert "No step is half done; run the command again to continue." in output
     assert bool(options) == ("0  rewritten" in output)
 
 

@@ -173,7 +173,7 @@ reveal_type(find_jobs(text="x").cancel().won)  # R: int
 reveal_type(find_jobs(text="x").run_now().lost)  # R: dict[State, int]
 find_jobs(text=5)  # E: call-overload
 reveal_type(ended_jobs("default", limit=5)[0].outcome)  # R: State
-reveal_type(ended_jobs()[0].late_ms)  # R: float | None
+reveal_type(ended_jobs()[0].lateness_ms)  # R: float | None
 ended_jobs(limit="5")  # E: arg-type
 find_jobs("default")  # E: call-overload
 found: FoundJobs[int] = find_jobs(task=add)

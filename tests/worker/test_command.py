@@ -285,7 +285,7 @@ def test_queue_that_nobody_serves_and_other_versions_are_logged_at_the_start(
 
 LINE = re.compile(
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00 \d+ INFO job=(?P<job>\S+) task=(?P<task>\S+) outcome=succeeded"
-    r" attempt=1 late_ms=\d+\.\d took_ms=\d+\.\d"
+    r" attempt=1 lateness_ms=\d+\.\d duration_ms=\d+\.\d"
 )
 
 
@@ -367,8 +367,8 @@ def test_a_project_that_configures_its_log_gets_fields(program, queue_name, tmp_
     assert fields["task"] == tasks.note.name
     assert fields["outcome"] == "succeeded"
     assert fields["attempt"] == 1
-    assert 0 <= fields["late_ms"] < 60_000
-    assert 0 <= fields["took_ms"] < 60_000
+    assert 0 <= fields["lateness_ms"] < 60_000
+    assert 0 <= fields["duration_ms"] < 60_000
     assert job.id not in worker.log
 
 

@@ -354,7 +354,7 @@ def test_lateness_of_a_snoozed_job_counts_from_the_end_of_its_snooze(
     # Neither is late by the time of the other, nor by the snooze.
     clocks_ms = 20
     most_ms = monotonic_ms() - begin_ms - 500 + clocks_ms
-    assert first["late_ms"] + second["late_ms"] <= most_ms
+    assert first["lateness_ms"] + second["lateness_ms"] <= most_ms
 
 
 # Cancel.

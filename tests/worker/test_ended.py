@@ -70,10 +70,10 @@ def test_job_that_succeeded_is_remembered_with_its_task_and_its_times(
     assert ended.outcome is State.SUCCEEDED
     assert ended.attempts == 1
     assert ended.error == ""
-    assert ended.took_ms is not None
-    assert ended.took_ms >= 50
-    assert ended.late_ms is not None
-    assert ended.late_ms >= 0
+    assert ended.duration_ms is not None
+    assert ended.duration_ms >= 50
+    assert ended.lateness_ms is not None
+    assert ended.lateness_ms >= 0
     assert before - timedelta(seconds=1) < ended.ended_at
     assert ended.ended_at < datetime.now(UTC) + timedelta(seconds=1)
 
@@ -89,7 +89,7 @@ def test_job_that_failed_for_good_is_remembered_with_the_first_line_of_its_error
 
     assert (ended.id, ended.outcome, ended.attempts) == (job.id, State.DEAD, 2)
     assert ended.error == "Wrong: as told"
-    assert ended.late_ms is not None
+    assert ended.lateness_ms is not None
 
 
 def test_expired_cancelled_and_quarantined_jobs_are_remembered(
@@ -109,7 +109,7 @@ def test_expired_cancelled_and_quarantined_jobs_are_remembered(
 
     expired, cancelled = (found[job.id] for job in jobs)
     assert (expired.outcome, expired.attempts) == (State.EXPIRED, 0)
-    assert expired.took_ms is None
+    assert expired.duration_ms is None
     assert "too late to matter" in expired.error
     assert (cancelled.outcome, cancelled.attempts) == (State.CANCELLED, 1)
     assert cancelled.error == "not today"

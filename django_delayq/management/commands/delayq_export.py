@@ -213,7 +213,7 @@ class Command(CommandWithExamples):
             direct = ", ".join(map(repr, runs.keys() - files.keys()))
             if code is None and direct:
                 raise CommandError(
-                    f"On their way to another server: {direct}. Run that delayq_import --from again, and it goes on. If that"
+                    f"On their way to another server: {direct}. Run that delayq_import --from again to continue. If that"
                     " server is lost, name the queue with --queue, and what is on its way is put back here."
                 )
             raise CommandError("Nothing of these queues is on its way.")

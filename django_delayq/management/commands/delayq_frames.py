@@ -50,7 +50,7 @@ EXAMPLES = gettext_lazy(
 examples:
   manage.py delayq_frames payments                            what lies there, what is stuck, and what to do
   manage.py delayq_frames payments --to 3.27.2 --dry-run      what it would rewrite for Java services on 3.27.2
-  manage.py delayq_frames payments --to 3.27.2                rewrite; a stuck transfer goes on by itself
+  manage.py delayq_frames payments --to 3.27.2                rewrite; a stuck transfer continues by itself
   manage.py delayq_frames payments --to 3.27.2 --follow       the same while services on the old version still offer
   manage.py delayq_frames payments --list on                  put what waits into Redisson's list, once REDISSON is set
   manage.py delayq_frames payments --list off                 take it out of there, once INSERTION_LIST is off
@@ -120,7 +120,7 @@ class Command(CommandWithExamples):
             "--follow",
             action="store_true",
             help=gettext(
-                "with --to: go on until interrupted, while services of the other generation still offer."
+                "with --to: continue until interrupted, while services of the other generation still offer."
             ),
         )
         parser.add_argument(
@@ -173,7 +173,7 @@ class Command(CommandWithExamples):
             self._progress.end()
             self._say(
                 gettext(
-                    "Interrupted. No step is half done; run the command again to go on."
+                    "Interrupted. No step is half done; run the command again to continue."
                 )
             )
             status = 1

@@ -54,11 +54,11 @@ examples:
 The target is the server of DELAYQ["CONNECTION"]. Ids, due times, attempts, errors, unique keys and priorities stay.
 Results, statistics and what is known of ended jobs do not move.
 Workers may run on both servers. Each step is atomic, and takes some milliseconds. You may interrupt the command at any
-moment, and run it again: it goes on, nothing is lost, and nothing is stored twice.
+moment, and run it again: it continues, nothing is lost, and nothing is stored twice.
 Jobs that run end where they are, and so do jobs that wait for one that runs, or for their batch.
 
 exit status:
-  0 when everything is here; 1 when something is left, or the command could not go on: the last lines say what
+  0 when everything is here; 1 when something is left, or the command could not continue: the last lines say what
 """
 )
 
@@ -98,7 +98,7 @@ class Command(CommandWithExamples):
         parser.add_argument(
             "--until-empty",
             action="store_true",
-            help=gettext("with --from: go on until nothing is left there."),
+            help=gettext("with --from: continue until nothing is left there."),
         )
         parser.add_argument(
             "--no-wait",
@@ -142,7 +142,7 @@ class Command(CommandWithExamples):
         except KeyboardInterrupt:
             self._progress.end()
             raise CommandError(
-                "Interrupted. No step is half done; run the command again to go on."
+                "Interrupted. No step is half done; run the command again to continue."
             ) from None
         finally:
             self._progress.end()

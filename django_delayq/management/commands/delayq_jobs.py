@@ -361,7 +361,7 @@ class Command(CommandWithExamples):
             # A change of many says in a note how far it came.
             notes = "; ".join(getattr(interrupt, "__notes__", []))
             raise CommandError(
-                f"Interrupted: {notes.removeprefix('django-delayq: ') or 'nothing was changed'}. Run it again to go on."
+                f"Interrupted: {notes.removeprefix('django-delayq: ') or 'nothing was changed'}. Run it again to continue."
             ) from None
         finally:
             self._progress.end()
@@ -400,7 +400,7 @@ class Command(CommandWithExamples):
         self._write_table(rows(), have_ended=have_ended)
         self._tell_unsearched(found)
         if not count and not self._missing.queues:
-            self.stderr.write(gettext("no job fits"), str)
+            self.stderr.write(gettext("no matching jobs"), str)
         elif count == limit:
             told = gettext("{count} are shown; there may be more, which --limit shows")
             self.stderr.write(told.format(count=number_text(count)), str)
@@ -599,7 +599,7 @@ class Command(CommandWithExamples):
                 self.stderr.write(self._missing.line)
             if not counts:
                 self._missing.end()
-                self.stdout.write(gettext("no job fits"))
+                self.stdout.write(gettext("no matching jobs"))
                 return
             if not self._agrees(verb, counts):
                 raise SystemExit(1)

@@ -120,7 +120,7 @@ class Command(CommandWithExamples):
                 self._progress(told, signing.seen, total)
         except KeyboardInterrupt:
             raise CommandError(
-                "Interrupted. No step is half done; run the command again to go on."
+                "Interrupted. No step is half done; run the command again to continue."
             ) from None
         finally:
             self._progress.end()
