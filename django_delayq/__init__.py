@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from django_delayq.conf import Backoff
 from django_delayq.delivery.durability import Durable
 from django_delayq.delivery.states import State
+from django_delayq.delivery.statistics import Figures, Histogram
 from django_delayq.exceptions import (
     DecodeError,
     DelayqError,
@@ -63,6 +64,7 @@ from django_delayq.jobs.pausing import (
     resume,
 )
 from django_delayq.jobs.periodic import periodic
+from django_delayq.jobs.progress import Progress
 from django_delayq.jobs.schedules import (
     Schedule,
     aget_schedule,
@@ -74,11 +76,36 @@ from django_delayq.jobs.schedules import (
 )
 from django_delayq.jobs.scheduling import aschedule, schedule
 from django_delayq.jobs.sending import aschedule_many, schedule_many
+from django_delayq.jobs.workers import (
+    Worker,
+    WorkerJob,
+    WorkerState,
+    aquiet_worker,
+    astop_worker,
+    aworkers,
+    quiet_worker,
+    stop_worker,
+    workers,
+)
 from django_delayq.later import import_later
 
 if TYPE_CHECKING:
+    from django_delayq.jobs.statistics import (
+        Series,
+        Span,
+        Totals,
+        aqueue_statistics,
+        astatistics_totals,
+        atask_statistics,
+        atasks_statistics,
+        queue_statistics,
+        statistics_totals,
+        task_statistics,
+        tasks_statistics,
+    )
     from django_delayq.queues.blocking import BlockingQueue
     from django_delayq.queues.delayed import DelayedQueue
+    from django_delayq.showing.overview import overview_data
 
 __version__ = "0.1.0"
 
@@ -93,6 +120,7 @@ __all__ = [
     "EndedJob",
     "FoundJobs",
     "Job",
+    "Progress",
     "Retry",
     "Snooze",
     "State",
@@ -137,6 +165,30 @@ __all__ = [
     "clear_limit",
     "limits",
     "set_limit",
+    # workers and statistics
+    "Figures",
+    "Histogram",
+    "Series",
+    "Span",
+    "Totals",
+    "Worker",
+    "WorkerJob",
+    "WorkerState",
+    "aqueue_statistics",
+    "aquiet_worker",
+    "astatistics_totals",
+    "astop_worker",
+    "atask_statistics",
+    "atasks_statistics",
+    "aworkers",
+    "overview_data",
+    "queue_statistics",
+    "quiet_worker",
+    "statistics_totals",
+    "stop_worker",
+    "task_statistics",
+    "tasks_statistics",
+    "workers",
     # Redisson's objects
     "BlockingQueue",
     "DelayedQueue",
@@ -170,10 +222,24 @@ __all__ = [
     "TimeLimitExceeded",
 ]
 
+_LATER = {
+    "django_delayq.jobs.statistics": (
+        "Series",
+        "Span",
+        "Totals",
+        "aqueue_statistics",
+        "astatistics_totals",
+        "atask_statistics",
+        "atasks_statistics",
+        "queue_statistics",
+        "statistics_totals",
+        "task_statistics",
+        "tasks_statistics",
+    ),
+    "django_delayq.queues.blocking": ("BlockingQueue",),
+    "django_delayq.queues.delayed": ("DelayedQueue",),
+    "django_delayq.showing.overview": ("overview_data",),
+}
 __getattr__ = import_later(
-    __name__,
-    {
-        "BlockingQueue": "django_delayq.queues.blocking",
-        "DelayedQueue": "django_delayq.queues.delayed",
-    },
+    __name__, {name: module for module, names in _LATER.items() for name in names}
 )
