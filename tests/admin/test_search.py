@@ -185,7 +185,7 @@ def test_damaged_link_begins_anew_and_says_so(
 
     again = browser.get(url("search"), {**asked, "from": text[damage]})
 
-    assert "this is the beginning" in messages_of(again)[0]
+    assert "starts from the beginning" in messages_of(again)[0]
     assert len(found(again)) == 50
     assert again.context["seen"].looked == 50
 

@@ -77,7 +77,7 @@ _SHOWN = {
 _IDS = re.compile(r"(?<![\w-])[\w-]{22}(?![\w-])")
 #: Names of zones, ids of workers, and what a page of an error quotes.
 _NAMES = re.compile(
-    r"\bUTC\b|\bEurope/Berlin\b|\bbuiltins\.ValueError\b|\b[0-9a-f]{16}\b"
+    r"\bUTC\b|\bp(?:50|99)\b|\bEurope/Berlin\b|\bbuiltins\.ValueError\b|\b[0-9a-f]{16}\b"
 )
 NOW_MS = 1_790_000_000_000
 
