@@ -61,7 +61,7 @@ class BatchSizer:
         self._calls = self._elements = self._ms = self._squares = self._products = 0.0
 
     def bound(self, least: int, most: int) -> None:
-        """Set both bounds anew, and keep to them from the next call on."""
+        """Change both bounds, from the next call on."""
         self._least, self._most = least, most
         self.size = min(most, max(least, self.size))
 
@@ -84,7 +84,7 @@ class BatchSizer:
         self.size = min(self._most, max(self._least, size))
 
     def _take_in(self, got: int, took_ms: float) -> bool:
-        """Learn both costs from a call; returns whether the calls so far can tell them apart."""
+        """Learn both costs from a call; returns whether the calls so far show each of them."""
         if self._calls:
             expected_ms = self.call_ms + got * self.element_ms
             most_ms = 1.5 * expected_ms + self._target_ms

@@ -1,6 +1,6 @@
 """Calls that go together on one connection, and what follows from the replies to them.
 
-Whoever sends an `Exchange` reads its replies. If one of them is an error, or if only another script can answer, `recover`
+The caller that sends an `Exchange` reads its replies. If one of them is an error, or if only another script can answer, `recover`
 decides without any I/O what is sent next, to which node of a cluster, and after what pause; or how the exchange ends. It
 alone knows which errors mean that a call did not run, and which calls may be made again.
 """
@@ -100,7 +100,7 @@ class Exchange(msgspec.Struct, frozen=True):
 
 @brief
 class Outcome(msgspec.Struct, frozen=True):
-    """What came of sending an exchange."""
+    """The result of sending an exchange."""
 
     #: The reply to each call, or the error in its place.
     replies: list[Any]
@@ -113,7 +113,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 @brief
 class Tries(msgspec.Struct, frozen=True):
-    """What the tries of an exchange so far have shown."""
+    """Facts that the tries of an exchange so far have shown."""
 
     #: When the first began.
     began_ms: float
@@ -170,7 +170,7 @@ class _Turn(NamedTuple):
 
 
 def recover(exchange: Exchange, outcome: Outcome, tries: Tries) -> Again | Done | Raise:
-    """Return how an exchange goes on."""
+    """Return how an exchange continues."""
     replies, calls = outcome.replies, exchange.calls
     if exchange.is_one:
         replies, calls = [_lead(replies)], calls[:1]
@@ -217,7 +217,7 @@ def recover(exchange: Exchange, outcome: Outcome, tries: Tries) -> Again | Done 
 
 
 def _lead(replies: Sequence[Any]) -> Any:
-    """Return the reply to the first call, or an error if what was sent behind it has gone astray."""
+    """Return the reply to the first call, or an error if a later part of the exchange is lost."""
     lead, *behind = replies
     if not isinstance(lead, Exception):
         for reply in behind:

@@ -237,7 +237,7 @@ class Lines(Line):
 
 
 class _NodeLine(Line):
-    """The line to one node. Whoever waits for its reply has the other nodes work meanwhile.
+    """The line to one node. While a thread waits for its reply, the other nodes work.
 
     A node that hangs holds up the others for a part of the time at most: once it has been silent, calls to it fail at
     once for a while.

@@ -55,7 +55,7 @@ def run(client: Redis, call: Call[T] | Command[T]) -> T:
 
 
 def execute(client: Redis, command: tuple[Argument, ...]) -> Any:
-    """Send a command once, and return its reply. `may_have_run` tells what an error means."""
+    """Send a command once, and return its reply. `may_have_run` returns what an error means."""
     # A client of `Clients.of_thread` has a connection of its own: a pool's bookkeeping would cost as much as the call.
     if (connection := client.connection) is not None:
         return ask(connection, command)

@@ -59,7 +59,7 @@ def load_script(
     Numbers and texts that a prelude names are written where they are used: a Lua function has 200 locals at most, and
     `claim` needs most of them.
 
-    Unused definitions are left out, because the server creates each function of a script anew at each call. They would
+    Unused definitions are left out, because the server creates each function of a script again at each call. They would
     cost `schedule` an eighth of its time on the server.
     """
     text = _without(left_out, text_of(packages, name, left_out))

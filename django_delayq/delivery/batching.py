@@ -33,9 +33,9 @@ def withdraw_batch(keys: DeliveryKeys, token: str) -> Call[bool]:
 def close_batch(
     keys: DeliveryKeys, token: str, *, now_us: int | None = None
 ) -> Call[bool]:
-    """Say that no more jobs come to a batch: once those that came have ended, its callback goes on.
+    """Close a batch: no more jobs come, and its callback continues once those that came have ended.
 
-    It returns False if that was said before, and is safe to repeat.
+    It returns False if the batch was closed before, and is safe to repeat.
     """
     return Call(*bind(PACKAGES, "close", keys), (now_argument(now_us), token), bool)
 

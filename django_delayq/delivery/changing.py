@@ -23,7 +23,7 @@ FOREIGN_BATCH = 4
 
 @brief
 class Kept(NamedTuple):
-    """What a cancelled job leaves behind it."""
+    """A cancelled job, and what depended on it."""
 
     #: What its record says of the end.
     text: bytes
@@ -44,7 +44,7 @@ def cancel(
 ) -> Call[Change | State]:
     """Cancel a job unless it runs; returns how that went, or the state in which the job was left.
 
-    With ``keep_ended``, the queue remembers so many of its last ended jobs, this one among them.
+    With ``keep_ended``, the queue remembers this number of its last ended jobs, this one included.
     """
     return _cancel(
         keys, [token], lambda reply: _read_cancelled(reply[0]), keep_ended, kept, now_us

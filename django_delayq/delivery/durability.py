@@ -40,7 +40,7 @@ DURABLE_WANTED = f"a number of replicas, 1 to {MOST_REPLICAS}; 'disk'; a Durable
 
 @dataclass(frozen=True, kw_only=True)
 class Durable:
-    """What has to have a write before the call returns, and how long the call waits for that.
+    """Replicas and disks that must have a write before the call returns, and the time the call waits for them.
 
     ``Durable(replicas=1)``: one replica has it in memory. ``Durable(disk=True)``: the primary has it on disk.
     ``Durable(replicas=1, disk=True)``: the primary and one replica have it on disk.
@@ -163,7 +163,7 @@ def fence(keys: DeliveryKeys) -> Call[Any]:
 
 
 class Wait:
-    """What one operation waits for, and how that went."""
+    """The durability that one operation waits for, and the result."""
 
     def __init__(self, durable: Durable, keys: DeliveryKeys) -> None:
         self.durable = durable
@@ -213,7 +213,7 @@ class Wait:
 
     @property
     def is_refused(self) -> bool:
-        """Whether the account may not wait."""
+        """Whether the account has no right to wait."""
         return isinstance(self._short, NoPermissionError)
 
     def _why(self, short: Told | Exception) -> str:

@@ -1,7 +1,7 @@
 """Forwards: jobs that follow others into other queues, from the end of those until they are stored where they belong.
 
-The queue in which the job before them ended keeps them. Whoever has stored one in its own queue removes it there. Both may
-be repeated, by anybody: a queue knows which forwards it has got.
+The queue in which the job before them ended keeps them. A process stores each in its own queue, and
+then removes it there. Any process may repeat both: a queue knows which forwards it has got.
 """
 
 import re
@@ -84,7 +84,7 @@ def read_forward(member: bytes) -> Forward | None:
 
 
 class Waiting(NamedTuple):
-    """What a queue has for another one."""
+    """The forwards of a queue to another one."""
 
     queue: str
     number: int
@@ -93,7 +93,7 @@ class Waiting(NamedTuple):
 
 
 class Forwards(NamedTuple):
-    """What a queue has to forward."""
+    """The forwards that a queue keeps."""
 
     now_ms: int
     waiting: list[Waiting]

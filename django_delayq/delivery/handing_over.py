@@ -1,6 +1,6 @@
 """Handing over: what a server has stored is deleted elsewhere only while that server is still the one that counts.
 
-A primary that a failover replaces, or that a moved address no longer reaches, goes on answering for a while, and whatever
+A primary that a failover replaces, or that a moved address no longer reaches, still answers for a while, and all that
 it stores then is lost. So who answers is compared with who a new connection reaches, after a replica has acknowledged.
 """
 
@@ -35,7 +35,7 @@ PAUSE_MS = 100
 
 
 class NotHandedOver(DelayqError):
-    """Raised when nothing may be deleted elsewhere yet. What was stored may be there, or be lost."""
+    """Raised when nothing may be deleted elsewhere yet. The stored jobs may be there or be lost."""
 
 
 class Answering(NamedTuple):
@@ -67,7 +67,7 @@ class HandOver:
     ) -> None:
         """Wait as ``durable`` says, by default for one replica if the server has any, and with ``waits=False`` for none.
 
-        With ``must_wait=False`` that default is left out where the account may not wait.
+        With ``must_wait=False`` that default is left out if the account has no right to wait.
         Who a new connection reaches is not asked again within ``fresh_ms``: for what may be done twice, but not be lost.
         ``within`` surrounds what is asked of the server.
         """
@@ -159,7 +159,7 @@ class HandOver:
             self._has_replica = True
 
     def _info(self, section: str) -> bytes:
-        """Return a section of INFO; nothing if the account may not read it."""
+        """Return a section of INFO; nothing if the account has no right to read it."""
         node = node_of(self._client, self._keys.control)
         try:
             told: bytes = run(node, Command(("INFO", section)))

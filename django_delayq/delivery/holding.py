@@ -40,7 +40,7 @@ _shape = Decoder[list[str | int]](list[str | Count])
 
 
 class Shape(NamedTuple):
-    """What decides whether a function takes the arguments of a call. A worker reads it from the name of held jobs."""
+    """The shape of a call's arguments, which decides whether a function takes them. A worker reads it from the name of held jobs."""
 
     task: str
     #: How many positional arguments there are.

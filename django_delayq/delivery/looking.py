@@ -119,14 +119,14 @@ class Counts(NamedTuple):
 
     @property
     def jobs(self) -> int:
-        """How many jobs wait or run, whoever offered them: what a queue of limited size counts."""
+        """Number of jobs that wait or run, from Java too: a queue of limited size counts these."""
         return (
             self.waiting + self.destination + self.running + self.retrying + self.held
         )
 
     @property
     def ended(self) -> dict[State, int]:
-        """How many jobs have ended in each way since the queue began, whoever ended them."""
+        """Number of jobs that have ended in each way since the queue began, without a worker too."""
         return {state: self.counters.get(state, 0) for state in ENDS}
 
 
@@ -299,7 +299,7 @@ def ahead(
 ) -> Call[list[int]]:
     """Count the jobs that become due between one of up to `MOST_AHEAD` times from now, rising, and the next.
 
-    The first number is of those between now and the first time. What is due already is in none.
+    The first number is of those between now and the first time. Jobs that are due already are in none.
     """
     if len(ends_ms) > MOST_AHEAD:
         raise ValueError(f"{len(ends_ms)} times are more than {MOST_AHEAD}")

@@ -19,7 +19,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class StoredPauses(NamedTuple):
-    """What is paused on a queue, as it is stored; each None if there is nothing."""
+    """The pauses of a queue, as they are stored; each None if there is none."""
 
     of_queue: bytes | None
     of_tasks: bytes | None
@@ -43,7 +43,7 @@ class Pause(NamedTuple):
 
     @property
     def words(self) -> Wording:
-        """What is paused, since when and why, in one line."""
+        """The pause in one line: what, since when and why."""
         if self.task is None:
             what = gettext(
                 "queue {queue} is paused since {since}",
@@ -111,7 +111,7 @@ def resume(
 ) -> Call[int]:
     """End the pause of a queue, or of a task on it; returns 1 if there was one.
 
-    What a pause of a task has held is then free, and `release` lets it run.
+    Jobs that a pause of a task has held are then free, and `release` lets them run.
     """
     return Call(
         *bind(PACKAGES, "resume", keys),
@@ -141,7 +141,7 @@ def pauses(keys: DeliveryKeys, *, now_us: int | None = None) -> Call[list[Pause]
 
 
 def read_pauses(queue: str, stored: StoredPauses, now_ms: float) -> list[Pause]:
-    """Read stored pauses, without those that are over; what no script of ours has written is left out."""
+    """Read stored pauses, without those that are over; entries that our scripts have not written are left out."""
     found = [_read(queue, None, _decode(stored.of_queue), now_ms)]
     found += _of_tasks(queue, stored.of_tasks, now_ms)
     return [each for each in found if each is not None]

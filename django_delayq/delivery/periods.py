@@ -64,7 +64,7 @@ def advance(
 ) -> Call[Advanced]:
     """Move a schedule on from ``seen_ms``; the last of ``jobs`` is that of ``next_ms``. Safe to repeat.
 
-    Nothing changes if somebody else was quicker, or if ``print`` is not the fingerprint of the queue's definition.
+    Nothing changes if another process was first, or if ``print`` is not the fingerprint of the queue's definition.
     ``MAX_JOBS`` does not hold: a schedule was accepted once, with all its moments.
     """
     args: list[Argument] = [
@@ -166,7 +166,7 @@ def reseal(
 
 
 class State(msgspec.Struct):
-    """What the scripts know of a schedule."""
+    """A schedule as the scripts know it."""
 
     #: The job of the next moment.
     token: str = ""
@@ -195,7 +195,7 @@ class State(msgspec.Struct):
 
 @brief
 class Entry(msgspec.Struct):
-    """What a queue knows of one schedule; the definitions are signed, and not checked here."""
+    """One schedule as its queue knows it; the definitions are signed, and not checked here."""
 
     code: bytes = b""
     stored: bytes = b""
@@ -242,7 +242,7 @@ def page(
 def add_field(
     entries: dict[str, Entry], field: bytes, value: bytes, moment_ms: int | None
 ) -> None:
-    """Add a field of a page to the entries, by name of the schedule; what no script of ours has written is left out."""
+    """Add a field of a page to the entries, by name of the schedule; entries that our scripts have not written are left out."""
     try:
         kind, space, name = field.decode().partition(" ")
     except UnicodeDecodeError:

@@ -35,7 +35,7 @@ def noted_prefixes(where: str = PREFIXES) -> Command[dict[str, str]]:
 
 
 class Signed(NamedTuple):
-    """Who signed the jobs of a sample."""
+    """The keys that signed the jobs of a sample."""
 
     #: How many there are in all.
     total: int

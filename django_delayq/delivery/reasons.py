@@ -1,6 +1,6 @@
-"""What a job is held for, as scripts write it, take it apart and find jobs by it.
+"""The reason why a job is held, as scripts write it, parse it and find jobs by it.
 
-The Lua twin is in ``lua/_held.lua``.
+``lua/_held.lua`` does the same in Lua.
 """
 
 from enum import StrEnum
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Kind(StrEnum):
-    """What sort of thing a job is held for."""
+    """The kind of reason why a job is held."""
 
     #: A task that a worker does not know; without a name, for what is no job on a queue without a handler.
     TASK = "task"
@@ -31,7 +31,7 @@ class Kind(StrEnum):
 
 
 class Reason(NamedTuple):
-    """What a job is held for."""
+    """The reason why a job is held."""
 
     #: A `Kind`. Anybody may have written another one.
     kind: str

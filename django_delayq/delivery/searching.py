@@ -113,7 +113,7 @@ class Found(NamedTuple):
 
 
 class FoundPage(NamedTuple):
-    """What one call has read."""
+    """The result of one call."""
 
     now_ms: int
     #: Where the next call goes on.
@@ -126,7 +126,7 @@ def first_place(
 ) -> Place:
     """Return where a search for jobs in some states begins. It seeks by score where jobs are ordered by start time.
 
-    What it reads has to be compared with the states and the window all the same.
+    The caller compares the jobs that it reads with the states and the window.
     """
     rest = []
     for place, state in PLACES.items():

@@ -18,7 +18,7 @@ from django_delayq.redaction import brief
 def slot_keys(keys: DeliveryKeys, *names: str) -> dict[str, str]:
     """Return the keys with which the end of a lease frees its slots: some that all ends need, and those named here.
 
-    A call without them costs nothing for limits. With them it wakes whoever waits for a slot.
+    A call without them costs nothing for limits. With them it wakes the jobs that wait for a slot.
     """
     names = ("slots", "paces", *names)
     return {name: keys.key(name) for name in names}

@@ -1,7 +1,7 @@
 """How the shards of a queue are named, which of them a key leads to, and what the server knows of them.
 
-Each shard is a queue of its own: its keys share a slot, and Redisson knows it by its name. What concerns all shards of a
-queue is kept in the slot of its bare name. docs/wire-format.md, "Shards".
+Each shard is a queue of its own: its keys share a slot, and Redisson knows it by its name. Facts on all shards of a
+queue are kept in the slot of its bare name. docs/wire-format.md, "Shards".
 """
 
 from typing import NamedTuple
@@ -42,7 +42,7 @@ def share_of(total: int, number: int, shards: int) -> int:
 
 
 class Shards(NamedTuple):
-    """What the server knows of a queue's shards."""
+    """The shards of a queue, as the server knows them."""
 
     #: The most that the queue ever had; 0: none.
     most: int
@@ -51,7 +51,7 @@ class Shards(NamedTuple):
 
 
 def pin_shards(keys: DeliveryKeys, shards: int = 0, with_keys: int = 0) -> Call[Shards]:
-    """Say how many shards a queue has; with 0, only ask. Whoever comes first fixes how many keep keys."""
+    """Say how many shards a queue has; with 0, only ask. The first process fixes how many keep keys."""
     return Call(
         *bind(PACKAGES, "pin_shards", keys),
         (shards, with_keys),

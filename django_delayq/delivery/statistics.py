@@ -1,4 +1,4 @@
-"""What is measured of a queue: how its jobs ended, how late they began and how long they took, by task.
+"""Statistics of a queue: how its jobs ended, how late they began and how long they took, by task.
 
 Each process counts for itself and adds that now and then. What is stored is a fixed number of keys a queue:
 
@@ -11,7 +11,7 @@ Each process counts for itself and adds that now and then. What is stored is a f
 
 Moments are minutes or hours since the epoch, by the server's clock. Figures are a MessagePack array of code, number,
 code, number, in the order of the codes. The script that adds them knows no code, and readers leave out those that they do
-not know, so a later version may have more. What nobody of us has written is missing.
+not know, so a later version may have more. Values that we did not write are ignored.
 """
 
 import math
@@ -57,7 +57,7 @@ MOST_BYTES = 1 << 24
 
 
 class Unit(StrEnum):
-    """What a series is divided into."""
+    """The period of one point of a series."""
 
     MINUTE = "minute"
     HOUR = "hour"
@@ -106,7 +106,7 @@ def bucket_of(us: float) -> int:
 
 
 def bounds_us(bucket: int) -> tuple[float, float]:
-    """Return where a bucket begins and ends: its end is at most 25 % more than its beginning, but for the first."""
+    """Return where a bucket begins and ends: its end is at most 25 % more than its beginning, except for the first."""
     octave, part = divmod(bucket, OCTAVE)
     least = 2.0**octave * (1 + part / OCTAVE)
     return (0.0 if bucket == 0 else least), least + 2.0**octave / OCTAVE
@@ -230,14 +230,14 @@ def _codes_and_numbers(stored: bytes) -> tuple[list[int], list[int]]:
 
 
 def decode_figures(stored: bytes) -> Figures:
-    """Return stored figures. What nobody of us has written is nothing."""
+    """Return stored figures. Values that we did not write are left out."""
     numbers = [0] * _PLACES
     _add(numbers, stored)
     return _figures(numbers)
 
 
 def sum_up(stored: Iterable[tuple[str, bytes]]) -> dict[str, Figures]:
-    """Return by name the sum of stored figures. What nobody of us has written is nothing."""
+    """Return by name the sum of stored figures. Values that we did not write are left out."""
     sums: defaultdict[str, list[int]] = defaultdict(lambda: [0] * _PLACES)
     for name, text in stored:
         _add(sums[name], text)
@@ -426,7 +426,7 @@ def _shortened(stored: bytes) -> bytes:
 
 
 class Read(NamedTuple):
-    """What was read of some minutes or hours."""
+    """The figures of some minutes or hours."""
 
     #: The present minute or hour.
     now: int
@@ -477,7 +477,7 @@ def _open_tasks(fields: Sequence[bytes]) -> dict[bytes, bytes]:
 
 
 class ReadDays(NamedTuple):
-    """What was read of the tasks of the last days."""
+    """The figures of the tasks of the last days."""
 
     #: The hour that is open, and what it has of each task.
     moment: int

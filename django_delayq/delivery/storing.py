@@ -31,7 +31,7 @@ ROW_REPEAT_MS = 60_000
 
 
 class Scheduled(msgspec.Struct):
-    """What `schedule` did with one job."""
+    """The result of `schedule` for one job."""
 
     #: Epoch ms, by the server's clock.
     start_time_ms: int
@@ -84,7 +84,7 @@ def tail_of(
     ``notes_first``: the job keeps when it was scheduled, whatever calls of its key come later. ``may_go_behind``: if the
     holder of the key runs, the job is stored all the same, takes the key, and starts after the other's end.
     ``has_on_dead``: others follow the job once it is a dead letter. ``batch``: the token of the callback of its batch.
-    ``expires_ms``: so long after its start time the job holds the key no more, unless it has begun; or after ``since_ms``
+    ``expires_ms``: the job releases the key this long after its start time, unless it has begun; or after ``since_ms``
     (epoch ms), if that is later.
     """
     flags = (
@@ -130,8 +130,8 @@ def schedule(
 ) -> Call[list[Scheduled]]:
     """Store up to `SCHEDULE_BATCH` jobs. Safe to repeat.
 
-    With ``max_jobs``, either all new jobs are stored or none is: a queue of that many takes no more. Whatever waits or
-    runs counts, whoever offered it; dead letters and quarantined payloads do not.
+    With ``max_jobs``, either all new jobs are stored or none is: a queue of that many takes no more. All that waits or
+    runs counts, from Java too; dead letters and quarantined payloads do not.
 
     ``are_rows``: they are rows of a database, which `store_rows` sends. ``has_batches``: one of them is in a batch.
     """

@@ -71,7 +71,7 @@ def check_in(
 
 
 class Which(StrEnum):
-    """What `expire` deletes."""
+    """The numbers of jobs that `expire` deletes."""
 
     ALL = "all"
     #: Payloads that others have offered.

@@ -1,8 +1,8 @@
 """The processes of workers that live: what each says of itself every few seconds, and the orders that wait for it.
 
 There is one registry for all queues of a server that have the same prefix, in one hash slot. A process is in it until it leaves, or until it has
-been silent for `KEPT_MS`. What it says is JSON; a reader leaves out names that it does not know, so later versions may
-say more. An order is sealed by whoever gives it, and only the process that it names obeys.
+been silent for `KEPT_MS`. Its entry is JSON; a reader leaves out names that it does not know, so later versions may
+say more. The sender seals an order, and only the process that it names obeys.
 """
 
 from collections.abc import Sequence
@@ -67,7 +67,7 @@ class RunningJob(msgspec.Struct):
 
 
 class WorkerInfo(msgspec.Struct, omit_defaults=True):
-    """What a process says of itself."""
+    """The entry of a process in the registry."""
 
     host: str
     pid: Count
@@ -149,7 +149,7 @@ class WorkersPage(NamedTuple):
 
 
 def read_worker(keys: RegistryKeys, worker_id: str) -> Command[WorkerInfo | None]:
-    """Read what one process has said of itself; None: it is not there, or what it says cannot be read."""
+    """Read the entry of one process; None: it is missing or cannot be read."""
 
     def read(reply: list[bytes | None]) -> WorkerInfo | None:
         return _infos.read(reply[0]) if reply[0] else None
@@ -189,7 +189,7 @@ def _seen(rows: Sequence[bytes]) -> list[SeenWorker]:
 def give_order(
     keys: RegistryKeys, worker_id: str, sealed: bytes, *, now_us: int | None = None
 ) -> Call[bool]:
-    """Leave an order for a process, in the place of any other; False: it is not there any more."""
+    """Leave an order for a process, in the place of any other; False: the process has left."""
     return Call(
         *bind(PACKAGES, "give_order", keys),
         (now_argument(now_us), worker_id, sealed, KEPT_MS),

@@ -1,4 +1,4 @@
-"""Operations on all frames of a queue, whoever wrote them: each describes one bounded script call, without I/O.
+"""Operations on all frames of a queue, Java's too: each describes one bounded script call, without I/O.
 
 They repair a queue that two generations of Redisson share. ``survey`` and ``reframing`` decide how often to call, and
 what to report.
@@ -109,7 +109,7 @@ def reframe(
     byte_budget: int = BYTE_BUDGET,
     now_us: int | None = None,
 ) -> Call[Reframed]:
-    """Rewrite a stretch of frames to one format, and quarantine members that are no frames. Safe to repeat.
+    """Rewrite a stretch of frames to one format, and quarantine members that are not frames. Safe to repeat.
 
     A walk over the timeout set searches the delay queue for up to ``lookups`` frames, a scan each, and leaves frames
     that are due later than ``until_ms``. Any walk leaves a frame that begins with ``held``.
@@ -133,7 +133,7 @@ def reframe(
 
 
 class FrameName(NamedTuple):
-    """What names a frame without its payload."""
+    """A name of a frame, without its payload."""
 
     start_time_ms: int
     format: FrameFormat

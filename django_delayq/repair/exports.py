@@ -102,7 +102,7 @@ def read(file: BinaryIO | Iterable[bytes]) -> Iterator[Line]:
     """Read a file line by line, to its end line.
 
     Raises:
-        DecodeError: it is none of ours, is of a later version, or its end is missing.
+        DecodeError: another program or a later version wrote it, or its end is missing.
     """
     number = 0
     for number, text in enumerate(file, 1):
@@ -132,7 +132,7 @@ def read(file: BinaryIO | Iterable[bytes]) -> Iterator[Line]:
             return
     raise DecodeError(
         f"the file ends after line {number}, before its end: the export was interrupted, or a part of the file is lost. Run"
-        " delayq_export again: its file has everything. What is imported already is not imported twice."
+        " delayq_export again: its file has everything. Jobs that are imported already are not imported twice."
     )
 
 

@@ -1,7 +1,7 @@
 """Bringing Redisson's list in line with ``INSERTION_LIST``: a run of short, atomic steps that may end after any of them.
 
 It serves a queue whose setting was changed: `Listing.fill` adds waiting frames that are missing from the list,
-`Listing.empty` takes out the frames that wait anyway. Workers, producers and Java go on meanwhile. After an interrupt,
+`Listing.empty` takes out the frames that wait anyway. Workers, producers and Java continue meanwhile. After an interrupt,
 simply start again.
 """
 
@@ -82,7 +82,7 @@ class Listing:
     def empty(self) -> None:
         """Empty the list; its frames still wait, in the timeout set only.
 
-        It ends with the frames that were there when it began, because Java and others go on appending.
+        It ends with the frames that were there when it began, because Java and others still append.
 
         Raises:
             ListBusy: another process fills or empties this list.

@@ -29,7 +29,7 @@ class OtherRun(DelayqError):
 
 
 class Source(StrEnum):
-    """What a page is taken from, in the order in which jobs go from one to the next."""
+    """The places that pages are taken from, in the order that jobs pass through them."""
 
     FRAMES = "frames"
     DESTINATION = "destination"
@@ -54,7 +54,7 @@ class Kind(StrEnum):
 
 
 class Run(NamedTuple):
-    """What a queue knows of a run that moves its jobs away."""
+    """A run that moves the jobs of a queue away, as the queue knows it."""
 
     id: str
     kind: Kind
@@ -64,7 +64,7 @@ class Run(NamedTuple):
 
 @brief
 class Moved(NamedTuple):
-    """One job as a page has it; of somebody else's element the token is one of the page."""
+    """One job as a page has it; for a foreign element, the token is one of the page."""
 
     #: A letter, as `_moving.lua` explains.
     place: str
@@ -144,7 +144,7 @@ def export_page(
         if reply[0] == b"none":
             raise OtherRun(
                 f"page {page} of queue {name!r} does not belong to the run that moves it now ({reply[1].decode() or 'none'}):"
-                " somebody else has gone on with it, or has ended it. Look at both servers, then run this again."
+                " another run has continued it, or has ended it. Look at both servers, then run this again."
             )
         looked, stay, *rest = reply
         jobs = [
@@ -188,7 +188,7 @@ def import_page(
 ) -> Call[Imported | None]:
     """Store a page; returns None if it was stored before. Safe to repeat.
 
-    ``mark`` tells this page and those before it from others of the same numbers. Reading the reply raises OtherRun if the
+    ``mark`` distinguishes this page and those before it from others of the same numbers. Reading the reply raises OtherRun if the
     last page that is here has another one, if a page before this one is missing, or if the queue moves away from here
     itself.
     """
@@ -248,7 +248,7 @@ def end_page(
     def read(reply: int) -> int:
         if reply < 0 and page:
             raise OtherRun(
-                f"the run that moves queue {name!r} has been ended by somebody else; look at both servers, then run this"
+                f"the run that moves queue {name!r} was ended by another process; look at both servers, then run this"
                 " again"
             )
         return max(0, reply)
@@ -269,7 +269,7 @@ def end_page(
 
 @brief
 class MovedSchedule(NamedTuple):
-    """What is stored of a periodic schedule, or changed of one in code; each part empty if there is none."""
+    """A stored periodic schedule, or changes to one in code; each part empty if there is none."""
 
     stored: bytes
     change: bytes

@@ -48,7 +48,7 @@ REST = 0.9
 
 @dataclass(slots=True)
 class Tally:
-    """What a run has done."""
+    """The result of a run."""
 
     rewritten: int = 0
     #: Of these only in the delay queue, from where nobody transfers them.

@@ -50,7 +50,7 @@ OTHERS = "key …"
 
 @dataclass(slots=True)
 class Tally:
-    """What a run has found and done so far."""
+    """The result of a run so far."""
 
     #: Re-signed.
     signed: int = 0
@@ -89,7 +89,7 @@ class Resigning:
 
     @property
     def tally(self) -> Tally:
-        """What the run has found and done so far."""
+        """The result of the run so far."""
         seen, first = self._seen, self._first or self._seen
         return Tally(
             signed=self._signed + seen.signed,

@@ -100,7 +100,7 @@ class Guess(NamedTuple):
 @brief
 @dataclass(slots=True)
 class Survey:
-    """A queue in numbers, by the format of its frames; None stands for members that are no frames."""
+    """A queue in numbers, by the format of its frames; None stands for members that are not frames."""
 
     counts: Counts
     #: In the timeout set; due, of these; in the delay queue; only in the delay queue.
@@ -232,7 +232,7 @@ def is_numbered(head: bytes) -> bool:
 
 
 def name_of(frame: FrameHead) -> FrameName | None:
-    """Return the name of a frame; None if it is no frame or its start time is not whole ms, so that no script finds it."""
+    """Return the name of a frame; None if it is not a frame or its start time is not whole ms, so that no script finds it."""
     format = format_of(frame.head, frame.size)
     if (
         format is None

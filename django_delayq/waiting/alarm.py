@@ -1,7 +1,7 @@
 """The alarm of a transfer or claim loop: one deadline a queue, waited for by one thread.
 
-It decides when to look, not what to do. The thread that waits makes a push or a claim for each key that rang, and tells
-the alarm, with `Alarm.ring_in`, what the reply said about the next event.
+It decides when to look, not what to do. The thread that waits makes a push or a claim for each key that rang, and sets
+the alarm, with `Alarm.ring_in`, to the next event in the reply.
 """
 
 import math
@@ -59,7 +59,7 @@ class Alarm(Generic[K]):
     """Rings for a key when its deadline comes, when it is woken, and at the latest after the cap.
 
     On an idle machine it rings twice for each deadline. The first ring comes some ms early: the caller then wakes the
-    server, which tells the time left to the microsecond. The second comes at the deadline. Under load, where the next
+    server, which returns the time left to the microsecond. The second comes at the deadline. Under load, where the next
     deadline is nearer than `AWAKE_MS`, it rings once.
 
     `wake` may be called from any thread; everything else belongs to the thread that waits.

@@ -1,4 +1,4 @@
-"""Threads that start with their first use, end when told, and are forgotten in a forked child."""
+"""Threads that start with their first use, end on request, and are forgotten in a forked child."""
 
 import os
 import threading
@@ -28,7 +28,7 @@ class Background(Generic[A]):
     """At most one daemon thread, that runs an actor made for it.
 
     ``lock`` also guards what the owner shares with the actor. A forked child has none of these threads, and what they
-    held is in an unknown state: there ``lock`` is a new one, and the next `ensure` starts anew.
+    held is in an unknown state: there ``lock`` is a new one, and the next `ensure` starts another thread.
     """
 
     def __init__(self, make: Callable[[], A], *, name: str) -> None:

@@ -56,7 +56,7 @@ class Peeks:
 
 @dataclass(frozen=True, slots=True)
 class WaitForAny:
-    """Wait until one of some lists holds something, for ``wait_ms`` and some 2 s at most."""
+    """Wait until one of some lists holds something, for ``wait_ms`` and about 2 s at most."""
 
     peeks: Peeks
     keys: Sequence[str]

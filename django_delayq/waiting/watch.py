@@ -48,7 +48,7 @@ class Peek:
     def begin(self, wait_ms: float = BLOCK_MS) -> None:
         """Ask the server to answer as soon as the list holds something, or after ``wait_ms``.
 
-        The answer takes `WATCH_MS` at most. One that is in flight already goes on as it was begun.
+        The answer takes `WATCH_MS` at most. A call that is in flight already stays as it was sent.
         """
         is_new = self._connection.connect()
         if self.deadline_ms is not None and not is_new:
@@ -111,7 +111,7 @@ class DestinationWatch:
         """Call back once, in the watch's thread, as soon as the list holds something.
 
         If it is armed again before that, the later callback replaces the earlier one. Errors are logged and the watch
-        goes on; until it works again, the caller relies on its cap.
+        continues; until it works again, the caller relies on its cap.
         """
         with self._background.lock:
             self._background.ensure().arm(key, callback)
@@ -134,7 +134,7 @@ class DestinationWatch:
 
 
 class _Watching:
-    """What the thread works on. `arm`, `disarm`, `forget` and `end` are called by others."""
+    """The work of the thread. `arm`, `disarm`, `forget` and `end` are called by others."""
 
     def __init__(self, client: Redis) -> None:
         self._client = client

@@ -22,7 +22,7 @@ PACKAGES = ("django_delayq.wire",)
 
 @brief
 class Cursor(NamedTuple):
-    """The place where a walk over the frames of a queue goes on, as a script returned it."""
+    """The place where a walk over the frames of a queue continues, as a script returned it."""
 
     #: An index of the delay queue, or a score of the timeout set.
     where: bytes | int = b""
