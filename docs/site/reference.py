@@ -4,6 +4,8 @@ import importlib
 import inspect
 import re
 from collections.abc import Iterator
+from dataclasses import is_dataclass
+from enum import Enum
 from pathlib import Path
 
 import lists
@@ -13,6 +15,15 @@ import pytest_delayq
 from django_delayq import signals, testing
 from django_delayq.codecs import values
 
+CODECS = ["ClassLayout", "MarshallingCodec", "Kryo5Codec"]
+#: The types of Java that Python lacks.
+VALUES = [
+    name
+    for name, value in vars(values).items()
+    if inspect.isclass(value)
+    and value.__module__ == values.__name__
+    and not name.startswith("_")
+]
 #: What the comments in `django_delayq.__all__` call a group, and the title of its page if that is another.
 TITLES = {"limits": "Limits in code", "errors": "Exceptions"}
 #: Public names that have to be imported from a module: the title of a page, its modules and their names.
@@ -40,6 +51,7 @@ MODULES: dict[str, dict[str, list[str]]] = {
             "Series",
             "Totals",
         ],
+        "django_delayq.delivery.statistics": ["Figures"],
         "django_delayq.jobs.workers": [
             "workers",
             "aworkers",
@@ -64,27 +76,50 @@ MODULES: dict[str, dict[str, list[str]]] = {
         "django_delayq.admin": ["JobAdmin"],
     },
     "Codecs and values of Java": {
-        "django_delayq.codecs": [
-            "get_codec",
-            "ClassLayout",
-            "MarshallingCodec",
-            "Kryo5Codec",
-        ],
-        "django_delayq.codecs.values": [
-            name
-            for name, value in vars(values).items()
-            if inspect.isclass(value)
-            and value.__module__ == values.__name__
-            and not name.startswith("_")
-        ]
-        + ["to_plain"],
+        "django_delayq.codecs": ["get_codec", *CODECS],
+        "django_delayq.codecs.values": [*VALUES, "to_plain"],
         "django_delayq.codecs.guess": ["probable_codecs"],
     },
 }
-#: Members that only this package uses.
+#: Classes that people call. Of others, the reference does not say how they are made.
+MADE = {
+    *(
+        f"django_delayq.{name}"
+        for name in (
+            "Backoff",
+            "Batch",
+            "BlockingQueue",
+            "Cancel",
+            "DelayedQueue",
+            "Durable",
+            "Limit",
+            "Retry",
+            "Snooze",
+        )
+    ),
+    "django_delayq.context.sentry.Sentry",
+    *(f"django_delayq.codecs.{name}" for name in CODECS),
+    *(f"django_delayq.codecs.values.{name}" for name in VALUES),
+}
+#: Members that only this package uses, Django's own, and the base class from which others are shown.
 INTERNAL = {
-    "django_delayq.Job": "here, draft, take_headers, kept, claimed, options, wait_for_commit, leave_to_commit, note_commit,"
-    " awaits_commit, is_unsent, was_sent",
+    "Backoff": "delay_ms",
+    "ClassLayout": "chain",
+    "DelayqBackend": "*",
+    "DelayqRunner": "*",
+    "Durable": "with_, command, timeout_s",
+    "FoundJobs": "walk, count_at_most",
+    "FrozenQueue": "server, start, stop",
+    "Job": "here, draft, take_headers, kept, claimed, options, wait_for_commit, leave_to_commit, note_commit, awaits_commit,"
+    " is_unsent, was_sent, label, DoesNotExist, MultipleObjectsReturned",
+    "JobAdmin": "actions, changelist_view, change_view",
+    "Limit": "of_call",
+    "LimitInForce": "words",
+    "Locale": "*",
+    "OpenTelemetry": "*",
+    "Retry": "when",
+    "Sentry": "*",
+    "Snooze": "when",
 }
 
 
@@ -106,7 +141,20 @@ def by_page() -> dict[str, dict[str, list[str]]]:
         TITLES.get(group) or group[0].upper() + group[1:]: {"django_delayq": names}
         for group, names in groups().items()
     }
-    return own | MODULES
+    # What the package itself exports by now is shown there.
+    exported = {id(getattr(django_delayq, name)) for name in django_delayq.__all__}
+    others = {
+        title: {
+            module: [
+                name
+                for name in names
+                if id(getattr(importlib.import_module(module), name)) not in exported
+            ]
+            for module, names in modules.items()
+        }
+        for title, modules in MODULES.items()
+    }
+    return own | others
 
 
 def entry_of(module: str, name: str) -> list[str]:
@@ -117,11 +165,17 @@ def entry_of(module: str, name: str) -> list[str]:
         kind = "function" if callable(value) else "data"
         return [f".. auto{kind}:: {path}", ""]
     is_error = issubclass(value, BaseException)
-    lines = [f".. auto{'exception' if is_error else 'class'}:: {path}", "   :members:"]
+    lines = [f".. auto{'exception' if is_error else 'class'}:: {path}"]
+    hidden = INTERNAL.get(name, "")
+    if hidden != "*":
+        lines += ["   :members:", f"   :exclude-members: {hidden}"]
+    if issubclass(value, Enum) or hasattr(value, "_fields") or is_dataclass(value):
+        # Its fields are named so that most need no comment.
+        lines.append("   :undoc-members:")
+    if name == "Pause":
+        lines.append("   :inherited-members: tuple")
     if is_error:
         lines.append("   :show-inheritance:")
-    if path in INTERNAL:
-        lines.append(f"   :exclude-members: {INTERNAL[path]}")
     return [*lines, ""]
 
 
@@ -141,6 +195,8 @@ def api_page(title: str, modules: dict[str, list[str]]) -> Iterator[str]:
         if module == pytest_delayq.__name__:
             yield from lists.title_of("Fixtures of pytest", "-")
             yield from fixtures()
+            continue
+        if not names:
             continue
         yield from [f"Import from ``{module}``.", "", f".. py:currentmodule:: {module}"]
         yield ""
