@@ -81,6 +81,11 @@ class Backoff:
     """How long to wait before the next attempt: ``base * factor ** (failures - 1)``, in seconds, and never more than ``max``.
 
     ``jitter`` is the random share of the wait: 0.25 waits between 75 % and 125 %.
+
+    Example::
+
+        @delayed_task(max_attempts=5, backoff=Backoff(base=1, factor=2, max=60))
+        def fetch(url): ...  # waits about 1, 2, 4 and 8 s between attempts
     """
 
     base: float = 5.0

@@ -42,15 +42,36 @@ from django.core.exceptions import ImproperlyConfigured
 
 
 class DelayqError(Exception):
-    """Base of every error that this package raises by itself."""
+    """Base of every error that this package raises by itself.
+
+    Example::
+
+        try:
+            schedule(remind, 3600, order.pk)
+        except DelayqError:
+            logger.exception("order %s gets no reminder", order.pk)
+    """
 
 
 class EncodeError(DelayqError, ValueError):
-    """Raised when a value cannot be written in the format asked for."""
+    """Raised when a value cannot be written in the format asked for.
+
+    Example::
+
+        schedule(remind, 60, "x" * 2_000_000)  # raises EncodeError: larger than MAX_PAYLOAD_BYTES
+    """
 
 
 class DecodeError(DelayqError, ValueError):
-    """Raised when bytes cannot be read; ``data`` keeps them, ``offset`` says where reading stopped."""
+    """Raised when bytes cannot be read; ``data`` keeps them, ``offset`` says where reading stopped.
+
+    Example::
+
+        try:
+            value = BlockingQueue("payments").poll()
+        except DecodeError as error:
+            print(error.data[:20], error.offset)
+    """
 
     def __init__(
         self, message: str, data: bytes = b"", offset: int | None = None
@@ -77,19 +98,39 @@ class NewerFormat(DelayqError):
 
 
 class InvalidDelay(DelayqError, ValueError):
-    """Raised when a delay is negative, a naive datetime, or not a time at all."""
+    """Raised when a delay is negative, a naive datetime, or not a time at all.
+
+    Example::
+
+        schedule(remind, -60, order.pk)  # raises InvalidDelay
+    """
 
 
 class InvalidTask(DelayqError, TypeError):
-    """Raised when something cannot be a task, an option of one, or a job to send or wait for."""
+    """Raised when something cannot be a task, an option of one, or a job to send or wait for.
+
+    Example::
+
+        schedule(print, 60)  # raises InvalidTask: it is not decorated
+    """
 
 
 class InvalidArguments(DelayqError, TypeError):
-    """Raised when the arguments of a call do not fit the signature of its task."""
+    """Raised when the arguments of a call do not fit the signature of its task.
+
+    Example::
+
+        schedule(remind, 60, order)  # raises InvalidArguments: a model is not JSON
+    """
 
 
 class TaskNotFound(DelayqError, LookupError):
-    """Raised when no task has this name; ``task`` is the name, or empty if a queue has no handler."""
+    """Raised when no task has this name; ``task`` is the name, or empty if a queue has no handler.
+
+    Example::
+
+        schedule("shop.tasks.misspelt", 60)  # raises TaskNotFound
+    """
 
     def __init__(self, message: str, task: str | None = None) -> None:
         super().__init__(message)
@@ -97,39 +138,98 @@ class TaskNotFound(DelayqError, LookupError):
 
 
 class QueueNotFound(DelayqError, LookupError):
-    """Raised when a queue is not configured in ``DELAYQ["QUEUES"]``."""
+    """Raised when a queue is not configured in ``DELAYQ["QUEUES"]``.
+
+    Example::
+
+        remind.using(queue="misspelt").schedule(60)  # raises QueueNotFound
+    """
 
 
 class InvalidSearch(DelayqError, ValueError):
-    """Raised when `find_jobs` is asked for something that cannot be looked for."""
+    """Raised when `find_jobs` is asked for something that cannot be looked for.
+
+    Example::
+
+        find_jobs(state="succeeded")  # raises InvalidSearch: ended jobs are not kept
+    """
 
 
 class InvalidSchedule(DelayqError, ValueError):
-    """Raised when a cron expression, an interval or a periodic schedule cannot be used as it stands."""
+    """Raised when a cron expression, an interval or a periodic schedule cannot be used as it stands.
+
+    Example::
+
+        cron("61 * * * *")  # raises InvalidSchedule
+    """
 
 
 class ScheduleNotFound(DelayqError, LookupError):
-    """Raised when no periodic schedule has this name."""
+    """Raised when no periodic schedule has this name.
+
+    Example::
+
+        get_schedule("misspelt")  # raises ScheduleNotFound
+    """
 
 
 class JobNotFound(DelayqError, LookupError):
-    """Raised when no job has this id, or none has it any more."""
+    """Raised when no job has this id, or none has it any more.
+
+    Example::
+
+        try:
+            job = get_job(order.job_id)
+        except JobNotFound:
+            job = None  # it ended a while ago
+    """
 
 
 class JobFailed(DelayqError):
-    """Raised when the job that ``wait()`` waits for ended without a result."""
+    """Raised when the job that ``wait()`` waits for ended without a result.
+
+    Example::
+
+        try:
+            total = job.wait(timeout=10)
+        except JobFailed as error:
+            print(error)
+    """
 
 
 class JobCancelled(JobFailed):
-    """Raised when the job that ``wait()`` waits for was cancelled."""
+    """Raised when the job that ``wait()`` waits for was cancelled.
+
+    Example::
+
+        try:
+            total = job.wait(timeout=10)
+        except JobCancelled as error:
+            print("cancelled:", error)
+    """
 
 
 class JobExpired(JobFailed):
-    """Raised when the job that ``wait()`` waits for was too late to matter, and so was not started."""
+    """Raised when the job that ``wait()`` waits for was too late to matter, and so was not started.
+
+    Example::
+
+        try:
+            total = job.wait(timeout=10)
+        except JobExpired:
+            print("too late")
+    """
 
 
 class InvalidResult(DelayqError, TypeError):
-    """Raised when a function of Django's ``@task`` returns what is not JSON, or is too large to be kept."""
+    """Raised when a function of Django's ``@task`` returns what is not JSON, or is too large to be kept.
+
+    Example::
+
+        @task
+        def report():
+            return {1, 2}  # a set is not JSON: the attempt fails with InvalidResult
+    """
 
 
 class MaybeScheduled(DelayqError):
@@ -138,6 +238,13 @@ class MaybeScheduled(DelayqError):
     ``scheduled`` holds the stored jobs, ``unsent`` all others. Sending those again is safe for some seconds, and
     refused later. ``unknown`` holds those of ``unsent`` that may be stored because their reply was lost; the rest are
     not stored. The lists are empty if bare elements were offered.
+
+    Example::
+
+        try:
+            schedule_many(jobs)
+        except MaybeScheduled as error:
+            schedule_many(error.unsent)
     """
 
     def __init__(
@@ -159,6 +266,13 @@ class NotDurable(DelayqError):
 
     ``jobs`` holds those jobs, ``job`` the first of them. ``wanted`` replicas were asked for, and ``acknowledged`` have
     it; ``is_on_disk`` says whether the primary has it on disk, if that was asked.
+
+    Example::
+
+        try:
+            job = charge.using(durable=1).schedule(0, order.pk)
+        except NotDurable as error:
+            job = error.job  # stored, but a failover may lose it
     """
 
     def __init__(
@@ -187,6 +301,13 @@ class QueueFull(DelayqError):
     ``queue`` is its name. ``unsent`` holds the jobs that are not stored; sending them again is safe at any time. Of
     `schedule_many`, ``scheduled`` holds the stored jobs, and ``unknown`` those of ``unsent`` for which the last
     sentence of `MaybeScheduled` holds.
+
+    Example::
+
+        try:
+            schedule(remind, 3600, order.pk)
+        except QueueFull as error:
+            print(error.queue, "holds", error.count, "of", error.limit)
     """
 
     def __init__(
@@ -216,6 +337,13 @@ class MaybeChanged(DelayqError):
     ``unknown`` holds the jobs, some hundred of a node at most, that may be changed or not because their reply was lost.
     All other jobs are as they were. ``missing`` has the error of each queue that was not worked through, by its name; it
     is empty if the call broke off. The same call again goes on.
+
+    Example::
+
+        try:
+            find_jobs(queue="mail").cancel()
+        except MaybeChanged as error:
+            print(error.won, "cancelled;", len(error.unknown), "unknown")
     """
 
     def __init__(
@@ -239,6 +367,14 @@ class PartialAnswer(DelayqError):
 
     ``found`` is what the function would have returned, from the other queues; None after a loop over `find_jobs`, which
     has yielded their jobs. ``missing`` has the error of each queue that did not answer, by its name.
+
+    Example::
+
+        try:
+            found = paused()
+        except PartialAnswer as error:
+            found = error.found
+            print("no answer from", *error.missing)
     """
 
     def __init__(
@@ -254,11 +390,27 @@ class PartialAnswer(DelayqError):
 
 
 class LeaseLost(DelayqError):
-    """Raised by ``current_job().check()`` when the lease is over: the job may be running elsewhere."""
+    """Raised by ``current_job().check()`` when the lease is over: the job may be running elsewhere.
+
+    Example::
+
+        current_job().check()  # raises LeaseLost: do not catch it
+    """
 
 
 class TimeLimitExceeded(DelayqError):
-    """Raised inside a task that runs longer than its time limit."""
+    """Raised inside a task that runs longer than its time limit.
+
+    Example::
+
+        @delayed_task(time_limit=30)
+        def fetch(url):
+            try:
+                download(url)
+            except TimeLimitExceeded:
+                remove_partial_file(url)
+                raise
+    """
 
 
 class EmbeddedServerError(DelayqError):
@@ -266,4 +418,9 @@ class EmbeddedServerError(DelayqError):
 
 
 class InvalidSettings(DelayqError, ImproperlyConfigured):
-    """Raised when ``DELAYQ`` cannot be used as it stands."""
+    """Raised when ``DELAYQ`` cannot be used as it stands.
+
+    Example::
+
+        DELAYQ = {"QUEUES": {"mail": {"MAX_ATEMPTS": 3}}}  # raises InvalidSettings: a misspelt key
+    """

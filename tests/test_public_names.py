@@ -1,14 +1,16 @@
+import ast
 import inspect
 import re
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import django_delayq
-from django_delayq import exceptions
+from django_delayq import delayed_task, exceptions
 
 ROOT = Path(__file__).parent.parent
 
@@ -250,6 +252,58 @@ def test_logs_of_a_project_whose_settings_import_the_package_are_written(
 
 def test_version_is_one_that_installers_order() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+((a|b|rc)\d+)?", django_delayq.__version__)
+
+
+# Examples.
+
+
+def examples_of(name: str) -> list[str]:
+    """Return the code of the examples in a docstring."""
+    found = re.findall(
+        r"^Example::\n\n((?:    .*\n|\n)+)",
+        f"{inspect.getdoc(getattr(django_delayq, name))}\n",
+        re.MULTILINE,
+    )
+    return [textwrap.dedent(code) for code in found]
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_name_has_an_example(name: str) -> None:
+    """An async twin has that of the other."""
+    is_twin = name[0] == "a" and name[1:] in NAMES
+
+    text = inspect.getdoc(getattr(django_delayq, name)) or ""
+
+    assert is_twin or examples_of(name) or f"``{name}(" in text
+
+
+@pytest.mark.parametrize("name", sorted(NAMES | ERRORS))
+def test_examples_are_python(name: str) -> None:
+    for code in examples_of(name):
+        compile(code, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+@delayed_task
+def remind(order: object) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    "name",
+    sorted(
+        ERRORS
+        # What needs a server, a worker or other settings.
+        - {"ScheduleNotFound", "LeaseLost", "InvalidSettings"}
+    ),
+)
+def test_example_raises_what_it_says(name: str) -> None:
+    for code in examples_of(name):
+        if f"# raises {name}" in code:
+            known = {each: getattr(django_delayq, each) for each in NAMES}
+            with pytest.raises(getattr(exceptions, name)):
+                exec(
+                    code, known | {"remind": remind, "order": SimpleNamespace(pk=4711)}
+                )
 
 
 # Errors.

@@ -82,7 +82,12 @@ def _defaults(
 
 
 class DelayqBackend(BaseTaskBackend):
-    """Django's tasks as delayed jobs."""
+    """Django's tasks as delayed jobs.
+
+    Example::
+
+        TASKS = {"default": {"BACKEND": "django_delayq.backend.DelayqBackend"}}
+    """
 
     task_class = DelayqTask
     supports_defer = True

@@ -48,6 +48,12 @@ _SENSITIVE = "_delayq_sensitive"
 def sensitive(*names: str) -> Callable[[F], F]:
     """Mark parameters of a function whose values no page, log or error shows. It stands below ``@task``.
 
+    Example::
+
+        @task
+        @sensitive("token")
+        def call(url, token): ...
+
     Raises:
         InvalidTask: of Django: no names are given, or it stands above ``@task``. ``@task`` itself raises it for a name that is
             no parameter of the function.

@@ -75,6 +75,10 @@ def probable_codecs(payload: bytes, *, size: int | None = None) -> tuple[str, ..
     here fits: the peer uses a codec of its own, or one that encrypts or compresses. The names may
     include codecs that we recognise but cannot read: ``FstCodec``, ``SerializationCodec``, ``LZ4Codec``
     (or ``LZ4CodecV2``), ``SnappyCodec`` and ``ZStdCodec``. A payload of ``SnappyCodecV2`` has no mark.
+
+    Example::
+
+        probable_codecs(b'{"id":1}')
     """
     return (*_Guess(payload, size).names(), "ByteArrayCodec")
 

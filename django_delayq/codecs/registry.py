@@ -53,6 +53,10 @@ def get_codec(codec: str | Codec, *, version: str | None = None) -> Codec:
     The name is that of Redisson's class, with or without its package, or ``json``. ``version`` is
     the Redisson on the other side (``"3.16.6"``): a few corners of the formats depend on it.
 
+    Example::
+
+        get_codec("Kryo5Codec", version="3.16.6").decode(payload)
+
     Raises:
         EncodeError: no codec has this name, or ``version`` is not a version of Redisson.
     """

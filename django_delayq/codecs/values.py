@@ -291,6 +291,10 @@ def to_plain(value: object) -> object:
 
     Objects become dicts of their fields, enums their names, an Instant a datetime. Sets become
     lists, in their order.
+
+    Example::
+
+        to_plain(get_codec("Kryo5Codec").decode(payload))
     """
     match value:
         case None | bool():

@@ -9,7 +9,12 @@ from django.utils import timezone, translation
 
 
 class Locale:
-    """Has a job run in the language and the time zone that were active where it was scheduled."""
+    """Has a job run in the language and the time zone that were active where it was scheduled.
+
+    Example::
+
+        DELAYQ = {"CONTEXT": ["django_delayq.context.Locale"]}
+    """
 
     name = "locale"
 

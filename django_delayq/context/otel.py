@@ -38,7 +38,12 @@ _NOTHING = Context()
 
 
 class OpenTelemetry:
-    """Traces jobs: a producer span in the trace of whoever schedules, and a consumer span for each attempt."""
+    """Traces jobs: a producer span in the trace of whoever schedules, and a consumer span for each attempt.
+
+    Example::
+
+        DELAYQ = {"CONTEXT": ["django_delayq.context.otel.OpenTelemetry"]}
+    """
 
     name = "otel"
 

@@ -58,7 +58,12 @@ _sent: OrderedDict[str, int] = OrderedDict()
 
 
 class Sentry:
-    """Report scheduled jobs, attempts, their lateness and final failures to Sentry."""
+    """Report scheduled jobs, attempts, their lateness and final failures to Sentry.
+
+    Example::
+
+        DELAYQ = {"CONTEXT": ["django_delayq.context.sentry.Sentry"]}
+    """
 
     name = "sentry"
 

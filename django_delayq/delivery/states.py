@@ -4,7 +4,13 @@ from enum import StrEnum
 
 
 class State(StrEnum):
-    """Where a job is in its life."""
+    """Where a job is in its life.
+
+    Example::
+
+        if job.refresh() is State.DEAD:  # or: == "dead"
+            print(job.error)
+    """
 
     #: Prepared but not sent: it waits for the commit of a transaction, or for `schedule_many`. Only this process knows
     #: it.

@@ -29,7 +29,13 @@ BATCH = 100
 
 
 class Changed(NamedTuple):
-    """How the change of many jobs went."""
+    """How the change of many jobs went.
+
+    Example::
+
+        changed = find_jobs(task=newsletter).cancel()
+        print(changed.won, "cancelled;", changed.lost)  # 380 cancelled; {<State.RUNNING>: 2}
+    """
 
     #: How many jobs are changed.
     won: int

@@ -13,6 +13,14 @@ running_job: ContextVar[Callable[[], Job[Any]] | None] = ContextVar(
 
 
 def current_job() -> Job[Any] | None:
-    """Return the job that runs here, or None outside a worker. Its `attempts` says how often it failed before."""
+    """Return the job that runs here, or None outside a worker. Its `attempts` says how often it failed before.
+
+    Example::
+
+        @delayed_task
+        def fetch(url):
+            job = current_job()
+            print(job.id, job.attempts)
+    """
     make = running_job.get()
     return None if make is None else make()

@@ -46,7 +46,17 @@ _scheduling: ContextVar[tuple[str, str, str] | None] = ContextVar(
 
 
 def being_scheduled() -> Scheduling | None:
-    """Return task, queue and id of the job for which ``capture`` is called; elsewhere None."""
+    """Return task, queue and id of the job for which ``capture`` is called; elsewhere None.
+
+    Example::
+
+        class Audit:
+            def capture(self):
+                print("scheduling", being_scheduled().id)
+                return {}
+
+            def restore(self, headers): ...
+    """
     if (found := _scheduling.get()) is None:
         return None
     task, queue, token = found

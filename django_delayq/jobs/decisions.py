@@ -32,6 +32,14 @@ class Retry(Decision):
     It counts as a failed attempt, whatever ``retry_on`` says; out of attempts, the job is a dead letter. Without a
     delay, the task's backoff decides.
 
+    Example::
+
+        @delayed_task
+        def fetch(url):
+            response = requests.get(url)
+            if response.status_code == 429:
+                raise Retry(int(response.headers["Retry-After"]), "rate limit")
+
     Raises:
         InvalidDelay: see `parse_delay`.
     """
@@ -50,6 +58,13 @@ class Retry(Decision):
 class Snooze(Decision):
     """Raised by a task to have its job wait for ``delay`` and run again. It counts neither as attempt nor as kill.
 
+    Example::
+
+        @delayed_task
+        def remind(order_id):
+            if is_night():
+                raise Snooze(timedelta(hours=8), "nobody reads it at night")
+
     Raises:
         InvalidDelay: see `parse_delay`.
     """
@@ -64,7 +79,15 @@ class Snooze(Decision):
 
 
 class Cancel(Decision):
-    """Raised by a task to end its job as cancelled. Callers of `Job.wait` get the reason."""
+    """Raised by a task to end its job as cancelled. Callers of `Job.wait` get the reason.
+
+    Example::
+
+        @delayed_task
+        def remind(order_id):
+            if Order.objects.get(pk=order_id).is_paid:
+                raise Cancel("the order is paid")
+    """
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)

@@ -76,7 +76,13 @@ FIXED = {
 
 
 class DelayedTask(TaskDefinition, Generic[P, R_co]):
-    """A registered function. Calling it runs it here and now; `schedule` has a worker run it later."""
+    """A registered function. Calling it runs it here and now; `schedule` has a worker run it later.
+
+    Example::
+
+        cancel_unpaid(order.pk)                # here and now
+        cancel_unpaid.schedule(900, order.pk)  # in a worker, in 15 minutes
+    """
 
     def __init__(
         self,
@@ -101,6 +107,10 @@ class DelayedTask(TaskDefinition, Generic[P, R_co]):
 
     def using(self, **options: Unpack[CallOptions]) -> "DelayedTask[P, R_co]":
         """Return this task with other options, for the calls made through it.
+
+        Example::
+
+            send_receipt.using(queue="bulk", priority=-10).schedule(60, order.pk)
 
         Raises:
             InvalidTask: an option is unknown, has a value it cannot have, or belongs to the decorator.
@@ -132,6 +142,10 @@ class DelayedTask(TaskDefinition, Generic[P, R_co]):
     ) -> Job[Any]:
         """Make a job with its id, but do not send it: ``schedule(job)`` does, or `schedule_many` with others.
 
+        Example::
+
+            schedule_many([remind.prepare(3600, order.pk) for order in orders])
+
         Raises:
             InvalidDelay, InvalidArguments, QueueNotFound: the call cannot be scheduled.
             EncodeError: its payload is larger than MAX_PAYLOAD_BYTES.
@@ -153,7 +167,12 @@ class DelayedTask(TaskDefinition, Generic[P, R_co]):
     def schedule(
         self, delay: Any = None, /, *args: P.args, **kwargs: P.kwargs
     ) -> Job[Any]:
-        """Call this task later; see `django_delayq.schedule`."""
+        """Call this task later; see `django_delayq.schedule`.
+
+        Example::
+
+            job = cancel_unpaid.schedule(timedelta(minutes=15), order.pk)
+        """
         job = prepare(self, delay, args, kwargs)
         try:
             return send(job)
@@ -205,6 +224,14 @@ def delayed_task(
     On the wire the task is named after its module and function, unless ``name`` is given. Keep the name when the code
     moves: waiting jobs carry it.
 
+    Example::
+
+        @delayed_task
+        def cancel_unpaid(order_id): ...
+
+        @delayed_task(queue="mail", max_attempts=5, retry_on=ConnectionError)
+        def send_receipt(order_id): ...
+
     Raises:
         InvalidTask: this is not a plain function of a module, an option is wrong, or the name is taken.
     """
@@ -219,6 +246,12 @@ def queue_handler(
     """Register the function that is called with each foreign payload of a queue, decoded by the queue's codec.
 
     It is a task like any other: leases, attempts, dead letters, and the options of `delayed_task`.
+
+    Example::
+
+        @queue_handler("payments", max_attempts=3)
+        def on_payment(value):
+            Payment.objects.create(order_id=value["orderId"])
     """
     read = _read_options({**options, "queue": queue})
     if read.duplicates:

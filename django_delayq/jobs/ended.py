@@ -21,7 +21,13 @@ from django_delayq.redaction import show
 
 
 class EndedJob(NamedTuple):
-    """How one job ended."""
+    """How one job ended.
+
+    Example::
+
+        (last,) = ended_jobs("mail", limit=1)
+        print(last.outcome, last.took_ms)
+    """
 
     #: What `get_job` takes. Dead letters and quarantined jobs are still there; of others it may find a kept result.
     id: str
@@ -47,6 +53,11 @@ def ended_jobs(queue: str | None = None, *, limit: int = ENDED_BATCH) -> list[En
 
     Each queue remembers ``KEEP_ENDED`` of them, for people: a worker writes them down within 0.3 s, and takes those of
     its last moment with it if it is killed.
+
+    Example::
+
+        for job in ended_jobs("mail", limit=20):
+            print(job.ended_at, job.task, job.outcome, job.error)
 
     Raises:
         QueueNotFound: the queue is not configured.

@@ -127,6 +127,12 @@ class FoundJobs(Generic[R]):
     """The jobs that a search finds, read as they are asked for: see `find_jobs`.
 
     Iterate over it with ``for`` or ``async for``. Each iteration, and each method below, searches anew.
+
+    Example::
+
+        found = find_jobs(queue="mail", state="scheduled")
+        print(found.count())
+        found.reschedule(timedelta(hours=1))
     """
 
     def __init__(
@@ -769,6 +775,13 @@ def find_jobs(
 
     A job that stays where it is while the search goes on is found once. A job that moves meanwhile may be found, also
     twice, or missed.
+
+    Example::
+
+        for job in find_jobs(queue="mail", state="dead", text="4711"):
+            print(job.id, job.error)
+
+        find_jobs(task=newsletter, due=(None, timedelta(hours=1))).cancel()
 
     Raises:
         QueueNotFound: a queue is not configured.

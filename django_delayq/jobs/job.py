@@ -148,6 +148,13 @@ class Job(Generic[R_co]):
     """One call of a task, scheduled or found by its id.
 
     The attributes are as of the last look: by scheduling, `refresh`, `get_job`, or a call below.
+
+    Example::
+
+        job = schedule(cancel_unpaid, timedelta(minutes=15), order.pk)
+        job.reschedule(timedelta(hours=1))
+        if not job.cancel():
+            print("too late:", job.state)
     """
 
     __slots__ = (
@@ -188,13 +195,17 @@ class Job(Generic[R_co]):
     ) -> None:
         #: Name of the queue; queue and token make the id.
         self.queue = queue
+        #: The part of the id after the last colon.
         self.token = token
         #: Registered name of the task; None if the element is foreign.
         self.task = task
+        #: Positional arguments of the task.
         self.args = args
+        #: Keyword arguments of the task.
         self.kwargs = kwargs
         #: Options that `DelayedTask.using` changed for this call.
         self.options: dict[str, Any] | None = None
+        #: Where the job was at the last look, a `State`.
         self.state = State.UNCOMMITTED
         #: When the job is due next, by the server's clock, epoch ms; None if not known.
         self.start_time_ms: int | None = None
@@ -466,6 +477,13 @@ class Job(Generic[R_co]):
         A task calls it before a step that must not happen twice. It asks no server and costs next to nothing: the
         worker renews the lease, and knows when it has run out. In a process that the task forked, no lease is renewed.
 
+        Example::
+
+            def charge(order_id):
+                payment = prepare_payment(order_id)
+                current_job().check()
+                payment.send()
+
         Raises:
             LeaseLost: the lease was lost, or was not renewed in time; the job may run elsewhere.
             InvalidTask: this is not what `current_job` returned.
@@ -506,6 +524,13 @@ class Job(Generic[R_co]):
 
         A long task asks at places where it can leave off, saves how far it is, and raises ``Snooze(0)`` or returns. It
         costs next to nothing. It stays True once it is.
+
+        Example::
+
+            for page in pages_after(start):
+                if current_job().stopping:
+                    raise Snooze(0)
+                export(page)
 
         Raises:
             InvalidTask: this is not what `current_job` returned.
@@ -785,6 +810,10 @@ class Job(Generic[R_co]):
     def wait(self, timeout: float | timedelta | None = None) -> R_co:
         """Wait for the job's end and return its result, if the task keeps results.
 
+        Example::
+
+            total = schedule(add_up, 0, order.pk).wait(timeout=10)
+
         Raises:
             TimeoutError: the job has not ended within ``timeout`` seconds.
             JobFailed: it ended without a result: a dead letter, cancelled, expired.
@@ -1032,6 +1061,11 @@ def _next_slice(deadline: float | None, silence_s: float | None) -> float:
 
 def get_job(job_id: str) -> Job[Any]:
     """Find a job by its id.
+
+    Example::
+
+        job = get_job(order.job_id)
+        print(job.state, job.start_time)
 
     Raises:
         JobNotFound: no job has this id, or it is not an id at all.

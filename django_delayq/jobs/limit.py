@@ -22,6 +22,11 @@ MAX_LIMIT_KEY = 128
 class Limit:
     """Give it to `delayed_task`. Tasks with limits of one name share them; each queue counts for itself.
 
+    Example::
+
+        @delayed_task(limit=Limit("crm", concurrency=2, rate="10/s", key=lambda tenant_id: tenant_id))
+        def sync(tenant_id): ...
+
     Raises:
         InvalidTask: it limits nothing, or something about it is wrong.
     """

@@ -48,7 +48,12 @@ Rate = str | None | _Unchanged
 
 
 class LimitInForce(NamedTuple):
-    """A limit of a queue, or of tasks on it."""
+    """A limit of a queue, or of tasks on it.
+
+    Example::
+
+        print(*limits("mail"), sep="\\n")
+    """
 
     queue: str
     #: The name of the limit that tasks have; None: it is the queue's own.
@@ -117,6 +122,10 @@ def clear_limit(queue: str | None = None, *, limit: str | Limit | None = None) -
 
     Returns False if nothing was set.
 
+    Example::
+
+        clear_limit(limit="stripe")
+
     Raises:
         QueueNotFound, InvalidArguments: nothing has changed.
     """
@@ -134,6 +143,11 @@ def limits(queue: str | None = None) -> list[LimitInForce]:
     """Return the limits of a queue and of tasks on it; by default those of every queue of the settings.
 
     A limit of tasks is there once a worker with their code has begun.
+
+    Example::
+
+        for each in limits("mail"):
+            print(each.limit, each.concurrency, each.rate)
 
     Raises:
         QueueNotFound: the queue is not configured.

@@ -245,6 +245,11 @@ def cron(expression: str, *, tz: str | tzinfo | None = None) -> Cron:
     Where a clock is set forward, a moment that it skips comes right after the gap. Where it is set back, a moment that
     comes twice counts once; but with ``*`` as its hour or minute, an expression goes on through both hours.
 
+    Example::
+
+        cron("0 9 * * 1-5", tz="Europe/Berlin")  # at nine on working days
+        cron("@daily")
+
     Raises:
         InvalidSchedule: it is no such expression. That it never comes, or that this machine does not know the zone, is
             told by ``manage.py check``.
@@ -384,6 +389,10 @@ def every(interval: timedelta | float) -> Every:
     """Return the moments of an interval: a timedelta, or a number of seconds. The first was at the epoch, 1970 in UTC.
 
     So ``every(timedelta(minutes=5))`` comes at :00, :05, :10, and restarts shift nothing.
+
+    Example::
+
+        every(timedelta(minutes=5))
 
     Raises:
         InvalidSchedule: it is no interval of a second or more, in whole milliseconds.

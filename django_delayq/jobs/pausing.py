@@ -46,7 +46,12 @@ P = TypeVar("P", bound=pausing.Pause)
 
 
 class Pause(pausing.Pause):
-    """A pause of a queue, or of one task on it; as text, one sentence with moments in Django's current time zone."""
+    """A pause of a queue, or of one task on it; as text, one sentence with moments in Django's current time zone.
+
+    Example::
+
+        until = {each.queue: each.until for each in paused() if each.task is None}
+    """
 
     __slots__ = ()
 
@@ -78,6 +83,10 @@ def pause(
     ``pause("mail", task=send)`` the task on one queue. What runs already goes on to its end. ``until`` is a number of
     seconds, a timedelta or an aware datetime; the server's clock decides. To pause again changes until when and why.
     ``by`` is who pauses, by default the user and host of this process.
+
+    Example::
+
+        pause("mail", until=timedelta(hours=2), reason="the provider is down")
 
     Raises:
         QueueNotFound, TaskNotFound, InvalidDelay, InvalidArguments, InvalidTask, EncodeError: nothing was paused.
@@ -118,6 +127,11 @@ async def aresume(queue: str | None = None, *, task: Task | None = None) -> bool
 
 def paused(queue: str | None = None) -> list[Pause]:
     """Return the pauses of a queue and of tasks on it; by default those of every queue of the settings.
+
+    Example::
+
+        for each in paused():
+            print(each)
 
     Raises:
         QueueNotFound: the queue is not configured.

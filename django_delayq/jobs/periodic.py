@@ -356,6 +356,12 @@ def periodic(
     there: of "one" or more, one job runs; "none" runs late, as a job expires at the next moment; "all" run. Without
     ``overlap``, the next job is dropped while one runs; of "all", it waits for its turn.
 
+    Example::
+
+        @periodic(cron("0 9 * * *"), catch_up="none")
+        @delayed_task
+        def report(): ...
+
     Raises:
         InvalidSchedule, InvalidTask, InvalidArguments: it cannot be. What depends on the machine and its settings is
             told by ``manage.py check``.

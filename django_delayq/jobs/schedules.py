@@ -699,7 +699,14 @@ def is_left(entry: Entry, now_ms: int) -> bool:
 @brief
 @dataclass(frozen=True)
 class Schedule:
-    """A periodic schedule, as of the last look; `refresh` looks again."""
+    """A periodic schedule, as of the last look; `refresh` looks again.
+
+    Example::
+
+        schedule = get_schedule("shop.tasks.report")
+        print(schedule.words, schedule.moments(3))
+        schedule.pause(reason="holidays")
+    """
 
     name: str
     queue: str
@@ -839,6 +846,10 @@ class Schedule:
 def get_schedules(queue: str | None = None) -> list[Schedule]:
     """Return the schedules of a queue, by default of every queue of the settings, by name.
 
+    Example::
+
+        late = [each.name for each in get_schedules() if each.is_paused]
+
     Raises:
         QueueNotFound: the queue is not configured.
         PartialAnswer: some queues cannot be read; ``found`` has the schedules of the others.
@@ -853,6 +864,10 @@ async def aget_schedules(queue: str | None = None) -> list[Schedule]:
 
 def get_schedule(name: str, queue: str | None = None) -> Schedule:
     """Return the schedule with this name.
+
+    Example::
+
+        get_schedule("shop.tasks.report").fire()
 
     Raises:
         ScheduleNotFound: there is none; or there are several, on queues of which none is named.
@@ -882,6 +897,10 @@ def store_schedule(
     """Store a schedule beside those in code: it lives on the server until it is deleted. Options are as of `periodic`.
 
     ``replace``: a stored schedule of this name becomes this one; without it, the name has to be free.
+
+    Example::
+
+        store_schedule(f"report-{user.pk}", report, cron("0 9 * * *", tz=user.zone), args=[user.pk], replace=True)
 
     Raises:
         InvalidSchedule, InvalidTask, InvalidArguments, EncodeError, TaskNotFound, QueueNotFound: nothing was stored.

@@ -43,6 +43,13 @@ def schedule(task: Any, /, *args: Any, **kwargs: Any) -> Job[Any]:
 
     A job that ``task.prepare(delay, …)`` made is sent as `schedule_many` sends it, with the errors of that.
 
+    Example::
+
+        schedule(cancel_unpaid, timedelta(minutes=15), order.pk)
+        schedule(cancel_unpaid, 0, order.pk)  # now, in a worker
+        schedule(cancel_unpaid, order.expires_at, order.pk)
+        schedule("shop.tasks.cancel_unpaid", 900, order.pk)
+
     Raises:
         InvalidDelay, InvalidArguments, InvalidTask, TaskNotFound, QueueNotFound: nothing was stored.
         redis.exceptions.RedisError: the server's or connection's own error, with a note on what became of the job.
@@ -73,7 +80,12 @@ async def aschedule(
 @overload
 async def aschedule(prepared: Job[R], /) -> Job[R]: ...
 async def aschedule(task: Any, /, *args: Any, **kwargs: Any) -> Job[Any]:
-    """`schedule` on the event loop."""
+    """`schedule` on the event loop.
+
+    Example::
+
+        job = await aschedule(cancel_unpaid, 900, order.pk)
+    """
     if isinstance(task, Job):
         _check_alone(args, kwargs)
         await aschedule_many([task])

@@ -639,6 +639,10 @@ def schedule_many(jobs: Iterable[Job[R]]) -> list[Job[R]]:
     In a transaction, the commit sends them as well, unless their task says ``on_commit=False``. The list ends with
     those, and they are ``uncommitted`` until then. Jobs with ``outbox=True`` become rows, in a transaction or not.
 
+    Example::
+
+        jobs = schedule_many([remind.prepare(3600, order.pk) for order in orders])
+
     Raises:
         MaybeScheduled: the server, or the iterable ``jobs`` itself, raised an error on the way. ``scheduled`` holds
             the stored jobs, ``unsent`` all others; ``unknown`` holds those others that may be stored. Sending

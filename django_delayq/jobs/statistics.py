@@ -73,6 +73,11 @@ def queue_statistics(
 
     The present minute or hour is the last of them. Those of 8 hours are kept, and of 90 days. It takes one round trip.
 
+    Example::
+
+        series = queue_statistics(["mail"], minutes=10)["mail"]
+        print(series.total)
+
     Raises:
         QueueNotFound: a queue is not configured.
         InvalidSearch: the number is none, or both are given.
@@ -101,6 +106,10 @@ def task_statistics(
     """Return what was measured of one task on a queue, as `queue_statistics` does of a queue.
 
     It reads what there is of all tasks of the queue, an hour of minutes or 60 hours a round trip.
+
+    Example::
+
+        task_statistics("mail", "shop.tasks.send_receipt", hours=24).total
     """
     return perform(own_clients.of_thread, _of_task(queue, task, minutes, hours))
 
@@ -128,6 +137,10 @@ def tasks_statistics(
     Days are those of UTC, the present one included; those of a week are kept. A thousand tasks that all run are best asked
     for ``hours=2`` or for days: an hour of minutes has ten times as much as two hours, and a day of hours as many as two
     days.
+
+    Example::
+
+        figures = tasks_statistics(["mail"], hours=2)["mail"]["shop.tasks.send_receipt"]
 
     Raises:
         QueueNotFound: a queue is not configured.
@@ -159,6 +172,10 @@ class Totals(NamedTuple):
 
 def statistics_totals(queues: Iterable[str] | None = None) -> dict[str, Totals]:
     """Return what was measured of each queue since the first day, in one round trip; by default of all queues.
+
+    Example::
+
+        statistics_totals(["mail"])["mail"].ended
 
     Raises:
         QueueNotFound: a queue is not configured.

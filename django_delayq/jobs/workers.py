@@ -108,6 +108,11 @@ def workers(queue: str | None = None) -> list[Worker]:
 
     It takes a round trip, and one more for each thousand processes beyond the first hundred on the server.
 
+    Example::
+
+        for worker in workers("mail"):
+            print(worker.host, worker.pid, worker.state, len(worker.jobs))
+
     Raises:
         QueueNotFound: the queue is not configured.
     """
@@ -130,6 +135,12 @@ def quiet_worker(worker_id: str) -> bool:
     It obeys at once, or within 5 s if it cannot listen to its queues, and stays like this until it is stopped. The other
     processes of its worker go on.
 
+    Example::
+
+        for worker in workers():
+            if worker.host == "old-machine":
+                quiet_worker(worker.id)
+
     Raises:
         InvalidSearch: this is not the id of a process.
         redis.exceptions.RedisError: the server's or connection's own error. To repeat the call is safe.
@@ -147,6 +158,10 @@ def stop_worker(worker_id: str) -> bool:
 
     It obeys as `quiet_worker` has it: what it runs has `GRACE` to end. A worker all of whose processes were stopped ends
     with status 0, so what started it may start it again.
+
+    Example::
+
+        stop_worker(worker.id)
 
     Raises:
         InvalidSearch: this is not the id of a process.

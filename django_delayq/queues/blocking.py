@@ -51,6 +51,11 @@ class BlockingQueue:
 
     One object serves any number of threads. Every method has an async twin whose name begins with ``a``.
 
+    Example::
+
+        queue = BlockingQueue("payments")
+        value = queue.poll(timeout=5)
+
     Source: RedissonBlockingQueue.java
     """
 

@@ -76,6 +76,12 @@ class DelayedQueue:
     Waiting elements are seen in the order in which they were offered; without an insertion list, by start time. Values
     are compared as payloads, after encoding.
 
+    Example::
+
+        queue = DelayedQueue("payments")
+        queue.offer({"orderId": 4711}, timedelta(minutes=15))
+        queue.remove({"orderId": 4711})
+
     Source: RedissonDelayedQueue.java
     """
 

@@ -150,7 +150,8 @@ class Captured(Sequence[CapturedJob]):
         """Return the jobs of a task that were scheduled like this. What is left out may be anything.
 
         Raises:
-            InvalidTask, TaskNotFound: this is no task. InvalidDelay, InvalidArguments: no job could be scheduled like this.
+            InvalidTask, TaskNotFound: this is no task.
+            InvalidDelay, InvalidArguments: no job could be scheduled like this.
         """
         name = _name_of(task)
         found = [
@@ -507,6 +508,12 @@ def captured() -> Iterator[Captured]:
 
     A job of the code's own transaction is noted at its end, unique keys hold, and a job can be cancelled, moved and
     looked at.
+
+    Example::
+
+        with captured() as jobs:
+            place(order)
+        jobs.assert_scheduled(cancel_unpaid, args=[order.pk], due_in=timedelta(minutes=15))
     """
     recorder = Recorder()
     with mode.serving(InProcessServer.to(recorder)):
@@ -520,6 +527,12 @@ def immediate(*, raises: bool = True) -> Iterator[Captured]:
     What a job schedules runs after that job, in order, before the call returns that has sent the first. What a task
     raises, that call raises, unless ``raises`` is False; of several errors it raises the first, once all jobs have run.
     ``Retry``, ``Snooze`` and ``Cancel`` decide about the job, as in a worker: but nothing runs a second time.
+
+    Example::
+
+        with immediate():
+            schedule(cancel_unpaid, timedelta(minutes=15), order.pk)
+        order.refresh_from_db()
     """
     recorder = Immediate(raises=raises)
     with mode.serving(InProcessServer.to(recorder)):

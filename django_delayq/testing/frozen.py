@@ -475,6 +475,13 @@ def frozen_queue(
     It begins at ``now``, an aware datetime; without it, at the present moment. ``periodic``: schedules go on as well. At
     the end nothing may be due that has not run, unless ``leave_due`` is true.
 
+    Example::
+
+        with frozen_queue() as queue:
+            schedule(cancel_unpaid, timedelta(minutes=15), order.pk)
+            (ran,) = queue.advance(minutes=15)
+        assert ran.outcome == "succeeded"
+
     Raises:
         InvalidSettings: lupa, which brings Lua, is not installed.
         AssertionError: at the end, jobs are due.

@@ -51,7 +51,12 @@ class _ParallelSuite(ParallelTestSuite):
 
 
 class DelayqRunner(DiscoverRunner):
-    """Django's runner, for which each test begins without the jobs of the tests before it."""
+    """Django's runner, for which each test begins without the jobs of the tests before it.
+
+    Example::
+
+        TEST_RUNNER = "django_delayq.testing.DelayqRunner"
+    """
 
     parallel_test_suite = _ParallelSuite
 
