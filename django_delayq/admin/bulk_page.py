@@ -106,7 +106,7 @@ def _read_signed(text: str, user: str, *, is_fresh: bool = True) -> list[str]:
         raise signing.BadSignature("it is no form of ours")
     if said[0] != user:
         raise _NotNow(
-            gettext("This form was shown to another user; nothing was changed.")
+            gettext("This form belongs to another user. Nothing was changed.")
         )
     if is_fresh:
         try:
@@ -257,7 +257,7 @@ def _read_over(visit: Visit, action: Action, *, is_all: bool) -> _Over | None:
             jobs.append(handle_of(job_id))
         except (JobNotFound, QueueNotFound):
             visit.message(
-                gettext("“{id}” is no ID of a job; nothing was changed.").format(
+                gettext("“{id}” is not the ID of a job. Nothing was changed.").format(
                     id=display.cut(display.clean(job_id), display.ROW_CHARACTERS)
                 ),
                 messages.ERROR,
@@ -266,7 +266,7 @@ def _read_over(visit: Visit, action: Action, *, is_all: bool) -> _Over | None:
     visit.check(action.right, *{job.queue for job in jobs})
     if not jobs:
         visit.message(
-            gettext("No job was ticked, so nothing was changed."), messages.WARNING
+            gettext("No job was selected. Nothing was changed."), messages.WARNING
         )
         return None
     return _Over(jobs, Filter())
@@ -373,7 +373,7 @@ def _from_to(action: Action, named: Named, job: Job[Any], said: Said) -> str:
         before, after = time_text(start_ms), time_text(named.target_ms)
     else:
         return ""
-    return gettext("Before: {before}; asked for: {after}.").format(
+    return gettext("Before: {before}. Requested: {after}.").format(
         before=before, after=after
     )
 

@@ -89,7 +89,7 @@ def bars_ahead(
         for n, count in enumerate(counts)
         if count
     ]
-    summary = gettext("{count} due, most at once {most}").format(
+    summary = gettext("{count} due, at most {most} at once").format(
         count=number_text(total), most=number_text(max(counts, default=0))
     )
     middle = (last_end_ms // 2, last_end_ms)

@@ -22,17 +22,17 @@ class PauseForm(forms.Form):
     """For how long a queue is paused, and why."""
 
     minutes = forms.IntegerField(
-        label=gettext_lazy("For how many minutes"),
+        label=gettext_lazy("Duration in minutes"),
         required=False,
         min_value=1,
         max_value=MOST_MINUTES,
-        help_text=gettext_lazy("Without a number, until somebody resumes it."),
+        help_text=gettext_lazy("Leave empty to pause until you resume."),
     )
     reason = forms.CharField(
-        label=gettext_lazy("Why"),
+        label=gettext_lazy("Reason"),
         required=False,
         max_length=MAX_REASON,
-        help_text=gettext_lazy("It is shown wherever the pause is."),
+        help_text=gettext_lazy("Shown next to the pause."),
         widget=forms.TextInput(attrs={"class": "vTextField"}),
     )
 
@@ -41,7 +41,7 @@ class RescheduleForm(forms.Form):
     """When jobs are to start: in so many minutes, or at a moment."""
 
     minutes = forms.FloatField(
-        label=gettext_lazy("In how many minutes"),
+        label=gettext_lazy("Minutes from now"),
         required=False,
         min_value=0,
         max_value=MOST_MINUTES,
@@ -99,7 +99,7 @@ class PriorityForm(forms.Form):
         max_value=HIGHEST,
         initial=0,
         help_text=gettext_lazy(
-            "From −100 to 100. On their queue, jobs of a higher priority come first."
+            "From −100 to 100. Jobs with a higher priority run first in their queue."
         ),
     )
 
@@ -112,13 +112,15 @@ class LimitForm(forms.Form):
         required=False,
         min_value=1,
         max_value=MOST_AT_A_TIME,
-        help_text=gettext_lazy("Without a number, any."),
+        help_text=gettext_lazy("Leave empty for no limit."),
     )
     rate = forms.CharField(
         label=gettext_lazy("Rate"),
         required=False,
         max_length=40,
-        help_text=gettext_lazy("Such as 20/s, 100/m or 5/10s. Without one, any."),
+        help_text=gettext_lazy(
+            "For example 20/s, 100/m or 5/10s. Leave empty for no limit."
+        ),
     )
 
     def clean_rate(self) -> str:
@@ -126,7 +128,7 @@ class LimitForm(forms.Form):
         if rate and not is_rate(rate):
             raise ValidationError(
                 gettext(
-                    "“{rate}” is no rate: write a number, a slash and a time, such as 20/s or 100/m."
+                    "“{rate}” is not a rate. Enter a number, a slash and a time, such as 20/s or 100/m."
                 ).format(rate=rate)
             )
         return rate

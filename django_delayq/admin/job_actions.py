@@ -33,12 +33,12 @@ from django_delayq.translating import state_label
 T = TypeVar("T")
 #: Why a job could not be moved or cancelled.
 _TOO_LATE = {
-    State.RUNNING: gettext_lazy("Job {id} is running already: a worker was first."),
-    State.SUCCEEDED: gettext_lazy("Job {id} has succeeded already."),
-    State.FAILED: gettext_lazy("Job {id} was discarded already."),
-    State.CANCELLED: gettext_lazy("Job {id} is cancelled already."),
-    State.EXPIRED: gettext_lazy("Job {id} has expired already."),
-    State.TAKEN: gettext_lazy("Job {id} was taken already."),
+    State.RUNNING: gettext_lazy("Job {id} is already running: a worker took it first."),
+    State.SUCCEEDED: gettext_lazy("Job {id} has already succeeded."),
+    State.FAILED: gettext_lazy("Job {id} was already discarded."),
+    State.CANCELLED: gettext_lazy("Job {id} was already cancelled."),
+    State.EXPIRED: gettext_lazy("Job {id} has already expired."),
+    State.TAKEN: gettext_lazy("Job {id} was already taken."),
     State.DEAD: gettext_lazy(
         "Job {id} is a dead letter by now: discard it or run it again instead."
     ),
@@ -46,7 +46,7 @@ _TOO_LATE = {
         "Job {id} is in quarantine by now: discard it or run it again instead."
     ),
     State.MISSING: gettext_lazy(
-        "Job {id} is gone: it has ended, or was cancelled or taken."
+        "Job {id} no longer exists: it has ended, or was cancelled or taken."
     ),
 }
 
@@ -74,8 +74,7 @@ def run_now(visit: Visit, job_id: str) -> HttpResponse:
     elif change is Change.NOTED:
         act.note(
             gettext(
-                "Job {id} lies in a destination queue that is too long to search, or was taken by Java; it is due"
-                " at once if a worker here takes it, but not if Java does."
+                "Job {id} is in a destination queue that is too long to search, or Java took it. It is due at once if a worker here takes it, but not if Java does."
             ),
         )
     else:
@@ -143,8 +142,7 @@ def cancel(visit: Visit, job_id: str) -> HttpResponse:
     elif change is Change.NOTED:
         act.note(
             gettext(
-                "Job {id} lies in a destination queue that is too long to search, or was taken by Java; it will not"
-                " run if a worker here takes it, but Java may run it."
+                "Job {id} is in a destination queue that is too long to search, or Java took it. Workers here will not run it, but Java may."
             ),
         )
     else:

@@ -80,14 +80,14 @@ def _set(
     except DelayqError as error:
         text, level = str(error), messages.ERROR
     else:
-        text = gettext("The limit is changed; workers keep to it at once.")
+        text = gettext("The limit was changed. Workers apply it at once.")
         level = messages.SUCCESS
     noted.end(text)
     visit.message(text, level)
 
 
 def _clear(visit: Visit, settings: QueueSettings, name: str) -> None:
-    template = gettext("Take back the limit “{before}”.")
+    template = gettext("Remove the limit “{before}”.")
     before = say(_limit_of(settings, name).words)
     noted = visit.begin(settings, template.format(before=before))
     try:
@@ -97,11 +97,11 @@ def _clear(visit: Visit, settings: QueueSettings, name: str) -> None:
         visit.message(str(error), messages.ERROR)
         return
     if was_set:
-        text = gettext("What settings and code say is in force again.")
+        text = gettext("The limit from the settings and the code applies again.")
         noted.end(f"{text} {say(_limit_of(settings, name).words)}")
         visit.message(text, messages.SUCCESS)
     else:
-        text = gettext("Nothing was set here, so nothing has changed.")
+        text = gettext("No limit was set here. Nothing was changed.")
         noted.end(text)
         visit.message(text, messages.WARNING)
 

@@ -192,7 +192,7 @@ def _tiles(seen: Overview) -> list[Tile]:
     late_ms = max((each.late_ms for each in seen.queues), default=0)
     dead = sum(each.dead + each.quarantined for each in counts)
     late = (
-        gettext("the oldest for {time}").format(time=span_text(late_ms))
+        gettext("oldest {time}").format(time=span_text(late_ms))
         if due and late_ms >= 1000
         else ""
     )
@@ -245,7 +245,7 @@ def _workers_tile(seen: Overview) -> list[Tile]:
         Tile(
             gettext("Workers"),
             number_text(len(seen.workers)),
-            ngettext("{number} job at work", "{number} jobs at work", busy).format(
+            ngettext("{number} job running", "{number} jobs running", busy).format(
                 number=number_text(busy)
             )
             if busy

@@ -86,7 +86,7 @@ TABS = {
             State.RUNNING,
             gettext_lazy("Running"),
             gettext_lazy(
-                "Jobs that a worker has; it renews their leases as long as it lives."
+                "Jobs that a worker runs. The worker renews their leases as long as it lives."
             ),
             gettext_lazy("Lease ends"),
             "running",
@@ -105,9 +105,7 @@ TABS = {
             State.HELD,
             gettext_lazy("Held"),
             gettext_lazy(
-                "Jobs that wait for a worker that knows their task, or has the key they are signed with; jobs of paused"
-                " tasks, and those whose limit is full; and callbacks of batches. The next to go to quarantine comes first; only"
-                " jobs that wait for their task ever go there."
+                "Jobs that cannot start yet. No worker knows their task or the key that signs them, their task is paused, their limit is full, or their batch has not ended. The next job to be quarantined comes first; only jobs with an unknown task are quarantined."
             ),
             gettext_lazy("Held until"),
             "held",

@@ -27,7 +27,7 @@ def pause_queue(visit: Visit, queue: str) -> HttpResponse:
         return visit.render("pause", context)
     minutes, reason = form.cleaned_data["minutes"], form.cleaned_data["reason"]
     begun = (
-        gettext("Pause until somebody resumes it.")
+        gettext("Pause until resumed.")
         if minutes is None
         else ngettext(
             "Pause for {count} minute.", "Pause for {count} minutes.", minutes
@@ -64,9 +64,9 @@ def resume_queue(visit: Visit, queue: str) -> HttpResponse:
     elif was_paused:
         text = gettext("Task {task} on queue {queue} is resumed.")
     elif task is None:
-        text = gettext("Queue {queue} is not paused any more.")
+        text = gettext("Queue {queue} is no longer paused.")
     else:
-        text = gettext("Task {task} on queue {queue} is not paused any more.")
+        text = gettext("Task {task} on queue {queue} is no longer paused.")
     text = text.format(**names)
     noted.end(text)
     visit.message(text, messages.SUCCESS if was_paused else messages.WARNING)

@@ -162,7 +162,7 @@ def _show_ended(visit: Visit, settings: QueueSettings) -> HttpResponse:
             visit.ended_url(settings.name, pager.last, **sought)
         )
     context = {
-        "title": gettext("Queue {queue}: what has ended").format(queue=settings.name),
+        "title": gettext("Queue {queue}: ended jobs").format(queue=settings.name),
         "queue": settings,
         "tabs": visit.tabs(settings, counts),
         "ended_url": visit.ended_url(settings.name),

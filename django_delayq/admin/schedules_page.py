@@ -55,11 +55,11 @@ def row_of(schedule: Schedule) -> Row:
         notes.append(gettext("its jobs do not overlap"))
     if not schedule.is_enrolled:
         notes.append(
-            gettext("not enrolled yet: the first worker that starts does that")
+            gettext("not on the server yet: the first worker that starts stores it")
         )
     if schedule.is_orphan:
         faults.append(
-            gettext("orphan: this process knows no such task")
+            gettext("orphan: this process has no such task")
             if schedule.is_stored
             else gettext("orphan: the code of this process has no such schedule")
         )
@@ -147,7 +147,7 @@ def _delete(schedule: Schedule, posted: Mapping[str, str]) -> str:
     template = (
         gettext("Schedule {name} is deleted.")
         if schedule.delete()
-        else gettext("Schedule {name} was gone already.")
+        else gettext("Schedule {name} no longer exists.")
     )
     return template.format(name=schedule.name)
 

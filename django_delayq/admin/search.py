@@ -53,7 +53,7 @@ class SearchForm(forms.Form):
         label=gettext_lazy("Text or ID"),
         required=False,
         max_length=LONGEST,
-        help_text=gettext_lazy("In an argument or in the error; or the whole ID."),
+        help_text=gettext_lazy("Text in an argument or in the error, or the whole ID."),
     )
     task = forms.CharField(
         label=gettext_lazy("Task"),
@@ -75,7 +75,7 @@ class SearchForm(forms.Form):
         ),
     )
     due_to = forms.DateTimeField(
-        label=gettext_lazy("until before"),
+        label=gettext_lazy("Due before"),
         required=False,
         widget=forms.DateTimeInput(
             attrs={"type": "datetime-local", "step": 1}, format="%Y-%m-%dT%H:%M:%S"
@@ -101,7 +101,7 @@ class SearchForm(forms.Form):
         if first is not None and end is not None and first >= end:
             self.add_error(
                 "due_to",
-                gettext("Nothing is due then: this is not later than the beginning."),
+                gettext("This must be later than “Due from”."),
             )
         return cleaned
 

@@ -31,7 +31,7 @@ MOST_TASKS = 1_000
 #: How far back, and what `tasks_statistics` is asked for: two hours are read quicker than sixty minutes, and two days
 #: quicker than 24 hours.
 SPANS: dict[str, tuple[str | Promise, dict[str, int]]] = {
-    "hour": (gettext_lazy("this hour and the last"), {"hours": 2}),
+    "hour": (gettext_lazy("this hour and the previous one"), {"hours": 2}),
     "day": (gettext_lazy("today and yesterday, UTC"), {"days": 2}),
     "week": (gettext_lazy("today and the week before, UTC"), {"days": 8}),
 }

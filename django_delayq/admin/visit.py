@@ -343,7 +343,9 @@ class Visit:
 
     def break_off(self, error: BaseException) -> None:
         """Note that what was begun has ended with an error."""
-        text = gettext("It broke off with {error}; it may have been done or not.")
+        text = gettext(
+            "Interrupted by {error}. The change may or may not have been made."
+        )
         for noted in self._open:
             if not noted.is_over:
                 noted.end(text.format(error=type(error).__name__))

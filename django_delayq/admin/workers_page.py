@@ -62,19 +62,19 @@ ORDERS = {
         Order(
             "quiet",
             gettext_lazy("Quiet"),
-            gettext_lazy("Have {worker} claim no more jobs?"),
-            gettext_lazy("It finishes the jobs that it has and takes no new ones until it is stopped. Other processes are not affected."),
-            gettext_lazy("Worker {worker} was told to claim no more jobs; it obeys within 5 seconds."),
-            gettext_lazy("Tell it to be quiet."),
+            gettext_lazy("Quiet {worker}?"),
+            gettext_lazy("The process finishes the jobs that it has and claims no more. It stays quiet until it is stopped. Other processes are not affected."),
+            gettext_lazy("Worker {worker} stops claiming jobs within 5 seconds."),
+            gettext_lazy("Quiet."),
             frozenset({WorkerState.QUIET, WorkerState.STOPPING}),
         ),
         Order(
             "stop",
             gettext_lazy("Stop"),
             gettext_lazy("Stop {worker}?"),
-            gettext_lazy("The jobs that it runs have GRACE to end; what has not ended by then runs again elsewhere. The process is not replaced."),
-            gettext_lazy("Worker {worker} was told to stop; it obeys within 5 seconds."),
-            gettext_lazy("Tell it to stop."),
+            gettext_lazy("Running jobs have the time in GRACE to end. Jobs that have not ended by then run again on another worker. The process is not replaced."),
+            gettext_lazy("Worker {worker} begins to stop within 5 seconds."),
+            gettext_lazy("Stop."),
             frozenset({WorkerState.STOPPING}),
         ),
     )
@@ -173,12 +173,12 @@ def _give_order(visit: Visit) -> HttpResponse:
     worker = next((each for each in workers() if each.id == worker_id), None)
     if order is None:
         visit.message(
-            gettext("There is no such order for a worker; choose a button."),
+            gettext("This page is not valid. Use the buttons of the workers page."),
             messages.ERROR,
         )
         return HttpResponseRedirect(back)
     if worker is None:
-        visit.message(gettext("This process is not there any more."), messages.WARNING)
+        visit.message(gettext("This process no longer exists."), messages.WARNING)
         return HttpResponseRedirect(back)
     # The order stops its work on every queue that it serves.
     visit.check("change", *worker.queues)
@@ -200,7 +200,7 @@ def _give_order(visit: Visit) -> HttpResponse:
     text = (
         str(order.done).format(worker=name)
         if is_there
-        else gettext("This process is not there any more.")
+        else gettext("This process no longer exists.")
     )
     noted.end(text)
     visit.message(text, messages.SUCCESS if is_there else messages.WARNING)

@@ -335,7 +335,7 @@ def read_content(
         if error.missing:
             return _read_unchecked(payload, queue, error, in_full)
         content = _read_foreign(payload, queue, in_full)
-        fault = content.fault or gettext("It looks like a job, but {error}.").format(
+        fault = content.fault or gettext("This looks like a job, but {error}.").format(
             error=clean(error)
         )
         return replace(content, fault=cut(fault, 1000))

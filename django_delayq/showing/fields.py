@@ -38,26 +38,26 @@ OVER = frozenset(
 #: What a state means for whoever looks at the job.
 STATE_NOTES = {
     "scheduled": gettext_lazy("Waits for its start time."),
-    "due": gettext_lazy("May start now; no worker has taken it yet."),
+    "due": gettext_lazy("Ready to start. No worker has taken it yet."),
     "running": gettext_lazy(
-        "A worker has it, and renews its lease as long as it lives."
+        "A worker runs it, and renews its lease as long as the worker lives."
     ),
     "lease expired": gettext_lazy(
-        "Its worker did not renew the lease: the next free worker takes it."
+        "Its worker did not renew the lease. The next free worker takes it."
     ),
     "retrying": gettext_lazy("Waits for its next attempt."),
-    "held": gettext_lazy("Its last error says why. It runs once that has changed."),
+    "held": gettext_lazy("Its last error says why. It runs when the reason is gone."),
     "succeeded": gettext_lazy(
-        "Ended well. The server forgets it half a minute after the end."
+        "Succeeded. The server forgets it half a minute after the end."
     ),
     "failed": gettext_lazy("Was a dead letter or in quarantine, and was discarded."),
     "cancelled": gettext_lazy("Was cancelled."),
-    "expired": gettext_lazy("Came too late to matter, and did not run."),
+    "expired": gettext_lazy("Did not start in time, so it did not run."),
     "taken": gettext_lazy("Was taken from the destination queue."),
-    "dead": gettext_lazy("Out of attempts."),
-    "quarantined": gettext_lazy("Nobody here could read or run it."),
+    "dead": gettext_lazy("Used all its attempts."),
+    "quarantined": gettext_lazy("No worker here could read or run it."),
     "unknown": gettext_lazy(
-        "Lies in a destination queue that is too long to search, or was taken by Java."
+        "In a destination queue that is too long to search, or taken by Java."
     ),
 }
 
@@ -159,17 +159,13 @@ def _task(content: Content, task: TaskDefinition | None) -> list[Field]:
         ]
     if not content.task:
         return []
-    note = (
-        gettext("as the payload says; nobody here can check it")
-        if content.is_unchecked
-        else ""
-    )
+    note = gettext("from the payload, not verified") if content.is_unchecked else ""
     fields = [Field(gettext("Task"), content.task, note)]
     if task is None:
         fields.append(
             Field(
                 gettext("Not found"),
-                gettext("This process has no task of that name."),
+                gettext("This process has no task with that name."),
                 is_fault=True,
             )
         )
@@ -260,13 +256,13 @@ def _links(
     if content.then:
         fields.append(Field(gettext("Then"), content.then, is_code=True))
     if content.on_dead:
-        fields.append(Field(gettext("Once dead"), content.on_dead, is_code=True))
+        fields.append(Field(gettext("When dead"), content.on_dead, is_code=True))
     if content.batch:
         fields.append(
             Field(
                 gettext("Batch"),
                 content.batch,
-                gettext("starts once all jobs of the batch have ended"),
+                gettext("starts when all jobs of the batch have ended"),
             )
         )
     if batch_left:
@@ -274,7 +270,7 @@ def _links(
             Field(
                 gettext("Jobs of its batch"),
                 number_text(batch_left),
-                gettext("have not ended; then it starts"),
+                gettext("not ended; it starts when they have"),
             )
         )
     return fields

@@ -50,7 +50,7 @@ def stretches_of(traceback: str) -> list[Stretch]:
         summary = ""
         if folded:
             template = ngettext(
-                "{count} frame of libraries", "{count} frames of libraries", len(texts)
+                "{count} library frame", "{count} library frames", len(texts)
             )
             summary = template.format(count=number_text(len(texts)))
         stretches.append(Stretch("".join(texts).rstrip("\n"), summary))
@@ -95,8 +95,8 @@ def events_of(
     missing = last - len(attempts)
     if missing and attempts:
         template = ngettext(
-            "{count} earlier attempt, of which nothing is kept",
-            "{count} earlier attempts, of which nothing is kept",
+            "{count} earlier attempt, not kept",
+            "{count} earlier attempts, not kept",
             missing,
         )
         events.append(Event(template.format(count=number_text(missing))))

@@ -158,7 +158,7 @@ def test_job_tells_its_life_and_shows_the_projects_own_code(
     assert "s3cret" not in visitor.driver.page_source
     own, folded, again = visitor.find(".delayq-trace > *")
     assert "gateway.refund(order)" in own.text
-    assert folded.text == "2 frames of libraries"
+    assert folded.text == "2 library frames"
     assert "card 4711 is blocked" in again.text
 
 
@@ -182,7 +182,7 @@ def test_two_people_act_at_once(
     visitor.click("button[name=run_now]")
 
     assert visitor.texts(".messagelist li") == [
-        f"Job {queue.name}:{first} is cancelled already."
+        f"Job {queue.name}:{first} was already cancelled."
     ]
 
 

@@ -183,7 +183,7 @@ def test_worker_is_stopped_from_its_page(visitor: Visitor, queue: Queue) -> None
     visitor.click("input[name=sure]")
 
     (message,) = visitor.texts(".messagelist li")
-    assert message.startswith("Worker web1:4711 was told to stop")
+    assert message.startswith("Worker web1:4711 begins to stop")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

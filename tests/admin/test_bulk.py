@@ -259,11 +259,11 @@ def test_priority_on_a_queue_that_has_none_is_told(
 @pytest.mark.parametrize(
     ("data", "told"),
     [
-        ({}, "No job was ticked, so nothing was changed."),
-        ({"job": "no id"}, "“no id” is no ID of a job; nothing was changed."),
+        ({}, "No job was selected. Nothing was changed."),
+        ({"job": "no id"}, "“no id” is not the ID of a job. Nothing was changed."),
         (
             {"job": "nobody:" + "x" * 22},
-            f"“nobody:{'x' * 22}” is no ID of a job; nothing was changed.",
+            f"“nobody:{'x' * 22}” is not the ID of a job. Nothing was changed.",
         ),
         (
             {"all": "1", "filter": "state=succeeded"},
@@ -426,7 +426,7 @@ def test_form_that_another_user_was_shown_changes_nothing(
         other.post(url("bulk"), {"progress": steps}, follow=True),
     ]
 
-    told = "This form was shown to another user; nothing was changed."
+    told = "This form belongs to another user. Nothing was changed."
     assert [messages_of(each) for each in answered] == [[told], [told]]
     assert run(queue.client, looking.counts(queue.keys)).waiting == 50
     assert LogEntry.objects.count() == entries
@@ -512,7 +512,7 @@ def test_change_of_priorities_says_which(browser: Client, queue: Queue) -> None:
 
     page = post(browser, "reprioritize", job=ids(queue, token), sure="1", priority="7")
 
-    assert messages_of(page) == ["1 job has priority 7 now."]
+    assert messages_of(page) == ["1 job now has priority 7."]
 
 
 def test_ticked_jobs_of_several_queues_are_each_cancelled_in_their_own(

@@ -79,7 +79,7 @@ def test_queue_that_is_configured_and_empty_is_shown(
         response = browser.get(url("queue", queue.name), {"state": state})
 
         assert response.status_code == 200
-        assert "Nothing here at the moment." in content_of(response)
+        assert "This list is empty." in content_of(response)
 
 
 def test_pending_jobs_show_id_task_arguments_due_state_and_attempts(
@@ -322,8 +322,8 @@ def test_job_whose_key_is_missing_is_no_foreign_payload_and_says_what_to_do(
     assert {row.content.task for row in rows} == {"shop.remind", TASK}
     assert not any(row.content.is_foreign for row in rows)
     assert {row.moment.relative for row in rows} == {"as long as it takes"}
-    assert text.count("as it says, not checked") == len(rows) == 4
-    assert "Task: shop.remind – as the payload says; nobody here can check it" in job
+    assert text.count("as it says, not verified") == len(rows) == 4
+    assert "Task: shop.remind – from the payload, not verified" in job
     assert f"Not checked: It is signed with the key {lost!r}, and this project" in job
     assert "Held until: as long as it takes" in job
     assert handler.name not in job
@@ -380,7 +380,7 @@ def test_huge_payloads_are_cut_and_their_size_is_told(
     job = browser.get(url("job", queue.name, token))
 
     assert f"({size:,} bytes)" in content_of(page)
-    assert f"{size:,} bytes, of which the first 16,384 are shown" in content_of(job)
+    assert f"{size:,} bytes, the first 16,384 shown" in content_of(job)
     assert len(page.content) < 40_000
     assert len(job.content) < 200_000
 
@@ -517,7 +517,7 @@ def test_page_of_huge_payloads_comes_in_parts(
         places += [row.place for row, _ in response.context["rows"]]
         if response.context["rest"] <= 0:
             break
-        assert "The payloads here are large" in content_of(response)
+        assert "The payloads are large" in content_of(response)
         address = response.context["rest_url"]
 
     assert places == [1, 2, 3, 4, 5, 6, 7]
@@ -546,7 +546,7 @@ def test_many_dead_letters_are_warned_of_before_any_is_deleted(
     after = content_of(browser.get(url("queue", queue.name)))
 
     assert "MAX_DEAD" not in before
-    assert "This queue has 4 dead letters, and keeps 4 (MAX_DEAD)" in after
+    assert "This queue has 4 dead letters, more than 4 (MAX_DEAD)" in after
 
 
 def test_limited_queue_shows_how_many_jobs_it_holds_and_warns_when_it_is_nearly_full(
@@ -562,7 +562,7 @@ def test_limited_queue_shows_how_many_jobs_it_holds_and_warns_when_it_is_nearly_
 
     after = content_of(browser.get(url("queue", queue.name)))
 
-    assert "Holds 4 jobs of 5 (MAX_JOBS)." in before
+    assert "Holds 4 of 5 jobs (MAX_JOBS)." in before
     assert "takes no new ones" not in before
     assert "holds 4 of 5" in listed_before
     assert "holds 5 jobs of 5 (MAX_JOBS); when it is full, it takes no new" in after
@@ -717,7 +717,7 @@ def test_run_now_tells_that_a_worker_was_first(browser: Client, queue: Queue) ->
 
     response = browser.post(url("run_now", queue.name, token), follow=True)
 
-    text = f"Job {queue.name}:{token} is running already: a worker was first."
+    text = f"Job {queue.name}:{token} is already running: a worker took it first."
     assert messages_of(response) == [text]
     assert LogEntry.objects.get().change_message == f"Run now. → {text}"
 
@@ -767,10 +767,10 @@ def test_cancel_is_told_as_a_signal(browser: Client, queue: Queue) -> None:
 @pytest.mark.parametrize(
     ("ending", "text"),
     [
-        ("running", "is running already: a worker was first."),
+        ("running", "is already running: a worker took it first."),
         ("dead", "is a dead letter by now: discard it or run it again instead."),
-        ("missing", "is gone: it has ended, or was cancelled or taken."),
-        ("succeeded", "has succeeded already."),
+        ("missing", "no longer exists: it has ended, or was cancelled or taken."),
+        ("succeeded", "has already succeeded."),
     ],
 )
 def test_cancel_tells_which_side_won(
@@ -801,7 +801,7 @@ def test_cancel_of_a_running_job_is_refused_before_it_asks(
     response = browser.get(url("cancel", queue.name, token), follow=True)
 
     assert response.redirect_chain[0][0] == url("job", queue.name, token)
-    assert "is running already" in messages_of(response)[0]
+    assert "is already running" in messages_of(response)[0]
 
 
 @pytest.mark.parametrize("action", ["run_now", "cancel"])
@@ -815,7 +815,7 @@ def test_job_deep_in_the_destination_queue_gets_a_note(
     response = browser.post(url(action, queue.name, token), follow=True)
 
     assert queue.state(token) is State.UNKNOWN
-    assert "if a worker here takes it, but" in messages_of(response)[0]
+    assert "too long to search, or Java took it." in messages_of(response)[0]
     assert queue.client.hexists(queue.keys.notes, token)
     assert LogEntry.objects.count() == 1
 
@@ -1223,8 +1223,8 @@ def test_page_of_the_ended_that_is_none_leads_to_the_last(
 
     assert response.url == url("queue", queue.name) + "?state=ended"
     text = content_of(browser.get(response.url))
-    assert "Nothing here at the moment." in text
-    assert "it remembers 1,000 (KEEP_ENDED)" in text
+    assert "This list is empty." in text
+    assert "up to 1,000 (KEEP_ENDED)" in text
 
 
 def test_what_nobody_of_us_wrote_among_the_ended_breaks_no_page(
@@ -1247,4 +1247,4 @@ def test_queue_that_remembers_nothing_says_so(
 
     response = browser.get(url("queue", queue.name), {"state": "ended"})
 
-    assert "remembers no job that has ended" in content_of(response)
+    assert "does not keep ended jobs" in content_of(response)

@@ -31,7 +31,7 @@ def test_limit_of_a_queue_is_set_changed_and_taken_back(
     assert "any number at a time" in content_of(browser.get(url("limits", queue.name)))
 
     page = post(browser, queue, limit="", concurrency="2", rate="20/s")
-    assert messages_of(page) == ["The limit is changed; workers keep to it at once."]
+    assert messages_of(page) == ["The limit was changed. Workers apply it at once."]
     (limit,) = limits(queue.name)
     assert (limit.concurrency, limit.rate) == (2, "20/s")
     post(browser, queue, limit="", concurrency="", rate="5/m")
@@ -39,7 +39,9 @@ def test_limit_of_a_queue_is_set_changed_and_taken_back(
     assert (limit.concurrency, limit.rate) == (None, "5/m")
     page = post(browser, queue, limit="", clear="1")
 
-    assert messages_of(page) == ["What settings and code say is in force again."]
+    assert messages_of(page) == [
+        "The limit from the settings and the code applies again."
+    ]
     assert limits(queue.name) == []
     said = [entry.change_message for entry in LogEntry.objects.order_by("pk")]
     none, some, other = (
@@ -50,11 +52,11 @@ def test_limit_of_a_queue_is_set_changed_and_taken_back(
             "any number at a time, 5/m",
         )
     )
-    changed = "The limit is changed; workers keep to it at once."
+    changed = "The limit was changed. Workers apply it at once."
     assert said == [
         f"Change the limit from “{none}” to “{some}”. → {changed}",
         f"Change the limit from “{some}, set by user0” to “{other}”. → {changed}",
-        f"Take back the limit “{other}, set by user0”. → What settings and code say is in force again. {none}",
+        f"Remove the limit “{other}, set by user0”. → The limit from the settings and the code applies again. {none}",
     ]
 
 
@@ -75,7 +77,7 @@ def test_limits_of_a_queue_are_sentences_of_their_own(
 
     page = content_of(browser.get(url("queue", queue.name)))
 
-    assert page.count(". Limited, limit admin-bank") == 1
+    assert page.count(". Limit: limit admin-bank") == 1
 
 
 def test_queue_shows_the_limits_that_concern_it(
@@ -133,7 +135,7 @@ def test_limit_that_holds_jobs_of_a_queue_concerns_it(queue: Queue) -> None:
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        ({"rate": "often"}, "“often” is no rate"),
+        ({"rate": "often"}, "“often” is not a rate"),
         ({"concurrency": "0"}, "greater than or equal to 1"),
         ({"concurrency": "many"}, "Enter a whole number."),
         ({"concurrency": "1" * 30}, "less than or equal to"),

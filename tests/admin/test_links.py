@@ -35,7 +35,7 @@ def test_page_of_a_job_names_what_follows_it_and_its_limit(
     page = page_of(browser, queue, first.token)
 
     assert f"Then: admin.receipt {then.id}" in page
-    assert f"Once dead: admin.alert {dead.id}" in page
+    assert f"When dead: admin.alert {dead.id}" in page
     assert "Limit: admin-stripe" in page
 
 
@@ -63,4 +63,4 @@ def test_page_of_a_queue_says_what_its_limits_are(
 
     page = content_of(browser.get(url("queue", queue.name)))
 
-    assert f"Limited, queue {queue.name}: any number at a time, 20/s, set by" in page
+    assert f"Limit: queue {queue.name}: any number at a time, 20/s, set by" in page

@@ -202,7 +202,7 @@ def test_nothing_measured_is_said(browser: Client, queue: Queue, settings: Any) 
 
     page = overview(browser)
 
-    assert "Nothing is measured: STATISTICS is 0" in content_of(page)
+    assert "There are no statistics: STATISTICS is 0" in content_of(page)
     assert "Lateness p50 in 5 min" not in content_of(page)
 
 
@@ -331,7 +331,7 @@ def test_account_that_may_not_read_the_registry_sees_all_else(
     assert row_of(page, queue)["scheduled"] == 1
     assert row_of(page, queue)["workers"] is None
     assert "No worker serves" not in told(page)
-    assert "may not read which workers are there" in content_of(workers)
+    assert "may not read the list of workers" in content_of(workers)
 
 
 # What it costs, and who may see it

@@ -79,8 +79,8 @@ def test_what_is_not_paused_any_more_is_told(
     browser.post(url("resume", queue.name), {"task": task})
 
     (text,) = messages_of(browser.get(url("queue", queue.name)))
-    assert text.endswith("is not paused any more.")
-    assert LogEntry.objects.get().change_message.endswith("is not paused any more.")
+    assert text.endswith("is no longer paused.")
+    assert LogEntry.objects.get().change_message.endswith("is no longer paused.")
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_log_of_the_admin_has_who_did_what_and_leads_to_the_queue(
     assert [(each.object_repr, each.change_message) for each in entries] == [
         (f"queue {queue.name}", f"{begun} → Queue {queue.name} is {done}.")
         for begun, done in (
-            ("Pause until somebody resumes it.", "paused"),
+            ("Pause until resumed.", "paused"),
             ("Resume.", "resumed"),
             ("Pause for 90 minutes. Reason: the bank", "paused"),
         )

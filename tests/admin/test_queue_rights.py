@@ -164,7 +164,7 @@ def test_a_link_that_goes_on_shows_nothing_of_another_queue(
 
     gone_on = restricted("view").get(address)
 
-    assert "damaged, or belongs to another search" in gone_on.text
+    assert "damaged or belongs to another search" in gone_on.text
     assert other.name not in gone_on.text
 
 

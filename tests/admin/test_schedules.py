@@ -78,7 +78,7 @@ def test_page_shows_schedules_in_words_with_their_moments(
     browser: Client, queue: Queue, settings: Any
 ) -> None:
     settings.TIME_ZONE = "Asia/Kathmandu"
-    assert "Nothing runs periodically" in content_of(page_of(browser, queue))
+    assert "This queue has no schedules" in content_of(page_of(browser, queue))
     task = define(queue, name="<daily>")
     stored = store_schedule("shop 7", task, HOURLY, queue=queue.name)
 
@@ -90,7 +90,7 @@ def test_page_shows_schedules_in_words_with_their_moments(
     assert "At 09:00 on Monday through Friday (Europe/Berlin)" in text
     # They are shown in the project's zone. The other schedule may come then as well.
     assert len(re.findall(r" 1[23]:45:00 \+0545", text)) >= 5
-    assert "not enrolled yet" in text
+    assert "not on the server yet" in text
     assert "Every hour" in text
     token = stored.job_id.rpartition(":")[2]
     assert url("job", queue.name, token).encode() in page.content

@@ -84,7 +84,7 @@ def test_payload_with_a_sensitive_argument_is_not_shown(
         assert page.status_code == 200
         assert b"s3cret" not in page.content
         assert "***" in content_of(page)
-    assert "not shown, as some of its arguments are marked" in page_of(
+    assert "not shown, because some arguments are marked" in page_of(
         browser, queue, small
     )
 
@@ -107,7 +107,7 @@ def test_payload_with_a_sensitive_argument_of_a_job_that_follows_is_not_shown(
         page = browser.get(address)
         assert page.status_code == 200
         assert b"s3cret" not in page.content
-    assert "not shown, as some of its arguments are marked" in page_of(
+    assert "not shown, because some arguments are marked" in page_of(
         browser, queue, small
     )
 
@@ -277,12 +277,12 @@ def test_dead_letter_ends_its_life_and_can_run_again(
     [
         (
             {},
-            "Out of attempts. It is kept until it is run again or discarded, and for 180 d at most (DEAD_TTL).",
+            "Used all its attempts. It is kept until it is run again or discarded, and for 180 d at most (DEAD_TTL).",
             "and for 30 d at most (QUARANTINE_TTL).",
         ),
         (
             {"DEAD_TTL": None, "QUARANTINE_TTL": 7_200},
-            "Out of attempts. It is kept until it is run again or discarded.",
+            "Used all its attempts. It is kept until it is run again or discarded.",
             "and for 2 h at most (QUARANTINE_TTL).",
         ),
     ],
@@ -355,13 +355,13 @@ def test_running_job_says_how_far_it_is(
             "Traceback:\n" + OWN + LIBRARY + LIBRARY + OWN + "Error: x\n",
             [
                 Stretch("Traceback:\n" + OWN.rstrip("\n")),
-                Stretch(LIBRARY + LIBRARY.rstrip("\n"), "2 frames of libraries"),
+                Stretch(LIBRARY + LIBRARY.rstrip("\n"), "2 library frames"),
                 Stretch(OWN + "Error: x"),
             ],
         ),
         (
             INSTALLED + "Error: x",
-            [Stretch(INSTALLED.rstrip("\n"), "1 frame of libraries"), Stretch("Error: x")],
+            [Stretch(INSTALLED.rstrip("\n"), "1 library frame"), Stretch("Error: x")],
         ),
         ("    cut in the middle\n" + OWN, [Stretch("    cut in the middle\n" + OWN.rstrip("\n"))]),
     ],
@@ -440,7 +440,7 @@ def test_only_what_has_ended_runs_again_as_another(
     (told,) = messages_of(page)
     wanted = {
         "nobody": "no job has the id",
-        "running": "is running already",
+        "running": "is already running",
         "dead": "is a dead letter by now",
     }
     assert wanted[state] in told
@@ -465,7 +465,7 @@ def test_page_open_on_a_job_that_has_just_run_says_so(
 
     page = browser.post(url("run_now", queue.name, job.token), follow=True)
 
-    assert messages_of(page) == [f"Job {queue.name}:{job.token} has succeeded already."]
+    assert messages_of(page) == [f"Job {queue.name}:{job.token} has already succeeded."]
     assert "succeeded" in content_of(page)
 
 
@@ -478,7 +478,7 @@ def test_undecodable_payload_of_a_megabyte_has_a_page(
     listed = browser.get(url("queue", queue.name), {"state": "quarantined"})
     found = browser.get(url("search"), {"queue": queue.name, "q": "nothing"})
 
-    assert "1,048,577 bytes, of which the first 2,048 are shown" in content_of(response)
+    assert "1,048,577 bytes, the first 2,048 shown" in content_of(response)
     assert len(response.content) < 100_000
     assert len(listed.context["rows"]) == 1
     assert found.status_code == 200

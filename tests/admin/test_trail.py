@@ -101,15 +101,15 @@ for action, label, done, more in (
     ("run_now", "Run now", "due now", {}),
     ("run_again", "Run again", r"runs? again", {}),
     ("reschedule", r"Reschedule \(\+1 h 30 min\)", "rescheduled", {"minutes": "90"}),
-    ("reprioritize", r"Change priority \(\+7\)", "priority 7 now", {"priority": "7"}),
+    ("reprioritize", r"Change priority \(\+7\)", "priority 7", {"priority": "7"}),
     ("cancel", "Cancel", "cancelled", {}),
     ("discard", "Discard", "discarded", {}),
 ):
     flag = DELETION if ACTIONS[action].deletes else CHANGE
     before = (
-        r" Before: \+0; asked for: \+7."
+        " Before: \\+0. Requested: \\+7."
         if action == "reprioritize"
-        else rf"( Before: {TIME}; asked for: {TIME}.)?"
+        else rf"( Before: {TIME}. Requested: {TIME}.)?"
         if ACTIONS[action].moves_to
         else ""
     )
@@ -173,12 +173,10 @@ def on_worker(order: str) -> Change:
     return made
 
 
-change("worker quiet", CHANGE, "Tell it to be quiet.", "Worker .* within 5 seconds.")(
+change("worker quiet", CHANGE, "Quiet.", "Worker .* within 5 seconds.")(
     on_worker("quiet")
 )
-change("worker stop", CHANGE, "Tell it to stop.", "Worker .* within 5 seconds.")(
-    on_worker("stop")
-)
+change("worker stop", CHANGE, "Stop.", "Worker .* within 5 seconds.")(on_worker("stop"))
 
 
 def posted(page: str, *sent: dict[str, str]) -> Change:
@@ -208,13 +206,13 @@ change(
     "limits set",
     CHANGE,
     "Change the limit from “.*: any number at a time” to “.*: 2 at a time, 20/s”.",
-    "The limit is changed; workers keep to it at once.",
+    "The limit was changed. Workers apply it at once.",
 )(posted("limits", LIMIT))
 change(
     "limits clear",
     CHANGE,
-    "Take back the limit “.*: 2 at a time, 20/s, set by user0”.",
-    "What settings and code say is in force again. .*: any number at a time",
+    "Remove the limit “.*: 2 at a time, 20/s, set by user0”.",
+    "The limit from the settings and the code applies again. .*: any number at a time",
 )(posted("limits", LIMIT, {"limit": "", "clear": "1"}))
 
 
@@ -265,8 +263,7 @@ def test_change_that_breaks_off_is_not_told_as_done(
 
     assert page.status_code == 503
     assert LogEntry.objects.get().change_message == (
-        "Pause until somebody resumes it. Reason: bank"
-        " → It broke off with ConnectionError; it may have been done or not."
+        "Pause until resumed. Reason: bank → Interrupted by ConnectionError. The change may or may not have been made."
     )
 
 

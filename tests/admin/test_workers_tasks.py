@@ -122,7 +122,7 @@ def test_a_thousand_processes_are_read_in_two_round_trips(
 def test_no_worker_is_said_with_the_command(browser: Client, queue: Queue) -> None:
     page = browser.get(url("workers"))
 
-    assert "No worker is there. Start one: manage.py delayq_worker" in content_of(page)
+    assert "No worker runs. Start one: manage.py delayq_worker" in content_of(page)
 
 
 def test_what_a_worker_says_of_itself_is_no_markup(
@@ -142,10 +142,10 @@ def test_what_a_worker_says_of_itself_is_no_markup(
     [
         (
             "quiet",
-            "Worker web1:4711 was told to claim no more jobs",
-            "Tell it to be quiet.",
+            "Worker web1:4711 stops claiming jobs",
+            "Quiet.",
         ),
-        ("stop", "Worker web1:4711 was told to stop", "Tell it to stop."),
+        ("stop", "Worker web1:4711 begins to stop", "Stop."),
     ],
 )
 def test_process_is_given_an_order_after_being_asked(
@@ -181,7 +181,7 @@ def test_process_that_has_gone_is_said_to_have_gone(
 
     page = browser.post(url("workers"), {**posted, "sure": "1"}, follow=True)
 
-    assert messages_of(page) == ["This process is not there any more."]
+    assert messages_of(page) == ["This process no longer exists."]
     assert not LogEntry.objects.exists()
 
 
@@ -193,7 +193,7 @@ def test_order_that_does_not_exist_is_refused(browser: Client, queue: Queue) -> 
     )
 
     assert messages_of(page) == [
-        "There is no such order for a worker; choose a button."
+        "This page is not valid. Use the buttons of the workers page."
     ]
     assert order_for(queue, worker) is None
 

@@ -587,11 +587,11 @@ def test_command_lists_schedules_in_words_with_their_moments(
         text = call("--queue", queue)
     assert f"tests.periodic (queue {queue}, task tests.periodic)" in text
     assert "At 09:00 on Monday through Friday (Europe/Berlin)" in text
-    assert "not enrolled yet" in text
+    assert "not on the server yet" in text
     (moments,) = [line for line in text.splitlines() if line.startswith("  next: ")]
     assert moments.count(" 09:00:00 CE") == 5
     enroll(queue)
-    assert "not enrolled yet" not in call("--queue", queue)
+    assert "not on the server yet" not in call("--queue", queue)
 
 
 def test_command_prints_json(queue: str) -> None:

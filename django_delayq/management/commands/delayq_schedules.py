@@ -149,7 +149,7 @@ def _lines(schedule: Schedule) -> list[str]:
         )
         lines.append(f"  {why.format(task=schedule.task)}")
     if not schedule.is_enrolled:
-        note = gettext("not enrolled yet: the first worker that starts does that")
+        note = gettext("not on the server yet: the first worker that starts stores it")
         lines.append(f"  {note}")
     if schedule.paused_since is not None:
         reason = one_line(schedule.paused_reason)
