@@ -99,7 +99,7 @@ class DoubleFound(DelayqError):
 
 
 class Verdict(StrEnum):
-    """What is to become of a leased job, in the words of the log."""
+    """The outcome of a leased job, in the words of the log."""
 
     SUCCEED = "succeeded"
     RETRY = "retrying"
@@ -263,7 +263,7 @@ class Attempt:
 
     @property
     def has_lease(self) -> bool:
-        """Whether nobody else can have the job: our lease was not refused, and has not run out."""
+        """Whether no other worker can have the job: our lease was not refused, and has not run out."""
         return not self.is_lost and boottime_ms() < self.lease_end_ms
 
     def read_if_quick(self) -> Read | BaseException | None:
@@ -320,7 +320,7 @@ class Attempt:
         handler = get_handler(self.queue.name)
         if handler is None:
             raise TaskNotFound(
-                f"an element that is not a job of ours lies in queue {self.queue.name!r}, which has no handler;"
+                f"an element that is not one of our jobs lies in queue {self.queue.name!r}, which has no handler;"
                 f" register one with @queue_handler({self.queue.name!r}){why}",
                 task="",
             )
@@ -677,7 +677,7 @@ class Attempt:
             self._reject(Verdict.BURY, error, kind="failed")
 
     def _is_retried(self, error: BaseException) -> bool:
-        """Whether the job runs again after an exception that is no decision."""
+        """Whether the job runs again after an exception that is not a decision."""
         assert self.task is not None
         base = self.task.base
         return (
@@ -857,7 +857,7 @@ class Attempt:
         return job
 
     def _enqueued_ms(self) -> int | None:
-        """When Django's tasks enqueued the job; None: it is none of theirs."""
+        """When Django's tasks enqueued the job; None: it is not one of their jobs."""
         payload = self.leased.payload
         if payload is None or _AT not in payload:
             return None

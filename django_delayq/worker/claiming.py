@@ -153,7 +153,7 @@ class Claiming:
         self._set_aside(queue, error)
 
     def _set_aside(self, queue: QueueState, error: Exception) -> None:
-        """Leave out a queue whose keys have the wrong type or are forbidden, and retry it later; the others go on."""
+        """Leave out a queue whose keys have the wrong type or are forbidden, and retry it later; the others continue."""
         self._outage.note_reply()
         if str(error) != queue.problem:
             logger.error(
@@ -391,7 +391,7 @@ class Claiming:
         return is_ours and not queue.pauses.is_paused
 
     def _move_on(self, queue: QueueState, now_ms: float, now_us: int | None) -> None:
-        """Move schedules on whose moments have come. ``now_us`` is the server's time, if it has just been told."""
+        """Move schedules on whose moments have come. ``now_us`` is the server's time, if a reply has just had it."""
         self._crew.threads.wake()
         # The job of this moment begins before the next one is made, which would keep the interpreter from its thread.
         time.sleep(BEGIN_FIRST_S)

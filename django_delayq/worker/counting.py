@@ -1,4 +1,4 @@
-"""What a process has measured of the jobs that ended, on its way to the figures of their queue.
+"""Statistics of the jobs that ended in a process, until the figures of their queue have them.
 
 Times are collected as they come and counted many at a time, so a job costs a fraction of a microsecond. Every ten seconds
 the figures of each queue go to the server. A process that is killed takes those of its last ten seconds with it; so does a
@@ -51,7 +51,7 @@ _Key = tuple[str, TaskDefinition | str | None, Verdict, bool]
 
 
 class _Counted:
-    """What was measured of the attempts of one task on one queue that ended in one way."""
+    """Statistics of the attempts of one task on one queue that ended in one way."""
 
     __slots__ = ("duration", "has_run", "late_us", "lateness", "number", "took_us")
 
@@ -168,7 +168,7 @@ class Counting:
             counted.count()
 
     def _take(self) -> dict[str, dict[str, Figures]]:
-        """Return what was counted by queue and task, and begin anew; under an empty name is the queue in whole."""
+        """Return the counts by queue and task, and begin at zero; under an empty name is the queue in whole."""
         self._count()
         found: dict[str, dict[str, Figures]] = defaultdict(lambda: defaultdict(Figures))
         for (queue, task, verdict, _), counted in self._counted.items():
@@ -204,7 +204,7 @@ class Counting:
                 self._told.append((queue, self._line.ask(add)))
 
     def learn(self) -> None:
-        """Take in the replies to `tell`. What the server refuses, and what it may have counted, is not told again.
+        """Take in the replies to `tell`. Counts that the server refuses, or may have, are not sent again.
 
         If the server is away, this says nothing: every other call of the loop does.
         """

@@ -37,7 +37,7 @@ class Ending:
     """
 
     def __init__(self, crew: Crew, ends: Ends, suspects: Suspects, stop: Stop) -> None:
-        """``stop`` tells the jobs that run."""
+        """``stop`` notifies the jobs that run."""
         self._crew = crew
         self._ends = ends
         self._settlement = ends.settlement
@@ -59,7 +59,7 @@ class Ending:
         self._stop.set()
 
     def quiet(self) -> None:
-        """Claim no more, and go on with what was claimed; the jobs do not learn of it."""
+        """Claim no more, and run what was claimed; the jobs do not notice."""
         self.is_quiet = True
 
     def stop(self, grace_s: float) -> None:

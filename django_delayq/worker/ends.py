@@ -1,4 +1,4 @@
-"""When the server is told that jobs ended, and the pace that the process learns from their number."""
+"""When to report ended jobs to the server, and the pace that the process learns from their number."""
 
 import logging
 
@@ -21,7 +21,7 @@ SETTLE_AFTER_MS = 5.0
 
 
 class Ends:
-    """Decides when the settlement tells the server, and reads the replies. Owned by the claim loop's thread."""
+    """Decides when the settlement reports to the server, and reads the replies. Owned by the claim loop's thread."""
 
     def __init__(
         self, line: Line, crew: Crew, outage: Outage, forward: Forwarder
@@ -45,7 +45,7 @@ class Ends:
         self.learn()
 
     def tell(self, *, force: bool = False, is_last: bool = False) -> None:
-        """Make the calls that tell the server what has ended; they go out with the next claim, or at `learn`."""
+        """Make the calls that report ended jobs to the server; they go out with the next claim, or at `learn`."""
         settlement = self.settlement
         now_ms = monotonic_ms()
         if now_ms >= self.reports.due_ms:

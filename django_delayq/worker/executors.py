@@ -127,7 +127,7 @@ class ThreadExecutor:
     ) -> None:
         """Make the threads; `start` starts them.
 
-        ``stop`` tells the jobs when the process is to end. ``died`` is called when a thread ends that should
+        ``stop`` notifies the jobs when the process is to end. ``died`` is called when a thread ends that should
         not: from then on fewer jobs run than are claimed.
         ``found_async`` takes an attempt that turns out to belong on the event loop. ``around`` is around each call.
         ``report`` takes how far a running job is.
@@ -197,7 +197,7 @@ class ThreadExecutor:
         return has_answered
 
     def submit(self, attempt: Attempt) -> None:
-        """Queue an attempt until `wake` is called. A thread that wakes while we go on would only wait for us."""
+        """Queue an attempt until `wake` is called. A thread that wakes before that would only wait for us."""
         self._queue.put(attempt)
 
     def wake(self) -> None:
@@ -288,7 +288,7 @@ class ThreadExecutor:
                     except BaseException as error:
                         # The job has its end, whether or not that can be told.
                         logger.error(
-                            "job %s: its end cannot be told",
+                            "job %s: its end cannot be reported",
                             attempt.id,
                             exc_info=error,
                             secrets=attempt.secrets,
@@ -447,7 +447,7 @@ class LoopExecutor:
         around: Surroundings | None = None,
         report: Callable[[Attempt, bytes], None] = lambda attempt, stored: None,
     ) -> None:
-        """``stop`` tells the jobs when the process is to end; ``around`` is around each call.
+        """``stop`` notifies the jobs when the process is to end; ``around`` is around each call.
 
         ``died`` is called when the loop ends that should not: what it ran has no end.
         """

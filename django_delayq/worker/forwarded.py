@@ -198,7 +198,7 @@ class Forwarded:
             self._read_again(sources[name], queue)
 
     def _note_error(self, queue: str, error: Exception) -> None:
-        """Log a new problem. Whoever looks for forwards finds these again."""
+        """Log a new problem. The next search for forwards finds these again."""
         if self._problems.get(queue) == str(error):
             return
         self._problems[queue] = str(error)

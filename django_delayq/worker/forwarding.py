@@ -1,7 +1,7 @@
-"""What follows a job into other queues: from the queue in which that job ended to where it belongs.
+"""Jobs that follow a job into other queues: from the queue in which that job ended to where it belongs.
 
 The end of the job has left it there. A thread for each queue that gets something takes it along, beside everything else:
-a queue that is away holds up neither another one nor the claims. Whatever a process leaves behind, others find.
+a queue that is away holds up neither another one nor the claims. Other processes find what one leaves behind.
 """
 
 import random
@@ -69,7 +69,7 @@ def receive(
 
 
 def forward_at_once(client: Redis, source: QueueSettings, queue: str) -> None:
-    """Forward what a queue has for another one. Nobody else does, as in a test."""
+    """Forward the jobs of one queue to another. For tests, where no thread does."""
     target = queue_of(queue)
     after = b""
     while members := run(
@@ -254,7 +254,10 @@ class Forwarding:
 
 
 class _Target:
-    """One queue that gets something, and the thread that brings it. What is not the thread's is guarded by ``changed``."""
+    """One queue that gets something, and the thread that brings it.
+
+    State that the thread does not own is guarded by ``changed``.
+    """
 
     def __init__(self, name: str, owner: Forwarding) -> None:
         self._name = name

@@ -51,7 +51,7 @@ _SELF = ""
 
 
 class ClaimLoop:
-    """Runs in the main thread of a worker process until it is told to stop, or has nothing left to do."""
+    """Runs in the main thread of a worker process until it has to stop, or has nothing left to do."""
 
     def __init__(
         self,
@@ -73,7 +73,8 @@ class ClaimLoop:
         accepted: Flag | None = None,
         forwards_by: Redis | None = None,
     ) -> None:
-        """``revive`` starts the server if it is ours to start. ``accepted`` is that of the `Outage`. ``stop`` tells the jobs when this process is to end.
+        """``revive`` starts the server if it is ours to start. ``accepted`` is that of the `Outage`.
+        ``stop`` notifies the jobs when this process is to end.
 
         ``follows_death``: a process of this worker has died, and may have put jobs off. ``forwards_by``: a client for the
         `Forwarding`, where one that waits for a node must not hold up the loop's.
@@ -215,7 +216,7 @@ class ClaimLoop:
     # The loop.
 
     def run(self) -> None:
-        """Work until told to stop, or in burst mode until nothing is due."""
+        """Work until it has to stop, or in burst mode until nothing is due."""
         while not self._is_over():
             try:
                 self._turn()
@@ -271,7 +272,7 @@ class ClaimLoop:
         self._wait()
 
     def _forget_if_changed(self) -> None:
-        """Have everything read anew that the server said, and said to it what it has to know, if it is another one now."""
+        """If another server answers now, have everything read from it again, and sent to it what it has to know."""
         if (changes := own_clients.changes) == self._changes:
             return
         self._changes = changes

@@ -36,7 +36,7 @@ class Meter:
 
     On Linux it counts anonymous pages, in memory or swapped out. It does not count shared memory and mapped files, such
     as libraries; it does count pages that the process shares with the supervisor that forked it. Other systems only
-    tell the most that was ever resident.
+    report the peak that was resident.
     """
 
     def __init__(self) -> None:

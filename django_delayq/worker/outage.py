@@ -36,7 +36,7 @@ def forgotten_s(
     """Return how long ago a server took what it has forgotten, s; None: it has forgotten nothing.
 
     ``before_ms`` is when it took this before, as far as it knows, ``kept_ms`` when it said that it did, None if it has not,
-    and ``now_ms`` its clock. Who was silent for longer than ``within_ms``, or seems to have been after a step of the
+    and ``now_ms`` its clock. A process that was silent for longer than ``within_ms``, or seems so after a step of the
     clock, is rightly forgotten.
     """
     if kept_ms is None or before_ms >= kept_ms or abs(now_ms - kept_ms) > within_ms:
@@ -57,7 +57,7 @@ class StepPause:
     def after(self, error: Exception) -> float:
         """Return how long to wait, ms; the next pause is twice as long.
 
-        Only what passes by itself is tried again soon: not a missing right, a key of another type, or an error of ours.
+        Only what passes by itself is tried again soon: not a missing right, a key of another type, or our own error.
         """
         is_of_server = isinstance(error, (RedisError, OSError))
         if not is_of_server or faults.is_to_be_mended(error):
@@ -68,7 +68,7 @@ class StepPause:
 
 
 class Service(Enum):
-    """What the server does for this process."""
+    """The state of the server, as this process sees it."""
 
     SERVING = auto()
     AWAY = auto()

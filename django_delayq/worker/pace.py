@@ -14,7 +14,7 @@ class Pace:
         self.forget()
 
     def forget(self) -> None:
-        """Begin anew: what was learnt turned out to be wrong."""
+        """Begin again: what was learnt turned out to be wrong."""
         #: Jobs per ms; 0: not known yet.
         self.rate = 0.0
         # Since the last measurement: how long there were jobs, until when that is known, and how many have ended.

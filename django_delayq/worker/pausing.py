@@ -1,4 +1,4 @@
-"""What is paused of a queue, as its last claim said, and attempts that hold the jobs of paused tasks."""
+"""The pauses of a queue, as its last claim returned them, and attempts that hold the jobs of paused tasks."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ MakeAttempt = Callable[[QueueSettings, Leased, float, float], Attempt]
 
 
 class Pauses:
-    """What is paused of one queue. Owned by the claim loop's thread."""
+    """The pauses of one queue. Owned by the claim loop's thread."""
 
     def __init__(self, queue: str) -> None:
         self._queue = queue

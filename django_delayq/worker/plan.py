@@ -1,4 +1,4 @@
-"""What to ask a queue for, and a claim that was sent."""
+"""The next claim on a queue, and a claim that was sent."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -18,7 +18,7 @@ NO_ROOM = Room(0, 0)
 
 
 class Plan(NamedTuple):
-    """What to ask a queue for."""
+    """The next claim on a queue."""
 
     limit: int
     #: If set, there is room for one kind only: jobs of the other kind, and excess ones, are given back.

@@ -66,7 +66,7 @@ FLUSH_S = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerOptions:
-    """What a worker, with all its processes, is to do."""
+    """The options of a worker, with all its processes."""
 
     #: Queues and their weights, in order of priority.
     queues: Sequence[tuple[QueueSettings, float]]
@@ -82,7 +82,7 @@ class WorkerOptions:
 
 
 class WorkerProcess:
-    """Claims and runs jobs until it is told to stop, or until there is nothing left to do."""
+    """Claims and runs jobs until it has to stop, or until there is nothing left to do."""
 
     def __init__(
         self,
@@ -339,7 +339,7 @@ class WorkerProcess:
                 self.loop.stop(0.0 if is_over else self._options.worker.grace_s)
 
     def close(self) -> None:
-        """End threads and connections if the process itself goes on."""
+        """End threads and connections if the process itself continues."""
         self._watchdog.stop()
         self._timer.stop()
         self._listener.stop()

@@ -1,6 +1,6 @@
 """How far the jobs of a process are, as their tasks say, on its way to the server: in one write for all, twice a second.
 
-What an attempt has left on the server goes with its end. If its process is killed, the sweep finds it.
+The end of an attempt deletes its progress on the server. If its process is killed, the sweep finds it.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ PROGRESS_EVERY_MS = 500.0
 
 
 class Progressing:
-    """What the tasks of one process have said of their progress. The claim loop's thread owns all but `note`."""
+    """The progress that the tasks of one process have reported. The claim loop's thread owns all but `note`."""
 
     def __init__(self, line: Line, crew: Crew, wake: Callable[[], None]) -> None:
         """``wake`` ends the wait of the claim loop."""
@@ -85,7 +85,7 @@ class Progressing:
             self._told.append((queue, self._line.ask(note_progress(keys, part))))
 
     def learn(self) -> None:
-        """Take in the replies to `tell`. What did not reach the server is not told again: more will be said soon.
+        """Take in the replies to `tell`. Progress that did not reach the server is not sent again: more follows soon.
 
         If the server is away, this says nothing: every other call of the loop does.
         """

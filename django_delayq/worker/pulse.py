@@ -71,7 +71,7 @@ class Silence:
 
 
 def is_stopped(pid: int) -> bool:
-    """Return whether a signal or a debugger has stopped a process; False if the system does not tell."""
+    """Return whether a signal or a debugger has stopped a process; False if the system does not say."""
     try:
         told = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

@@ -1,4 +1,4 @@
-"""What the claim loop knows about one queue. Owned by the loop's thread."""
+"""The claim loop's state of one queue. Owned by the loop's thread."""
 
 from redis.client import Redis
 
@@ -109,7 +109,7 @@ class QueueState:
         self.is_ready = self.is_due = True
 
     def forget(self) -> None:
-        """Read everything anew that the server said: another one answers, or it has forgotten."""
+        """Have everything read from the server again: another one answers, or it has forgotten."""
         self.is_outdated = True
         self.upkeep.forget()
         self.periods.forget()

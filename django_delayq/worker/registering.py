@@ -38,7 +38,7 @@ REGISTER_EVERY_MS = 5_000.0
 
 
 class Registering:
-    """What one process says of itself. Owned by the claim loop's thread."""
+    """The entry of one process in the registry. Owned by the claim loop's thread."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class Registering:
 
 
 _SAID = {
-    QUIET: "claim no more; what it has goes on",
+    QUIET: "claim no more, and finish running jobs",
     STOP: "stop; it will not be replaced",
 }
 

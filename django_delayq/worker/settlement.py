@@ -1,6 +1,6 @@
 """Attempts that have ended in this process, until the server knows it.
 
-The threads that run jobs add them. The claim loop tells the server, in batches, until each attempt has an answer.
+The threads that run jobs add them. The claim loop reports them to the server, in batches, until each attempt has an answer.
 """
 
 from collections import defaultdict, deque
@@ -43,7 +43,7 @@ BATCH_BYTES = 1 << 20
 
 
 def is_queues_own(error: Exception) -> bool:
-    """Return whether an error concerns the keys of one queue, or one node of a cluster, so that others can go on."""
+    """Return whether an error concerns the keys of one queue, or one node of a cluster, so that others can continue."""
     # A replica refuses everything, and so does a server without our database: such errors concern all queues.
     return is_of_node(error) or (
         isinstance(error, ResponseError)
@@ -116,7 +116,7 @@ class Settlement:
         return min(self._again_ms.values(), default=None)
 
     def give_back(self, attempts: Iterable[Attempt]) -> None:
-        """Have the server told that these attempts were not run."""
+        """Have it reported to the server that these attempts were not run."""
         for attempt in attempts:
             attempt.give_back()
             self.ended.append(attempt)
@@ -131,7 +131,7 @@ class Settlement:
         return self.learn()
 
     def tell(self, *, force: bool = False) -> None:
-        """Make the calls that tell the server; they go out with the line's next calls, or at `learn`."""
+        """Make the calls that report to the server; they go out with the line's next calls, or at `learn`."""
         popleft = self.ended.popleft
         fresh = [popleft() for _ in range(len(self.ended))]
         if fresh:

@@ -1,4 +1,4 @@
-"""The standard streams: a worker goes on if they are closed, full or without a reader."""
+"""The standard streams: a worker continues if they are closed, full or without a reader."""
 
 import os
 import sys

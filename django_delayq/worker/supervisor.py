@@ -106,7 +106,7 @@ class Supervisor:
         os.set_blocking(self._wake_writer, False)
 
     def run(self) -> int:
-        """Work until told to stop; in burst mode until every process has ended."""
+        """Work until a signal; in burst mode until every process has ended."""
         for number in STOPPING:
             handle(number, self._on_stop)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
@@ -269,7 +269,7 @@ class Supervisor:
                 self._status = self._status or int(is_failure)
             elif code == DISMISSED:
                 logger.warning(
-                    "worker process %d was stopped remotely and is not replaced; %d others go on",
+                    "worker process %d was stopped remotely and is not replaced; %d others continue",
                     pid,
                     len(self._children),
                 )

@@ -30,7 +30,7 @@ AsyncCall = Callable[[Job[Any]], Awaitable[Any]]
 
 
 class Surroundings(NamedTuple):
-    """What is around each call."""
+    """The middleware and contexts around each call."""
 
     travellers: tuple[Traveller, ...]
     #: Call the task of a job within its middleware, in a thread or on the event loop; None: there is no middleware.
@@ -42,7 +42,7 @@ def compose(settings: Settings) -> Surroundings | None:
     """Return what the settings put around a call; None: nothing.
 
     Raises:
-        InvalidSettings: a path cannot be imported, or what it names is no context or no middleware.
+        InvalidSettings: a path cannot be imported, or does not name a context or a middleware.
     """
     if not settings.context and not settings.middleware:
         return None

@@ -1,6 +1,7 @@
-"""Tells a project how attempts begin and end: `django_delayq.signals`, as a worker sends them.
+"""Notifies a project of the begin and end of attempts: `django_delayq.signals`, as a worker sends them.
 
-An end is told before the server learns of it, so that no end is missed: a worker that dies in between runs the job again.
+The signal of an end is sent before the server learns of it, so that no end is missed: a worker that dies in between
+runs the job again.
 """
 
 import asyncio
@@ -138,7 +139,7 @@ REPORT_MS = 10_000
 
 
 class _Waiting(NamedTuple):
-    """A call that tells something: how many signals it sends, and how many bytes it holds."""
+    """A call that sends signals: how many signals it sends, and how many bytes it holds."""
 
     call: Callable[[], None]
     signals: int
@@ -146,9 +147,9 @@ class _Waiting(NamedTuple):
 
 
 class Teller:
-    """A thread that tells what no thread of a job can: the claim loop calls nothing of a project.
+    """A thread for signals that no thread of a job can send: the claim loop calls nothing of a project.
 
-    It starts with the first thing that there is to tell. Receivers that are slower than the loop lose signals, because what
+    It starts with the first signal. Receivers that are slower than the loop lose signals, because what
     waits for them is bounded.
     """
 
@@ -199,11 +200,11 @@ class Teller:
             logger.error("%d signals are not sent: %s", lost, error)
 
     def drain(self, timeout_s: float) -> bool:
-        """Wait until everything is told, ``timeout_s`` at most; return whether it is."""
+        """Wait until every signal is sent, ``timeout_s`` at most; return whether it is."""
         return self._is_idle.wait(timeout_s)
 
     def end(self, timeout_s: float) -> None:
-        """Do as `drain` at the end of the process, and log how much is not told by then."""
+        """Do as `drain` at the end of the process, and log how many signals are not sent by then."""
         if self.drain(timeout_s):
             return
         with self._lock:
@@ -250,7 +251,7 @@ class Teller:
             close_connections()
 
     def _next(self) -> _Waiting | None:
-        """Return what is to be told next. If there is nothing, the thread ends."""
+        """Return the next call. If there is none, the thread ends."""
         with self._lock:
             if self._calls:
                 return self._calls.popleft()
@@ -265,7 +266,7 @@ teller = Teller()
 
 
 def tell_ends(queue: str, ends: Sequence[EndedHere]) -> None:
-    """Have told what a script has ended by itself."""
+    """Have signals sent for jobs that a script has ended by itself."""
     if job_cancelled.receivers or job_quarantined.receivers:
         teller.tell(
             partial(_tell_ends, queue, ends),
@@ -286,7 +287,7 @@ def _tell_ends(queue: str, ends: Sequence[EndedHere]) -> None:
 
 
 def tell_stored(queue: str, jobs: Sequence[NewJob]) -> None:
-    """Have told that a worker has stored jobs: those that follow one, or those of moments."""
+    """Have signals sent for jobs that a worker has stored: those that follow one, or those of moments."""
     if jobs and job_scheduled.receivers:
         teller.tell(
             partial(tell_stored_here, queue, jobs),

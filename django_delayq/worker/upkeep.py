@@ -1,4 +1,4 @@
-"""What a worker process does for a queue from time to time, so that nothing grows without bound.
+"""Upkeep of a queue by a worker process, from time to time, so that nothing grows without bound.
 
 It deletes dead letters and quarantined payloads that are too old, removes fields that belong to no job any more, and
 warns of what grows. Every step is one bounded call; the claim loop decides when it has a moment for the next.
@@ -95,7 +95,7 @@ class Upkeep:
             self.note(error)
 
     def note(self, error: Exception) -> None:
-        """Log once what keeps this queue from being looked after; claims go on all the same.
+        """Log once what keeps this queue from being looked after; claims continue.
 
         Raises:
             Exception: ``error``, if it does not concern this queue alone.
@@ -189,7 +189,10 @@ class Upkeep:
         self.is_latest = declared.is_latest
 
     def _check_in(self) -> None:
-        """Have the server note this process; say so if a node has forgotten it. A single server's registry tells sooner."""
+        """Have the server note this process; say so if a node has forgotten it.
+
+        A single server's registry shows it sooner.
+        """
         found = run(
             self._client, tending.check_in(self._settings.keys, owner=self._owner)
         )

@@ -28,7 +28,7 @@ STUCK_AFTER_MS = 10_000.0
 
 
 class Executor(Protocol):
-    """What runs attempts."""
+    """An executor of attempts."""
 
     #: Its name in messages.
     what: str

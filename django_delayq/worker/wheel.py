@@ -1,7 +1,7 @@
 """A timer for very many timeouts of which nearly all are cancelled, after Netty's HashedWheelTimer.
 
 `Wheel` knows where a timeout lies and when it is due, without a clock, a lock or a thread; `HashedWheelTimer` adds
-those. Timeouts are up to a tick late. What must be on time to the millisecond has a deadline of its own, in the
+those. Timeouts are up to a tick late. Events that must be on time to the millisecond have deadlines of their own, in the
 transfer task.
 """
 

@@ -382,6 +382,6 @@ def test_stopped_process_is_not_replaced_and_a_killed_one_is(
     assert stop_worker(third.id)
 
     assert program_of_two.wait() == 0
-    assert "was stopped remotely and is not replaced; 1 others go on" in (
+    assert "was stopped remotely and is not replaced; 1 others continue" in (
         program_of_two.log
     )
