@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy
 
 
 class _NoRows(models.Manager["Job"]):
-    """Empty without a query, so that whoever walks through all models, as dumpdata does, needs no table."""
+    """Empty without a query, so that code that walks through all models, such as dumpdata, needs no table."""
 
     def get_queryset(self) -> models.QuerySet["Job"]:
         return super().get_queryset().none()

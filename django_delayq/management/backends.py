@@ -1,4 +1,4 @@
-"""Prepares a worker for Django's tasks, where ``TASKS`` has a backend of ours."""
+"""Prepares a worker for Django's tasks, where ``TASKS`` has our backend."""
 
 import sys
 from collections.abc import Mapping

@@ -29,7 +29,7 @@ def said_by_command() -> Iterator[None]:
 
 
 class Missing:
-    """Lets a command go on without queues that cannot be reached, and end with an error that names them."""
+    """Lets a command continue without queues that cannot be reached, and end with an error that names them."""
 
     def __init__(self) -> None:
         #: The error of each queue, by its name.
@@ -37,7 +37,7 @@ class Missing:
 
     @contextmanager
     def queue(self, name: str | None, *, of: Sequence[str]) -> Iterator[None]:
-        """Do something with one of several queues, and go on with the others if it cannot be reached."""
+        """Do something with one of several queues, and continue with the others if it cannot be reached."""
         try:
             yield
         except RedisError as error:
@@ -80,7 +80,7 @@ class Missing:
 def explained() -> Iterator[None]:
     """Turn errors of this package and of the server into a CommandError that says what to do.
 
-    An OSError is none of these: redis-py makes its own errors of those of sockets, so it is about a file or a stream.
+    An OSError is not one of these: redis-py makes its own errors of those of sockets, so it is about a file or a stream.
     """
     try:
         yield

@@ -35,12 +35,12 @@ class _Printable(OutputWrapper):
         super().write(printable(msg), style_func, ending)
 
     def write_styled(self, text: str, ending: str | None = None) -> None:
-        """Write text that has escape sequences of ours, and nothing that others wrote as it is."""
+        """Write text with our own escape sequences; texts of others in it have to be escaped."""
         super().write(text, str, ending)
 
 
 class _Willing(_Printable):
-    """The standard error of a command, which goes on if nobody can read there."""
+    """The standard error of a command, which continues if that is closed."""
 
     def write(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]
         with suppress(*streams.UNWRITABLE):

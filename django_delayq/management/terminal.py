@@ -133,7 +133,7 @@ def _line(
 
 
 class Screen:
-    """Shows lines in the place of the ones before; below them if the stream is no terminal."""
+    """Shows lines in the place of the ones before; below them if the stream is not a terminal."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream

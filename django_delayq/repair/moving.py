@@ -1,12 +1,12 @@
 """Moving what a queue holds from one server to another: a run of short, atomic steps that may end after any of them.
 
-Workers, producers and Java go on meanwhile, on both servers. Of each page, in this order:
+Workers, producers and Java continue meanwhile, on both servers. Of each page, in this order:
 
 1. The source takes it out of its places and holds it. No worker there runs it from then on.
 2. The target stores it, and remembers the number of the page.
 3. The source deletes it.
 
-A run that was interrupted goes on with the page that the source still holds. If the target had stored it, its number
+A run that was interrupted continues with the page that the source still holds. If the target had stored it, its number
 says so. So no job is lost, and none is stored twice.
 """
 
@@ -62,7 +62,7 @@ class SameQueue(CannotMove):
 
 @dataclass(slots=True)
 class Tally:
-    """What a run has found and done so far."""
+    """The result of a run so far."""
 
     #: Jobs, and elements of others, that the target has stored.
     moved: int = 0
@@ -160,12 +160,12 @@ class Taking:
             return self._hand_over.make(act)
         except NotHandedOver as error:
             raise CannotMove(
-                f"queue {self._queue.name!r} of the source: {error}. What was taken out is held there. Run this again once that"
+                f"queue {self._queue.name!r} of the source: {error}. Jobs that were taken out are held there. Run this again once that"
                 " is mended; with --no-wait it waits for no replica."
             ) from error
 
     def begin(self, kind: Kind) -> pages.Run:
-        """Begin a run, or go on with that which has begun.
+        """Begin a run, or continue the one that has begun.
 
         Raises:
             CannotMove: the queue is being moved in another way.
@@ -176,7 +176,7 @@ class Taking:
         return self.run
 
     def learn(self, count: int, took_ms: float) -> None:
-        """Take in how long another call with a page of so many jobs took."""
+        """Learn from the time that a call with a page of this size took."""
         self._sizer.learn(count, took_ms)
 
     def again(self, page: int) -> list[Moved]:
@@ -232,7 +232,7 @@ class Taking:
 
 
 class Storing:
-    """Stores pages on the target, signed anew if that is wanted."""
+    """Stores pages on the target, signed again if that is wanted."""
 
     def __init__(
         self,
@@ -419,7 +419,7 @@ class Storing:
             ) from error
 
     def _looked_at(self, job: Moved) -> Moved:
-        """Count a job that needs a key which is not here, and sign it anew if that is wanted."""
+        """Count a job that needs a key which is not here, and sign it again if that is wanted."""
         key = key_id_of(job.payload)
         if key is None:
             return job
@@ -477,7 +477,7 @@ class Moving:
 
     @property
     def counts(self) -> Counts:
-        """What the source holds now."""
+        """The contents of the source now."""
         return run(self._source, looking.counts(self.there.keys))
 
     def begin_on_source(self) -> None:
@@ -579,7 +579,7 @@ def check_key(name: str, *texts: bytes) -> None:
 
 
 class SchedulesThere(NamedTuple):
-    """What a queue has of periodic schedules that can move."""
+    """The periodic schedules of a queue that can move."""
 
     #: Names of those that are stored, or set aside by a run that was interrupted.
     stored: list[str]
@@ -593,7 +593,7 @@ def schedules_of(
 ) -> SchedulesThere:
     """Read which schedules of a queue can move; with ``only``, of those that are signed with one of its keys.
 
-    What is not in force stays, and the log says so.
+    Schedules that are not in force stay, and the log says so.
     """
     known = perform(client, loading(queue))
     stored, changed = list(known.aside), dict[str, MovedSchedule]()
@@ -650,7 +650,7 @@ def take_schedule(
 
 
 def queues_on(client: Redis, prefix: str = "", ours: str = "") -> list[str]:
-    """Return the names of the queues that a server has under a prefix, as far as their keys tell.
+    """Return the names of the queues that a server has under a prefix, as far as their keys show.
 
     ``ours`` is the prefix of the settings. Queues under it, and under other prefixes that are noted there, are left out.
     """

@@ -147,10 +147,10 @@ class Captured(Sequence[CapturedJob]):
         due_in: Delay | None = None,
         queue: str | None = None,
     ) -> list[CapturedJob]:
-        """Return the jobs of a task that were scheduled like this. What is left out may be anything.
+        """Return the jobs of a task that were scheduled like this. Arguments that are left out may have any value.
 
         Raises:
-            InvalidTask, TaskNotFound: this is no task.
+            InvalidTask, TaskNotFound: this is not a task.
             InvalidDelay, InvalidArguments: no job could be scheduled like this.
         """
         name = _name_of(task)
@@ -232,7 +232,7 @@ def _name_of(task: object) -> str:
     """Return the name under which a task is registered.
 
     Raises:
-        InvalidTask: this is no task. TaskNotFound: no task has this name.
+        InvalidTask: this is not a task. TaskNotFound: no task has this name.
     """
     if isinstance(task, TaskDefinition):
         return task.name
@@ -334,7 +334,7 @@ def _job_of(
 
 @dataclass(eq=False, slots=True)
 class _Turn:
-    """What runs within one call, and the first error that comes of it."""
+    """The jobs that run within one call, and their first error."""
 
     of: "Immediate"
     to_run: deque[Note]
@@ -405,7 +405,7 @@ class Immediate(Recorder):
                     await sync_to_async(telling.tell_stored_here)(queue, jobs)
 
     def _turn_here(self) -> _Turn | None:
-        """Return the turn of the job that makes this call; None: no job of ours does."""
+        """Return the turn of the job that makes this call; None: none of our jobs does."""
         turn = _turn.get()
         if turn is None or turn.of is not self or turn.is_over:
             # A coroutine or a thread that a job has started may outlive the turn.
@@ -524,8 +524,8 @@ def captured() -> Iterator[Captured]:
 def immediate(*, raises: bool = True) -> Iterator[Captured]:
     """Run each job when it is scheduled, or where its transaction ends, in this thread, whatever its delay.
 
-    What a job schedules runs after that job, in order, before the call returns that has sent the first. What a task
-    raises, that call raises, unless ``raises`` is False; of several errors it raises the first, once all jobs have run.
+    Jobs that a job schedules run after it, in order, before the call that sent the first one returns. That call raises
+    what a task raises, unless ``raises`` is False; of several errors it raises the first, once all jobs have run.
     ``Retry``, ``Snooze`` and ``Cancel`` decide about the job, as in a worker: but nothing runs a second time.
 
     Example::
@@ -550,8 +550,7 @@ def _of_test(is_immediate: bool) -> Recorder:
 def watch_tests() -> None:
     """Have each test of Django's classes begin without the jobs of earlier tests, whatever runs the tests.
 
-    Django sends no signal when a test begins. What it renews for each test, such as ``mail.outbox``, a test may renew as
-    well.
+    Django sends no signal when a test begins. A test may renew what Django renews for each test, such as ``mail.outbox``.
     """
     call = SimpleTestCase.__call__
 

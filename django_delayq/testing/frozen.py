@@ -1,7 +1,7 @@
 """`frozen_queue`: queues in memory whose clock stands still until the test moves it.
 
-The calls are those of every other server, and so are the scripts. What falls due runs through the attempt of a worker,
-one job after the other, in this thread.
+The calls are those of every other server, and so are the scripts. Due jobs run through the attempt of a worker,
+one after the other, in this thread.
 """
 
 import math
@@ -112,7 +112,7 @@ _AS_READ: Command[Any] = Command(())
 
 
 class _TellsHere(telling.Teller):
-    """Tells in the thread of the test, whose transaction receivers see, and before the test goes on."""
+    """Sends signals in the thread of the test, whose transaction receivers see, and before the test continues."""
 
     def tell(self, call: Callable[[], None], *, count: int = 1, size: int = 0) -> None:
         call()
@@ -158,7 +158,7 @@ class FrozenQueue:
         seconds. A job that is scheduled meanwhile, and falls due before the end, runs as well, and so does each retry.
 
         Raises:
-            InvalidDelay: this is no time, or time would go back.
+            InvalidDelay: this is not a time, or time would go back.
             RuntimeError: the block of the queue has ended, or an event loop runs this call.
         """
         if self._is_over:
@@ -472,7 +472,7 @@ def frozen_queue(
 ) -> Iterator[FrozenQueue]:
     """Keep all queues in memory, and let time pass only by `FrozenQueue.advance`.
 
-    It begins at ``now``, an aware datetime; without it, at the present moment. ``periodic``: schedules go on as well. At
+    It begins at ``now``, an aware datetime; without it, at the present moment. ``periodic``: schedules run as well. At
     the end nothing may be due that has not run, unless ``leave_due`` is true.
 
     Example::

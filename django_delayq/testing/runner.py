@@ -27,7 +27,7 @@ def begin_test() -> None:
 
 
 class _Beginning:
-    """Makes each test begin anew."""
+    """Makes each test begin without earlier jobs."""
 
     def startTest(self, test: Any) -> None:
         begin_test()

@@ -41,9 +41,9 @@ def is_on_loop() -> bool:
 
 
 def run_attempt(attempt: Attempt) -> BaseException | None:
-    """Run an attempt to its verdict, and tell of both; return what its task, or reading it, has raised.
+    """Run an attempt to its verdict, and send the signals of both; return what its task, or reading it, has raised.
 
-    What the task activates, a language or a variable of its own, ends with it, as in a worker.
+    A language or a context variable that the task sets ends with it, as in a worker.
     """
     return copy_context().run(_run, attempt)
 

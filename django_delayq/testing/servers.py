@@ -64,7 +64,7 @@ def run_server() -> Server:
 
 
 def empty_server() -> None:
-    """Empty the server of this run, if it was started. Nobody else has anything there."""
+    """Empty the server of this run, if it was started. Only this run has data there."""
     url = _urls.get(os.getpid())
     if url is not None:
         with Redis.from_url(url) as client:

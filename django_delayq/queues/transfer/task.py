@@ -19,7 +19,7 @@ BACKOFF_MS = (50, 1_000)
 
 
 class PushResult(NamedTuple):
-    """What one push did and saw."""
+    """The result of one push."""
 
     #: Elements moved to the destination queue.
     moved: int
@@ -52,7 +52,7 @@ class QueueTransferTask:
     ) -> None:
         """Call ``push`` from one thread at a time, and its ``close()``, if it has one, when the thread ends.
 
-        ``presence`` is a channel of our own, and is subscribed as well. It tells our subscribers of ``channel`` from
+        ``presence`` is a channel of our own, and is subscribed as well. It distinguishes our subscribers of ``channel`` from
         others.
         """
         self.name = name

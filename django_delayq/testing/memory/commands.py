@@ -1,6 +1,6 @@
 """The commands that our scripts and calls use, on keys in memory, with the replies of a server.
 
-tests/testing/test_same.py holds them to a real server. What is not here is an error that says so.
+tests/testing/test_same.py holds them to a real server. Other commands raise an error that says so.
 """
 
 from collections.abc import Callable, Iterable
