@@ -16,7 +16,7 @@ from django.core.management import BaseCommand, load_command_class
 
 import django_delayq
 from benchmarks.peers import report
-from django_delayq import conf, exceptions
+from django_delayq import conf, exceptions, signals
 from django_delayq.codecs import CODEC_NAMES, default_codec, get_codec
 from django_delayq.codecs.unsupported import UnsupportedCodec
 from django_delayq.conf import Backoff
@@ -205,6 +205,11 @@ def test_every_option_of_the_worker_is_documented() -> None:
         longest = max(action.option_strings, key=len)
         if longest not in of_django:
             assert f"`{longest}" in text_of("docs/howto/deploy.md"), longest
+
+
+def test_every_signal_is_documented() -> None:
+    known = {name for name in vars(signals) if name.startswith("job_")}
+    assert set(rows_of(text_of("docs/howto/signals.md"))) == known
 
 
 def test_every_state_is_in_the_glossary() -> None:

@@ -61,6 +61,7 @@ _PAGES: list[tuple[str, Page, str]] = [
 class JobAdmin(_ModelAdmin):
     """Pages of queues and jobs; a subclass may change the two numbers below and the permissions."""
 
+    #: Jobs on one page of a list.
     list_per_page = 50
     #: Seconds between two refreshes of an open page; 0: it does not refresh itself.
     refresh_s = 5

@@ -44,6 +44,9 @@ class Durable:
 
     ``Durable(replicas=1)``: one replica has it in memory. ``Durable(disk=True)``: the primary has it on disk.
     ``Durable(replicas=1, disk=True)``: the primary and one replica have it on disk.
+
+    Raises:
+        InvalidSettings: it waits for nothing, or a value is out of range.
     """
 
     #: How many replicas.

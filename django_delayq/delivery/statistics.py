@@ -113,7 +113,13 @@ def bounds_us(bucket: int) -> tuple[float, float]:
 
 
 class Histogram(msgspec.Struct):
-    """Times, counted in logarithmic buckets."""
+    """Times, counted in logarithmic buckets.
+
+    Example::
+
+        figures = queue_statistics(["mail"])["mail"].total
+        print(figures.lateness.percentile(99), "ms")
+    """
 
     #: Bucket → how many.
     buckets: Counter[int] = msgspec.field(default_factory=Counter)
@@ -163,7 +169,13 @@ class Histogram(msgspec.Struct):
 
 
 class Figures(msgspec.Struct):
-    """What was counted: of a queue or a task, in some time."""
+    """What was counted: of a queue or a task, in some time.
+
+    Example::
+
+        figures = queue_statistics(["mail"])["mail"].total
+        print(figures.runs, figures.failures, figures.duration.mean_ms)
+    """
 
     #: Outcome → how many.
     outcomes: Counter[Outcome] = msgspec.field(default_factory=Counter)

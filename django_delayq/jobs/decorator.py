@@ -252,6 +252,10 @@ def queue_handler(
         @queue_handler("payments", max_attempts=3)
         def on_payment(value):
             Payment.objects.create(order_id=value["orderId"])
+
+    Raises:
+        InvalidTask: as `delayed_task`; or the queue has a handler, the function takes more than the value, or an option
+            does not fit payloads of others.
     """
     read = _read_options({**options, "queue": queue})
     if read.duplicates:

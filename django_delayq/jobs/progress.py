@@ -19,7 +19,14 @@ from django_delayq.redaction import ENCRYPTED, show
 
 
 class Progress(NamedTuple):
-    """How far a running job is."""
+    """How far a running job is.
+
+    Example::
+
+        progress = job.read_progress()
+        if progress is not None:
+            print(progress.done, "of", progress.total, progress.text)
+    """
 
     done: float
     #: How much there is to do; None: the task has not said so.

@@ -43,7 +43,13 @@ BOUNDS_MS = tuple(2.0**n / 1_000 for n in range(10, 30, 2))
 
 
 class Span(NamedTuple):
-    """What was measured in one minute or hour."""
+    """What was measured in one minute or hour.
+
+    Example::
+
+        last = queue_statistics(["mail"], minutes=10)["mail"].spans[-1]
+        print(last.since, last.figures.failures)
+    """
 
     #: When it began, by the server's clock.
     since: datetime
@@ -51,7 +57,13 @@ class Span(NamedTuple):
 
 
 class Series(NamedTuple):
-    """What was measured of a queue or a task, minute by minute or hour by hour."""
+    """What was measured of a queue or a task, minute by minute or hour by hour.
+
+    Example::
+
+        for span in queue_statistics(["mail"], hours=24)["mail"].spans:
+            print(span.since, span.figures.runs)
+    """
 
     unit: Unit
     #: The oldest first, without gaps. The last one is the present one, which is not over.
@@ -161,7 +173,13 @@ async def atasks_statistics(
 
 
 class Totals(NamedTuple):
-    """What was measured of a queue since the first day. No number in it ever falls."""
+    """What was measured of a queue since the first day. No number in it ever falls.
+
+    Example::
+
+        totals = statistics_totals(["mail"])["mail"]
+        print(totals.queue.runs, totals.ended)
+    """
 
     queue: Figures
     #: By name. Tasks beyond `STATISTICS` are together in ``other``.

@@ -37,7 +37,13 @@ ORDER_MS = 60_000
 
 
 class WorkerState(StrEnum):
-    """What a process does."""
+    """What a process does.
+
+    Example::
+
+        if worker.state is WorkerState.QUIET:
+            stop_worker(worker.id)
+    """
 
     WORKING = "working"
     #: It claims no more, and goes on with what it has.
@@ -47,7 +53,14 @@ class WorkerState(StrEnum):
 
 
 class WorkerJob(NamedTuple):
-    """A job that a process runs."""
+    """A job that a process runs.
+
+    Example::
+
+        for worker in workers():
+            for job in worker.jobs:
+                print(worker.name, job.task, job.since)
+    """
 
     #: What `get_job` takes.
     id: str
@@ -58,7 +71,12 @@ class WorkerJob(NamedTuple):
 
 
 class Worker(NamedTuple):
-    """One process of a worker."""
+    """One process of a worker.
+
+    Example::
+
+        busy = sum(worker.busy_threads for worker in workers())
+    """
 
     #: What `quiet_worker` and `stop_worker` take.
     id: str

@@ -418,6 +418,11 @@ def overview_data(seen: Overview | None = None) -> dict[str, Any]:
     """Return all queues, workers and problems as JSON can hold them; docs/howto/monitor.md has the shape.
 
     By default it looks itself; texts are English.
+
+    Example::
+
+        for problem in overview_data()["problems"]:
+            print(problem["level"], problem["message"])
     """
     if seen is None:
         seen = look(conf.get_settings().queues_of())

@@ -26,6 +26,8 @@ myst_heading_anchors = 6
 default_role = "py:obj"
 add_module_names = False
 autodoc_member_order = "bysource"
+# What Django says of its own methods is in its documentation.
+autodoc_inherit_docstrings = False
 autodoc_typehints_format = "short"
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 150

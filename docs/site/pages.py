@@ -17,7 +17,7 @@ START, INDEX = "README.md", "docs/README.md"
 CHINESE = "README.zh-CN.md"
 MOVED = {START: "index.md", INDEX: "contents.md", CHINESE: "zh.md"}
 #: Where the index names a part.
-_PART = re.compile(r"^(?:## (.+)|\*\*([^*]+)\*\*)$")
+_PART = re.compile(r"^(?:## (.+)|([A-Z][\w ]+):)$")
 _PAGE = re.compile(r"\]\(([\w./-]+\.md)\)")
 _FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r'(\]\(|(?:src|srcset|href)=")([^)\s"]+)([)"])')
@@ -103,8 +103,11 @@ def navigation_text(root: Path) -> str:
         if caption == "Tutorial":
             entries += ["contents", "简体中文 <zh>"]
         if caption == "Reference":
-            entries += ["reference/index", "reference/commands", "reference/log-lines"]
-        text += tree_of(caption, entries)
+            # Below the settings.
+            entries[1:1] = ["reference/index", "reference/commands"]
+            entries.append("reference/log-lines")
+        if entries:
+            text += tree_of(caption, entries)
     return text
 
 

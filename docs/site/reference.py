@@ -25,7 +25,11 @@ VALUES = [
     and not name.startswith("_")
 ]
 #: What the comments in `django_delayq.__all__` call a group, and the title of its page if that is another.
-TITLES = {"limits": "Limits in code", "errors": "Exceptions"}
+TITLES = {
+    "limits": "Limits in code",
+    "workers and statistics": "Statistics and workers in code",
+    "errors": "Exceptions",
+}
 #: Public names that have to be imported from a module: the title of a page, its modules and their names.
 MODULES: dict[str, dict[str, list[str]]] = {
     "Test helpers": {
@@ -36,34 +40,6 @@ MODULES: dict[str, dict[str, list[str]]] = {
         "django_delayq.signals": [
             name for name in vars(signals) if name.startswith("job_")
         ]
-    },
-    "Statistics and workers in code": {
-        "django_delayq.jobs.statistics": [
-            "queue_statistics",
-            "aqueue_statistics",
-            "task_statistics",
-            "atask_statistics",
-            "tasks_statistics",
-            "atasks_statistics",
-            "statistics_totals",
-            "astatistics_totals",
-            "Span",
-            "Series",
-            "Totals",
-        ],
-        "django_delayq.delivery.statistics": ["Figures"],
-        "django_delayq.jobs.workers": [
-            "workers",
-            "aworkers",
-            "quiet_worker",
-            "aquiet_worker",
-            "stop_worker",
-            "astop_worker",
-            "Worker",
-            "WorkerJob",
-            "WorkerState",
-        ],
-        "django_delayq.jobs.progress": ["Progress"],
     },
     "Contexts": {
         "django_delayq.context": ["Locale", "Scheduling", "being_scheduled"],
@@ -108,8 +84,10 @@ INTERNAL = {
     "DelayqBackend": "*",
     "DelayqRunner": "*",
     "Durable": "with_, command, timeout_s",
+    "Figures": "add, encode",
     "FoundJobs": "walk, count_at_most",
     "FrozenQueue": "server, start, stop",
+    "Histogram": "add",
     "Job": "here, draft, take_headers, kept, claimed, options, wait_for_commit, leave_to_commit, note_commit, awaits_commit,"
     " is_unsent, was_sent, label, DoesNotExist, MultipleObjectsReturned",
     "JobAdmin": "actions, changelist_view, change_view",
@@ -141,20 +119,7 @@ def by_page() -> dict[str, dict[str, list[str]]]:
         TITLES.get(group) or group[0].upper() + group[1:]: {"django_delayq": names}
         for group, names in groups().items()
     }
-    # What the package itself exports by now is shown there.
-    exported = {id(getattr(django_delayq, name)) for name in django_delayq.__all__}
-    others = {
-        title: {
-            module: [
-                name
-                for name in names
-                if id(getattr(importlib.import_module(module), name)) not in exported
-            ]
-            for module, names in modules.items()
-        }
-        for title, modules in MODULES.items()
-    }
-    return own | others
+    return own | MODULES
 
 
 def entry_of(module: str, name: str) -> list[str]:
@@ -195,8 +160,6 @@ def api_page(title: str, modules: dict[str, list[str]]) -> Iterator[str]:
         if module == pytest_delayq.__name__:
             yield from lists.title_of("Fixtures of pytest", "-")
             yield from fixtures()
-            continue
-        if not names:
             continue
         yield from [f"Import from ``{module}``.", "", f".. py:currentmodule:: {module}"]
         yield ""
