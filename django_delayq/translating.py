@@ -26,7 +26,7 @@ STATES = {
     "retrying": pgettext_lazy("state of a job", "retrying"),
     "held": pgettext_lazy("state of a job", "held"),
     "succeeded": pgettext_lazy("state of a job", "succeeded"),
-    "failed": pgettext_lazy("state of a job", "failed"),
+    "discarded": pgettext_lazy("state of a job", "discarded"),
     "cancelled": pgettext_lazy("state of a job", "cancelled"),
     "expired": pgettext_lazy("state of a job", "expired"),
     "taken": pgettext_lazy("state of a job", "taken"),

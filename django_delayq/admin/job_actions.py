@@ -35,7 +35,7 @@ T = TypeVar("T")
 _TOO_LATE = {
     State.RUNNING: gettext_lazy("Job {id} is already running: a worker took it first."),
     State.SUCCEEDED: gettext_lazy("Job {id} has already succeeded."),
-    State.FAILED: gettext_lazy("Job {id} was already discarded."),
+    State.DISCARDED: gettext_lazy("Job {id} was already discarded."),
     State.CANCELLED: gettext_lazy("Job {id} was already cancelled."),
     State.EXPIRED: gettext_lazy("Job {id} has already expired."),
     State.TAKEN: gettext_lazy("Job {id} was already taken."),

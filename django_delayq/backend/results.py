@@ -41,7 +41,7 @@ _STATUS = {
     State.CANCELLED: TaskResultStatus.FAILED,
     State.DEAD: TaskResultStatus.FAILED,
     State.EXPIRED: TaskResultStatus.FAILED,
-    State.FAILED: TaskResultStatus.FAILED,
+    State.DISCARDED: TaskResultStatus.FAILED,
     State.QUARANTINED: TaskResultStatus.FAILED,
     State.TAKEN: TaskResultStatus.FAILED,
 }
@@ -202,7 +202,7 @@ def _final_errors(
     if last.get("kind") == "expired":
         # It was too late, and its task wants such jobs to be dead letters.
         cls = JobExpired
-    elif job.state is State.FAILED and last.get("kind") == "failed":
+    elif job.state is State.DISCARDED and last.get("kind") == "failed":
         # It was a dead letter, which somebody has discarded.
         return []
     why = kept.get("error") or (job.error or {}).get("error") or f"it is {job.state}"

@@ -25,7 +25,7 @@ class State(StrEnum):
     HELD = "held"
     SUCCEEDED = "succeeded"
     #: It was a dead letter or quarantined, and was discarded: by hand, or because its time to be kept was over.
-    FAILED = "failed"
+    DISCARDED = "discarded"
     CANCELLED = "cancelled"
     #: It passed its `expires`, and did not run.
     EXPIRED = "expired"

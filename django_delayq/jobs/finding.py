@@ -77,15 +77,20 @@ _ENDED = (
 _UNLISTED = {
     State.UNCOMMITTED: "only the process that prepared a job knows it before its commit",
     State.SUCCEEDED: _ENDED,
-    State.FAILED: (
-        "those that failed for good are dead or quarantined, and those that are tried again are retrying. How the last jobs"
-        " ended is in ended_jobs() and in `manage.py delayq_jobs list --state ended`"
-    ),
+    State.DISCARDED: _ENDED,
     State.CANCELLED: _ENDED,
     State.EXPIRED: _ENDED,
     State.TAKEN: _ENDED,
     State.UNKNOWN: "no place of the server holds it: it says that a job of a known id was not found where it should be",
     State.MISSING: "it says that the server has no job of some id",
+}
+#: Where to look instead, for words that people take for states.
+_NO_STATES = {
+    "ended": (
+        "; how jobs have ended is in the list “Ended” of a queue's page, in ended_jobs(), and in `manage.py delayq_jobs list"
+        " --state ended`"
+    ),
+    "failed": "; jobs that failed are retrying, or dead or quarantined",
 }
 
 
@@ -829,14 +834,9 @@ def _check_states(state: Any) -> frozenset[State]:
         try:
             known = State(one)
         except ValueError:
-            told = (
-                "; how jobs have ended is in the list “Ended” of a queue's page, in ended_jobs(), and in `manage.py delayq_jobs list"
-                " --state ended`"
-                if one == "ended"
-                else ""
-            )
+            hint = _NO_STATES.get(one, "") if isinstance(one, str) else ""
             raise InvalidSearch(
-                f"{show(one)} is not a state; jobs can be found that are {listed}{told}"
+                f"{show(one)} is not a state; jobs can be found that are {listed}{hint}"
             ) from None
         if known in _UNLISTED:
             raise InvalidSearch(

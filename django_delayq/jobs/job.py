@@ -683,7 +683,7 @@ class Job(Generic[R_co]):
         call = changing.discard(self._keys, [self.token], state=self.state)
         count = yield from durably(call, waiting)
         if count:
-            self.state = State.FAILED
+            self.state = State.DISCARDED
         return bool(count)
 
     def reschedule(self, delay: Delay, *, durable: Durability | None = None) -> bool:
@@ -919,7 +919,7 @@ class Job(Generic[R_co]):
         if self.state is State.MISSING:
             # A dead letter that the server does not know any more was discarded.
             is_discarded = body["state"] in GRAVES
-            self.state = State.FAILED if is_discarded else State(body["state"])
+            self.state = State.DISCARDED if is_discarded else State(body["state"])
         if len(kept) == 3:
             self._read(kept[1])
             self.history = envelopes.read_history(kept[2], self.token)
@@ -1000,7 +1000,7 @@ _ENDED = frozenset(
         State.SUCCEEDED,
         State.CANCELLED,
         State.EXPIRED,
-        State.FAILED,
+        State.DISCARDED,
         State.TAKEN,
     }
 )

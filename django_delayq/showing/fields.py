@@ -33,7 +33,7 @@ SCORE_LABELS = {
 }
 #: In these states the server knows only that the job is over.
 OVER = frozenset(
-    {State.SUCCEEDED, State.FAILED, State.CANCELLED, State.EXPIRED, State.TAKEN}
+    {State.SUCCEEDED, State.DISCARDED, State.CANCELLED, State.EXPIRED, State.TAKEN}
 )
 #: What a state means for whoever looks at the job.
 STATE_NOTES = {
@@ -50,7 +50,7 @@ STATE_NOTES = {
     "succeeded": gettext_lazy(
         "Succeeded. The server forgets it half a minute after the end."
     ),
-    "failed": gettext_lazy("Was a dead letter or in quarantine, and was discarded."),
+    "discarded": gettext_lazy("Was a dead letter or in quarantine, and was discarded."),
     "cancelled": gettext_lazy("Was cancelled."),
     "expired": gettext_lazy("Did not start in time, so it did not run."),
     "taken": gettext_lazy("Was taken from the destination queue."),

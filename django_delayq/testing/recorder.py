@@ -25,7 +25,7 @@ from django_delayq.wire.signing import TOKEN_LENGTH
 ENDED = frozenset(
     {
         State.SUCCEEDED,
-        State.FAILED,
+        State.DISCARDED,
         State.CANCELLED,
         State.EXPIRED,
         State.DEAD,

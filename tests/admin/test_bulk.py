@@ -82,7 +82,7 @@ def test_ticked_jobs_are_changed_after_a_question(
 
 
 @pytest.mark.parametrize(
-    ("action", "state"), [("run_again", State.DUE), ("discard", State.FAILED)]
+    ("action", "state"), [("run_again", State.DUE), ("discard", State.DISCARDED)]
 )
 @pytest.mark.parametrize("grave", [State.DEAD, State.QUARANTINED])
 def test_all_of_a_list_are_changed(

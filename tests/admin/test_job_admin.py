@@ -831,7 +831,7 @@ def test_discard_asks_and_deletes_for_good(
     response = browser.post(url("discard", queue.name, token), follow=True)
 
     assert "Discard this job for good?" in content_of(question)
-    assert queue.state(token) is State.FAILED
+    assert queue.state(token) is State.DISCARDED
     assert messages_of(response) == [f"Job {queue.name}:{token} is discarded for good."]
     (told,) = messages_of(response)
     assert LogEntry.objects.get().change_message == f"Discard. → {told}"

@@ -203,7 +203,7 @@ def filled(queue: Queue, settings: Any, heard: Heard) -> Iterator[list[Job[Any]]
         worker.stop()
 
 
-ENDED = (State.SUCCEEDED, State.CANCELLED, State.EXPIRED, State.FAILED)
+ENDED = (State.SUCCEEDED, State.CANCELLED, State.EXPIRED, State.DISCARDED)
 
 
 #: Pages that ask whether to do something to one job.

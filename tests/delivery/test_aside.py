@@ -82,7 +82,7 @@ def test_discarded_job_leaves_nothing(rig: Rig, state: State) -> None:
 
     assert rig.state() == {}
     assert rig.leftovers() == [rig.keys.claims]
-    assert rig.inspect("a").state is State.FAILED
+    assert rig.inspect("a").state is State.DISCARDED
 
 
 @pytest.mark.parametrize("way", ["replay", "discard"])

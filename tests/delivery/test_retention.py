@@ -52,7 +52,7 @@ def test_dead_letters_go_whole_by_their_age_the_oldest_first(rig: Rig) -> None:
 
     assert expire(rig, age_ms=DAY) == Expired(2, 1, -1, T0)
     assert rig.state() == {"dead": {"c": DAY}}
-    assert rig.inspect("a").state is State.FAILED
+    assert rig.inspect("a").state is State.DISCARDED
 
 
 def test_dead_letters_beyond_a_number_go_unless_they_are_young(rig: Rig) -> None:

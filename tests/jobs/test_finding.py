@@ -485,7 +485,7 @@ def test_jobs_that_somebody_else_has_changed_first_are_lost_by_where_they_are(
     wait_until(lambda: jobs[1].refresh() is State.DUE, description="it is due")
     changed = perform(hand.client, bulk.discarding(Stale()))
 
-    assert changed == Changed(1, {State.FAILED: 1, State.DUE: 1})
+    assert changed == Changed(1, {State.DISCARDED: 1, State.DUE: 1})
 
 
 def test_no_job_is_no_error(queue: str, do: Callable[..., Any]) -> None:
@@ -653,7 +653,8 @@ def test_interrupt_says_how_far_it_came(
     ("sought", "words"),
     [
         ({"state": "succeeded"}, "keep_result"),
-        ({"state": "failed"}, "are dead or quarantined.*ended_jobs.*--state ended"),
+        ({"state": "failed"}, "'failed' is not a state.*retrying, or dead or quarant"),
+        ({"state": "discarded"}, "only how it ended.*ended_jobs.*--state ended"),
         ({"state": State.MISSING}, "no job of some id"),
         ({"state": ["dead", "cancelled"]}, "only how it ended"),
         ({"state": "uncommitted"}, "before its commit"),

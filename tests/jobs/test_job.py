@@ -207,7 +207,7 @@ def test_discard_deletes_what_is_aside(
 
     assert is_discarded is LIVES[life][4]
     if is_discarded:
-        assert job.state is job.refresh() is State.FAILED
+        assert job.state is job.refresh() is State.DISCARDED
         assert hand.client.exists(hand.keys.payloads, hand.keys.headers) == 0
 
 

@@ -472,7 +472,7 @@ def test_dead_letter_is_discarded(queue: str, hand: Hand, call: Call) -> None:
     dead = one_dead(queue, hand, 4)
 
     assert call("delayq_jobs", "discard", dead.id).out == f"{dead.id} is discarded\n"
-    assert dead.refresh() is State.FAILED
+    assert dead.refresh() is State.DISCARDED
 
 
 def test_job_that_has_begun_is_left_alone(queue: str, hand: Hand, call: Call) -> None:
@@ -690,8 +690,11 @@ def test_call_that_cannot_be_parsed_changes_nothing_and_says_what_to_do(
     [
         (["list", "--queue", "mails"], "'mails' is not configured"),
         (["cancel", "--state", "succeeded"], "cannot be found"),
-        (["list", "--state", "failed"], "give --state dead --state quarantined"),
-        (["retry", "--state", "failed"], "give --state dead --state quarantined"),
+        (["list", "--state", "failed"], "that failed are retrying, or dead or quarant"),
+        (
+            ["retry", "--state", "failed"],
+            "that failed are retrying, or dead or quarant",
+        ),
         (["list", "--state", "ended", "--state", "due"], "leave out --state due"),
         (["list", "--state", "ended", "--due", "..now"], "leave out --due"),
         (["list", "--state", "ended", "--limit", "-1"], "0 or more"),

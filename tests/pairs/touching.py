@@ -128,7 +128,7 @@ _KEYS = {
 _FOR_PEOPLE = ("inspect", "search")
 #: Before its first write a script looks whether keys have their type. That is no look at what they hold.
 _TYPE_CHECK = re.compile(rb"redis\.call\('(HLEN|ZCARD)', key\)")
-_OUTCOMES = ("", "succeeded", "cancelled", "failed", "expired", "taken")
+_OUTCOMES = ("", "succeeded", "cancelled", "discarded", "expired", "taken")
 #: Flags of a tail and what they belong to; the others are of the limit.
 _IN_BATCH, _HAS_ON_DEAD, _HAS_TIMES, _BEHIND = 16, 32, 64, 128
 

@@ -490,7 +490,7 @@ class World(Book):
                 if not job.discard():
                     self.fail(f"{life} cannot be discarded, it is {job.state}")
                 self.say(f"discard {life.id}")
-                life.state = "failed"
+                life.state = "discarded"
             return
         if not waiting:
             return
@@ -557,7 +557,7 @@ class World(Book):
             if what in ("cancel", "discard"):
                 # The change searches for itself, and may find what was about to come when we looked.
                 was = GIVEN_UP if what == "discard" else ("waiting",)
-                gone = ("cancelled", "failed", "expired", "missing")
+                gone = ("cancelled", "discarded", "expired", "missing")
                 if life.state not in was or get_job_state(life.id) not in gone:
                     continue
             elif life.id not in ids or (
@@ -572,7 +572,7 @@ class World(Book):
                 case "cancel":
                     self.end(life, "cancelled")
                 case "discard":
-                    life.state = "failed"
+                    life.state = "discarded"
                 case "replay":
                     self.revive(life)
                 case _:

@@ -92,9 +92,7 @@ def test_record_of_a_job_that_its_task_cancels_has_its_call(
     assert kept.history[0]["kind"] == "cancelled"
 
 
-def test_job_that_was_discarded_has_failed_and_is_not_dead(
-    work, queue_name, client
-) -> None:
+def test_job_that_was_discarded_is_not_dead(work, queue_name, client) -> None:
     """Its failure is kept for those who wait, and says that the job is a dead letter."""
     seen.clear()
     task = fail_once.using(queue=queue_name, keep_result=60, max_attempts=1)
@@ -103,11 +101,11 @@ def test_job_that_was_discarded_has_failed_and_is_not_dead(
     wait_until(lambda: job.refresh() is State.DEAD, description="it is dead")
     assert job.discard()
 
-    assert get_job(job.id).state is State.FAILED
+    assert get_job(job.id).state is State.DISCARDED
     forget_end(client, job)
 
     kept = get_job(job.id)
-    assert kept.state is State.FAILED
+    assert kept.state is State.DISCARDED
     assert kept.history[0]["error"] == "ValueError: x"
 
 

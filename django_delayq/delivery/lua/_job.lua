@@ -510,8 +510,8 @@ local SKEW_MS = 60000
 
 -- How a job ended stays known for a while, so that scripts notice if it is scheduled or delivered again.
 local ENDED_MS = 30000
-local OUTCOMES = { succeeded = 1, cancelled = 2, failed = 3, expired = 4, taken = 5 }
-local ENDED_STATES = { 'succeeded', 'cancelled', 'failed', 'expired', 'taken' }
+local OUTCOMES = { succeeded = 1, cancelled = 2, discarded = 3, expired = 4, taken = 5 }
+local ENDED_STATES = { 'succeeded', 'cancelled', 'discarded', 'expired', 'taken' }
 
 local function count_forgotten(ended, now_ms)
   return redis.call('ZCOUNT', ended, '-inf', string.format('%.0f', (now_ms - ENDED_MS) * 8))

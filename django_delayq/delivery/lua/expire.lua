@@ -49,6 +49,6 @@ if #over > 0 then
   redis.call('HDEL', keys.headers, unpack(over))
   redis.call('HDEL', keys.payloads, unpack(over))
   forget_errors(keys.errors, over)
-  remember(keys.ended, now_ms, 'failed', over)
+  remember(keys.ended, now_ms, 'discarded', over)
 end
 return { #over, length - #over, is_end and -1 or first + looked_at - #over, oldest }

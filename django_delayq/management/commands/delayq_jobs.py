@@ -486,12 +486,6 @@ class Command(CommandWithExamples):
         self, options: dict[str, Any], states: Iterable[str] | None, limit: int | None
     ) -> FoundJobs[Any]:
         """Search as the options say, and show on the way how far the search has come."""
-        if states and State.FAILED in states:
-            raise CommandError(
-                "Jobs that failed for good are dead or quarantined, and those that will be tried again are retrying: give"
-                " --state dead --state quarantined, or --state retrying. --state ended lists how the last jobs ended.",
-                returncode=WRONG_CALL,
-            )
         try:
             everything = find_jobs(queue=options["queue"], state=states)
             found = find_jobs(
