@@ -1,4 +1,4 @@
-"""What can be done to one job by a button of its page: run it now or again, cancel it, discard it."""
+"""What can be done to one job by a button of its page: run it now, retry it, schedule it again, cancel it, discard it."""
 
 from typing import Any, TypeVar
 
@@ -40,10 +40,10 @@ _TOO_LATE = {
     State.EXPIRED: gettext_lazy("Job {id} has already expired."),
     State.TAKEN: gettext_lazy("Job {id} was already taken."),
     State.DEAD: gettext_lazy(
-        "Job {id} is a dead letter by now: discard it or run it again instead."
+        "Job {id} is a dead letter by now: retry or discard it instead."
     ),
     State.QUARANTINED: gettext_lazy(
-        "Job {id} is in quarantine by now: discard it or run it again instead."
+        "Job {id} is in quarantine by now: retry or discard it instead."
     ),
     State.MISSING: gettext_lazy(
         "Job {id} no longer exists: it has ended, or was cancelled or taken."
@@ -52,24 +52,18 @@ _TOO_LATE = {
 
 
 def run_now(visit: Visit, job_id: str) -> HttpResponse:
-    """Make a job due now; a dead letter or a quarantined payload starts over."""
+    """Make a job that waits due now."""
     settings, token = visit.job(job_id, "change")
     if visit.request.method != "POST":
         return HttpResponseNotAllowed(["POST"])
     act = _Act(visit, settings, token)
-    is_again = act.seen.state in GRAVES
-    begun = gettext("Run again.") if is_again else gettext("Run now.")
+    begun = gettext("Run now.")
     if act.seen.state is State.SCHEDULED:
         template = gettext("Its start time was {moment}.")
         begun += f" {template.format(moment=time_text(act.seen.score_ms))}"
     act.begin(CHANGE, begun)
     change: Change | State = act.run(changing.reschedule(act.keys, act.token, "+0"))[0]
-    if change in GRAVES:
-        if act.run(changing.replay(act.keys, [act.token], state=State(change))):
-            act.succeed(gettext("Job {id} starts over: it is due now."))
-        else:
-            act.fail(State.MISSING)
-    elif change is Change.RESCHEDULED:
+    if change is Change.RESCHEDULED:
         act.succeed(gettext("Job {id} is due now."))
     elif change is Change.NOTED:
         act.note(
@@ -82,7 +76,23 @@ def run_now(visit: Visit, job_id: str) -> HttpResponse:
     return HttpResponseRedirect(visit.next(visit.job_url(act.id)))
 
 
-def run_again(visit: Visit, job_id: str) -> HttpResponse:
+def retry(visit: Visit, job_id: str) -> HttpResponse:
+    """Retry a dead letter or a quarantined job."""
+    settings, token = visit.job(job_id, "change")
+    if visit.request.method != "POST":
+        return HttpResponseNotAllowed(["POST"])
+    act = _Act(visit, settings, token)
+    act.begin(CHANGE, gettext("Retry."))
+    if act.seen.state in GRAVES and act.run(
+        changing.replay(act.keys, [act.token], state=act.seen.state)
+    ):
+        act.succeed(gettext("Job {id} is retried: it is due now."))
+    else:
+        act.fail(act.run(looking.inspect(act.keys, act.token)).state)
+    return HttpResponseRedirect(visit.next(visit.job_url(act.id)))
+
+
+def schedule_again(visit: Visit, job_id: str) -> HttpResponse:
     """Schedule the call of a job that has ended once more, as another job; its record has the call."""
     settings, token = visit.job(job_id, "change")
     if visit.request.method != "POST":
@@ -98,7 +108,7 @@ def run_again(visit: Visit, job_id: str) -> HttpResponse:
     if task is None or job.state in (State.DEAD, State.QUARANTINED, State.RUNNING):
         act.fail(job.state)
         return HttpResponseRedirect(here)
-    act.begin(CHANGE, gettext("Run again, as another job."))
+    act.begin(CHANGE, gettext("Schedule again, as another job."))
     same = _with_options(task, job)
     # At once, even where the request is a transaction: its page is shown next, and nothing here writes a row.
     (again,) = send_all([prepare(same, 0, job.args, job.kwargs)])

@@ -47,7 +47,12 @@ _PAGES: list[tuple[str, Page, str]] = [
     # Before the queues: the name of a queue is any text without a slash.
     ("<delayq_job:job_id>/", job_page.show_job, "job"),
     ("<delayq_job:job_id>/run-now/", job_actions.run_now, "run_now"),
-    ("<delayq_job:job_id>/run-again/", job_actions.run_again, "run_again"),
+    ("<delayq_job:job_id>/retry/", job_actions.retry, "retry"),
+    (
+        "<delayq_job:job_id>/schedule-again/",
+        job_actions.schedule_again,
+        "schedule_again",
+    ),
     ("<delayq_job:job_id>/cancel/", job_actions.cancel, "cancel"),
     ("<delayq_job:job_id>/discard/", job_actions.discard, "discard"),
     ("<str:queue>/", queue_page.show_queue, "queue"),

@@ -130,13 +130,13 @@ def context_of(
         "size": display.size_text(len(seen.payload)) if seen.payload else "",
         "urls": {
             name: visit.job_url(job_id, view=name, next=back)
-            for name in ("run_now", "run_again", "cancel", "discard")
+            for name in ("run_now", "retry", "schedule_again", "cancel", "discard")
         },
         "change_url": visit.reverse("bulk"),
         "back": back,
         "here": visit.request.get_full_path(),
         "can_run_now": may_change and waits,
-        "can_run_again": may_change and seen.state in GRAVES,
+        "can_retry": may_change and seen.state in GRAVES,
         "can_schedule_again": may_change
         and seen.state in fields.OVER
         and _is_whole(content),

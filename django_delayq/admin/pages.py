@@ -66,7 +66,7 @@ TABS = {
             gettext_lazy("Scheduled"),
             gettext_lazy(
                 "Jobs that wait for their start time, the earliest first, and due jobs that no worker has had room for yet."
-                " Jobs that were given back, snoozed, moved or replayed before their first attempt come first."
+                " Jobs that were given back, snoozed or moved before their first attempt come first, and so do retried dead letters."
             ),
             gettext_lazy("Due"),
             "waiting",

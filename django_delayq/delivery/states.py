@@ -40,7 +40,7 @@ class State(StrEnum):
     MISSING = "missing"
 
 
-#: Where a job lies until somebody replays or discards it.
+#: Where a job lies until somebody retries or discards it.
 GRAVES = frozenset({State.DEAD, State.QUARANTINED})
 
 

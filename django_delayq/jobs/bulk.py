@@ -23,6 +23,7 @@ from django_delayq.jobs.answers import missing_line
 from django_delayq.jobs.job import Job, kept_if_cancelled
 from django_delayq.jobs.telling import BY_CALL, Telling
 from django_delayq.signals import job_cancelled
+from django_delayq.wire.delay import parse_delay
 
 #: Jobs whose changes share one write.
 BATCH = 100
@@ -83,6 +84,11 @@ def rescheduling(pages: Pages, took: Took = _ignore) -> Steps[Changed]:
 def running_now(pages: Pages, took: Took = _ignore) -> Steps[Changed]:
     """Make jobs due now."""
     return _changing(pages, "due now", _one_by_one(_run_now), took)
+
+
+def retrying(pages: Pages, took: Took = _ignore) -> Steps[Changed]:
+    """Retry dead letters and quarantined jobs."""
+    return _changing(pages, "retried", _one_by_one(_retry), took)
 
 
 def reprioritizing(pages: Pages, priority: int, took: Took = _ignore) -> Steps[Changed]:
@@ -238,10 +244,16 @@ def _reprioritize(job: Job[Any], priority: int) -> Steps[bool]:
 def _run_now(job: Job[Any]) -> Steps[bool]:
     if job.state is State.DUE:
         return True
-    if job.state in GRAVES:
-        call = changing.replay(job._keys, [job.token], state=job.state)
-        return (yield from _unless_gone(job, call))
-    return (yield from job._running_now())
+    if not job.token:
+        return False
+    return (yield from job._moving(parse_delay(0)))
+
+
+def _retry(job: Job[Any]) -> Steps[bool]:
+    if job.state not in GRAVES:
+        return False
+    call = changing.replay(job._keys, [job.token], state=job.state)
+    return (yield from _unless_gone(job, call))
 
 
 def _discard(job: Job[Any]) -> Steps[bool]:

@@ -292,7 +292,7 @@ class FoundJobs(Generic[R]):
         return bulk.rescheduling(walk)
 
     def run_now(self) -> Changed:
-        """Make the jobs due now, each as `Job.run_now` does: dead letters and quarantined payloads start over.
+        """Make jobs that wait due now, each as `Job.run_now` does.
 
         A job that is due already counts as won, and stays in its place.
 
@@ -307,6 +307,22 @@ class FoundJobs(Generic[R]):
 
     def _running_now(self) -> Steps[Changed]:
         return bulk.running_now(self.walk(moves_to="+0"))
+
+    def retry(self) -> Changed:
+        """Retry dead letters and quarantined jobs, each as `Job.retry` does.
+
+        Raises:
+            MaybeChanged: see `cancel`.
+        """
+        return perform(own_clients.of_thread, self._retrying())
+
+    async def aretry(self) -> Changed:
+        """`retry` on the event loop."""
+        return await aperform(own_clients.of_loop, self._retrying())
+
+    def _retrying(self) -> Steps[Changed]:
+        # What dies again meanwhile is passed over: its start time is that of this walk.
+        return bulk.retrying(self.walk(moves_to="+0"))
 
     def discard(self) -> Changed:
         """Delete dead letters and quarantined payloads for good, each as `Job.discard` does.

@@ -1,4 +1,4 @@
-"""A handle on one job: says where it is; cancels, moves, starts or awaits it.
+"""A handle on one job: says where it is; cancels, moves, starts, retries or awaits it.
 
 It asks the server by the job's id, and keeps only the answer of the last look. This module does not know how a job is
 run.
@@ -59,6 +59,7 @@ from django_delayq.jobs.progress import Progress, as_progress, stored_progress
 from django_delayq.jobs.registry import get_task
 from django_delayq.jobs.stopping import Stop
 from django_delayq.jobs.telling import BY_CALL, Telling
+from django_delayq.logs import get_log
 from django_delayq.masking import mask
 from django_delayq.redaction import show
 from django_delayq.signals import job_cancelled
@@ -70,6 +71,8 @@ from django_delayq.wire.delay import (
     parse_timeout_ms,
 )
 
+logger = get_log("django_delayq.jobs")
+
 #: What the job returns: of an async function, what its coroutine returns.
 R_co = TypeVar("R_co", covariant=True)
 J = TypeVar("J", bound="Job[Any]")
@@ -77,6 +80,11 @@ J = TypeVar("J", bound="Job[Any]")
 WAIT_SLICE_S = 3.0
 #: How often it looks if a full server refuses the blocking wait.
 FULL_PAUSE_S = 0.1
+#: What to do after a call that makes no second change, if too few replicas or disks have the first.
+_ADVICE = {
+    "discard": "If a failover brings it back, discard it again",
+    "retry": "If a failover makes it a dead letter again, retry it again",
+}
 
 
 class Extras(msgspec.Struct, frozen=True, gc=False):
@@ -601,9 +609,7 @@ class Job(Generic[R_co]):
         waiting = self._waiting_for(durable)
         is_changed = yield from operation(waiting)
         if is_changed and waiting is not None:
-            advice = f"Call {name}() again: it waits for them anew"
-            if name == "discard":
-                advice = "If a failover brings it back, discard it again"
+            advice = _ADVICE.get(name, f"Call {name}() again: it waits for them anew")
             waiting.check([self], "changed", advice)
         return is_changed
 
@@ -678,7 +684,7 @@ class Job(Generic[R_co]):
 
     def _discarding(self, waiting: Wait | None = None) -> Steps[bool]:
         yield from self._refreshing()
-        if self.state not in (State.DEAD, State.QUARANTINED):
+        if self.state not in GRAVES:
             return False
         call = changing.discard(self._keys, [self.token], state=self.state)
         count = yield from durably(call, waiting)
@@ -781,7 +787,7 @@ class Job(Generic[R_co]):
         return True
 
     def run_now(self, *, durable: Durability | None = None) -> bool:
-        """Make the job due now; a dead letter or quarantined payload starts over. False if it runs or has gone.
+        """Make a job that waits due now; return whether it is. A dead letter needs `retry`.
 
         Raises:
             InvalidTask, NotDurable: as `cancel`.
@@ -796,9 +802,35 @@ class Job(Generic[R_co]):
         return self._lastingly(durable, self._running_now, "run_now")
 
     def _running_now(self, waiting: Wait | None = None) -> Steps[bool]:
-        if (yield from self._moving(parse_delay(0), waiting)):
-            return True
-        if self.state not in (State.DEAD, State.QUARANTINED):
+        is_due = yield from self._moving(parse_delay(0), waiting)
+        if self.state in GRAVES:
+            logger.warning(
+                "job %s is %s: run_now() is for jobs that wait; call retry() instead",
+                self.id,
+                self.state,
+            )
+        return is_due
+
+    def retry(self, *, durable: Durability | None = None) -> bool:
+        """Retry a dead letter or a quarantined job: it has all its attempts again, and is due now.
+
+        Return False if the job is neither. Its id stays. A job that waits needs `run_now`.
+
+        Raises:
+            InvalidTask, NotDurable: as `cancel`.
+        """
+        return perform(own_clients.of_thread, self._retrying_so(durable))
+
+    async def aretry(self, *, durable: Durability | None = None) -> bool:
+        """`retry` on the event loop."""
+        return await aperform(own_clients.of_loop, self._retrying_so(durable))
+
+    def _retrying_so(self, durable: Durability | None) -> Steps[bool]:
+        return self._lastingly(durable, self._retrying, "retry")
+
+    def _retrying(self, waiting: Wait | None = None) -> Steps[bool]:
+        yield from self._refreshing()
+        if self.state not in GRAVES:
             return False
         call = changing.replay(self._keys, [self.token], state=self.state)
         count = yield from durably(call, waiting)

@@ -114,10 +114,10 @@ def note_of(state: str, content: Content, queue: QueueSettings) -> str:
         ttl_s = queue.quarantined_jobs_ttl_s
         kept = gettext("for {time} at most (QUARANTINED_JOBS_TTL)")
     if ttl_s is None:
-        kept = gettext("It is kept until it is run again or discarded.")
+        kept = gettext("It is kept until it is retried or discarded.")
     else:
         kept = gettext(
-            "It is kept until it is run again or discarded, and {bound}."
+            "It is kept until it is retried or discarded, and {bound}."
         ).format(bound=kept.format(time=span_text(int(ttl_s * 1_000))))
     return f"{note} {kept}"
 

@@ -90,7 +90,7 @@ def events_of(
     """
     now_ms, start_ms = seen.now_ms, seen.start_time_ms
     events = []
-    # Of a long history the oldest attempts have gone; a replay counts anew, and keeps them.
+    # Of a long history the oldest attempts have gone; a retry of a dead letter counts anew, and keeps them.
     last = max(seen.attempts + seen.kills, len(attempts))
     missing = last - len(attempts)
     if missing and attempts:
@@ -100,7 +100,7 @@ def events_of(
             missing,
         )
         events.append(Event(template.format(count=number_text(missing))))
-    # Attempts from before the job was started over, or given another start time.
+    # Attempts from before the dead letter was retried, or the job given another start time.
     before = sum(
         1 for each in attempts if each.at is not None and each.at.ms < start_ms
     )

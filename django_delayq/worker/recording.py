@@ -29,7 +29,7 @@ logger = get_log("django_delayq.worker")
 
 #: How long an end waits for others before it is written.
 RECORD_AFTER_MS = 250.0
-#: The verdicts that end a job for good, or until somebody replays it.
+#: The verdicts that end a job for good, or until somebody retries it.
 _ENDS = frozenset(
     {
         Verdict.SUCCEED,

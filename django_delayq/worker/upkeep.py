@@ -335,7 +335,7 @@ class Upkeep:
         if count >= self._many_dead:
             logger.warning(
                 "queue %s has %d dead letters, and keeps %d (MAX_DEAD): beyond that, those older than a day are"
-                " deleted, the oldest first; replay or discard them in the admin, or set MAX_DEAD higher",
+                " deleted, the oldest first; retry or discard them in the admin, or set MAX_DEAD higher",
                 self._settings.name,
                 count,
                 most,

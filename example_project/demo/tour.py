@@ -65,7 +65,7 @@ class Tour:
         self.watch_elements(elements)
         self.watch_contest(contest)
         self.watch_message(trade)
-        self.fail_and_replay()
+        self.fail_and_retry()
         self.pay_at_the_deadline(contested)
         self.watch_unpaid(unpaid)
         self.watch_paid(paid)
@@ -170,7 +170,7 @@ class Tour:
         late_ms = ms_between(due, trade["message_sent_at"])
         self.report.row("trade: message sent", asked_s=self.message_s, late_ms=late_ms)
 
-    def fail_and_replay(self) -> None:
+    def fail_and_retry(self) -> None:
         with self.broken_gateway():
             trade = self.trade()
             page, wait_s = f"/trades/{trade['id']}/", self.message_s
@@ -188,11 +188,11 @@ class Tour:
             why = trade["job"]["error"].removeprefix("GatewayDown: ")
             self.report.row(f"trade: attempt 3 failed, dead letter: {why}")
         token, sent = self.browser.open(page), now()
-        self.browser.send(f"{page}replay/", token)
-        trade = self.wait_for(page, is_sent, "trade: replayed")
+        self.browser.send(f"{page}send/", token)
+        trade = self.wait_for(page, is_sent, "trade: retried")
         took_ms = ms_between(sent.isoformat(), trade["message_sent_at"])
         self.report.row(
-            f"trade: gateway up, replayed, message sent {took_ms:.0f} ms later"
+            f"trade: gateway up, retried, message sent {took_ms:.0f} ms later"
         )
 
     @contextmanager

@@ -61,7 +61,7 @@ class TradeTests(TestCase):
     def test_a_message_can_be_sent_at_once(self):
         trade = self.trade()
 
-        answer = self.client.post(f"/trades/{trade.pk}/replay/", follow=True)
+        answer = self.client.post(f"/trades/{trade.pk}/send/", follow=True)
 
         self.assertContains(answer, "It runs now.")
         self.assertLess(
@@ -72,6 +72,6 @@ class TradeTests(TestCase):
         trade = self.trade()
         get_job(trade.job_id).cancel()
 
-        answer = self.client.post(f"/trades/{trade.pk}/replay/", follow=True)
+        answer = self.client.post(f"/trades/{trade.pk}/send/", follow=True)
 
         self.assertContains(answer, "has ended")

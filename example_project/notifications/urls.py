@@ -6,5 +6,5 @@ urlpatterns = [
     path("", views.index, name="trades"),
     path("gateway/", views.switch_gateway, name="gateway"),
     path("<int:pk>/", views.detail, name="trade"),
-    path("<int:pk>/replay/", views.replay, name="trade-replay"),
+    path("<int:pk>/send/", views.send_now, name="trade-send"),
 ]

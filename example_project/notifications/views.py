@@ -5,7 +5,7 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
 from django.views.decorators.http import require_POST
-from django_delayq import JobNotFound, get_job
+from django_delayq import JobNotFound, State, get_job
 
 from example.jobs import describe_job
 from example.pages import page_or_json
@@ -50,11 +50,12 @@ def detail(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 @require_POST
-def replay(request: HttpRequest, pk: int) -> HttpResponse:
-    """Send the message now: a dead letter starts over, and a waiting job is due at once."""
+def send_now(request: HttpRequest, pk: int) -> HttpResponse:
+    """Send the message now: retry a dead letter, or run the job that waits."""
     trade = get_object_or_404(Trade, pk=pk)
     try:
-        is_due = get_job(trade.job_id).run_now()
+        job = get_job(trade.job_id)
+        is_due = job.retry() if job.state == State.DEAD else job.run_now()
     except JobNotFound:
         is_due = False
     if is_due:

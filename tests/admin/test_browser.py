@@ -139,7 +139,7 @@ def test_no_page_runs_what_a_stranger_wrote(visitor: Visitor, queue: Queue) -> N
     for asked in ("state=dead", urlencode({"q": XSS}), urlencode({"task": XSS})):
         visitor.open(f"{url('search')}?queue={queue.name}&{asked}")
         assert visitor.find("#result_list tbody tr")
-        visitor.click("button[value='run_again:all']")
+        visitor.click("button[value='retry:all']")
         assert "<script>" in visitor.driver.find_element("id", "which").text
     visitor.open(f"{url('search')}?{urlencode({'queue': XSS, 'from': XSS})}")
     visitor.open(

@@ -52,7 +52,7 @@ def show(visitor: Visitor, name: str) -> None:
     visitor.driver.set_window_size(*SIZES["desktop"])
 
 
-def test_380_dead_letters_run_again_in_three_clicks_while_a_worker_claims(
+def test_380_dead_letters_are_retried_in_three_clicks_while_a_worker_claims(
     visitor: Visitor, queue: Queue
 ) -> None:
     for number in range(380):
@@ -69,14 +69,14 @@ def test_380_dead_letters_run_again_in_three_clicks_while_a_worker_claims(
     try:
         visitor.open(url("queue", queue.name))
         visitor.follow(visitor.driver.find_element("partial link text", "Dead letters"))
-        visitor.click("button[value='run_again:all']")
-        assert visitor.texts("#question") == ["Run 380 jobs again?"]
+        visitor.click("button[value='retry:all']")
+        assert visitor.texts("#question") == ["Retry 380 jobs?"]
         visitor.click("input[name=sure]")
     finally:
         is_over.set()
         worker.join()
 
-    assert visitor.texts(".messagelist li") == ["380 jobs run again."]
+    assert visitor.texts(".messagelist li") == ["380 jobs are retried."]
     taken += [job.token for job in queue.claim(400)]
     assert len(set(taken)) == 380
 

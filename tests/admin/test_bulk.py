@@ -82,7 +82,7 @@ def test_ticked_jobs_are_changed_after_a_question(
 
 
 @pytest.mark.parametrize(
-    ("action", "state"), [("run_again", State.DUE), ("discard", State.DISCARDED)]
+    ("action", "state"), [("retry", State.DUE), ("discard", State.DISCARDED)]
 )
 @pytest.mark.parametrize("grave", [State.DEAD, State.QUARANTINED])
 def test_all_of_a_list_are_changed(
@@ -297,7 +297,7 @@ def test_form_without_an_action_or_with_a_forged_progress_leads_nowhere(
         (("view", "change"), "run_now", 200),
         (("view", "change"), "reschedule", 200),
         (("view", "change"), "reprioritize", 200),
-        (("view", "change"), "run_again", 200),
+        (("view", "change"), "retry", 200),
         (("view", "change"), "cancel", 403),
         (("view", "change"), "discard", 403),
         (("view", "delete"), "cancel", 200),
@@ -335,7 +335,7 @@ def test_lists_have_the_buttons_that_their_reader_may_use(
     assert buttons() == set()
     assert buttons("change") == {"run_now", "reschedule", "reprioritize"}
     assert buttons("delete") == {"cancel"}
-    assert buttons("change", "delete", state="dead") == {"run_again", "discard"}
+    assert buttons("change", "delete", state="dead") == {"retry", "discard"}
     assert buttons("change", "delete", state="running") == set()
 
 

@@ -111,7 +111,7 @@ def test_right_to_decrypt_may_be_that_on_one_queue(
     assert set(asked) == {ended["dead"].queue}
 
 
-def test_job_that_runs_again_as_another_is_encrypted_as_well(
+def test_job_that_is_scheduled_again_is_encrypted_as_well(
     login: Callable[..., Client],
     client: "Redis[bytes]",
     queue: Queue,
@@ -120,7 +120,7 @@ def test_job_that_runs_again_as_another_is_encrypted_as_well(
     before = ended["succeeded"]
     somebody = login("view", "change")
 
-    somebody.post(url("run_again", before.queue, before.token))
+    somebody.post(url("schedule_again", before.queue, before.token))
 
     frames = client.zrange(queue.keys.queue.timeout_set, 0, -1)
     assert len(frames) == 2

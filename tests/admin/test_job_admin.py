@@ -697,19 +697,45 @@ def test_page_that_names_a_job_prints_its_whole_id_with_a_button_that_copies_it(
 
 
 @pytest.mark.parametrize("state", [State.DEAD, State.QUARANTINED])
-def test_run_now_starts_a_buried_job_over(
+def test_retry_gives_a_buried_job_all_its_attempts(
     browser: Client, queue: Queue, state: State
+) -> None:
+    token = queue.dead() if state is State.DEAD else queue.quarantined(b"1")
+
+    response = browser.post(url("retry", queue.name, token), follow=True)
+
+    assert messages_of(response) == [
+        f"Job {queue.name}:{token} is retried: it is due now."
+    ]
+    assert queue.take(token).attempts == 0
+    (told,) = messages_of(response)
+    assert LogEntry.objects.get().change_message == f"Retry. → {told}"
+
+
+@pytest.mark.parametrize(
+    ("state", "where"),
+    [(State.DEAD, "is a dead letter"), (State.QUARANTINED, "is in quarantine")],
+)
+def test_run_now_leaves_a_buried_job_to_retry(
+    browser: Client, queue: Queue, state: State, where: str
 ) -> None:
     token = queue.dead() if state is State.DEAD else queue.quarantined(b"1")
 
     response = browser.post(url("run_now", queue.name, token), follow=True)
 
     assert messages_of(response) == [
-        f"Job {queue.name}:{token} starts over: it is due now."
+        f"Job {queue.name}:{token} {where} by now: retry or discard it instead."
     ]
-    assert queue.take(token).attempts == 0
-    (told,) = messages_of(response)
-    assert LogEntry.objects.get().change_message == f"Run again. → {told}"
+    assert queue.state(token) is state
+
+
+def test_retry_leaves_a_job_that_waits_alone(browser: Client, queue: Queue) -> None:
+    token = queue.schedule(60_000)
+
+    response = browser.post(url("retry", queue.name, token), follow=True)
+
+    assert messages_of(response) == [f"Job {queue.name}:{token} is scheduled."]
+    assert queue.state(token) is State.SCHEDULED
 
 
 def test_run_now_tells_that_a_worker_was_first(browser: Client, queue: Queue) -> None:
@@ -768,7 +794,7 @@ def test_cancel_is_told_as_a_signal(browser: Client, queue: Queue) -> None:
     ("ending", "text"),
     [
         ("running", "is already running: a worker took it first."),
-        ("dead", "is a dead letter by now: discard it or run it again instead."),
+        ("dead", "is a dead letter by now: retry or discard it instead."),
         ("missing", "no longer exists: it has ended, or was cancelled or taken."),
         ("succeeded", "has already succeeded."),
     ],
@@ -837,7 +863,7 @@ def test_discard_asks_and_deletes_for_good(
     assert LogEntry.objects.get().change_message == f"Discard. → {told}"
 
 
-def test_discard_of_a_job_that_was_replayed_tells_so(
+def test_discard_of_a_job_that_was_retried_tells_so(
     browser: Client, queue: Queue
 ) -> None:
     token = queue.schedule(60_000)
@@ -848,12 +874,13 @@ def test_discard_of_a_job_that_was_replayed_tells_so(
     assert messages_of(response) == [f"Job {queue.name}:{token} is scheduled."]
 
 
-@pytest.mark.parametrize("action", ["run_now", "cancel", "discard"])
+@pytest.mark.parametrize("action", ["run_now", "retry", "cancel", "discard"])
 def test_action_leads_back_to_where_one_came_from(
     browser: Client, queue: Queue, action: str
 ) -> None:
     here = f"{url('queue', queue.name)}?state=retrying&page=3"
-    token = queue.dead() if action == "discard" else queue.schedule(60_000)
+    is_grave = action in ("retry", "discard")
+    token = queue.dead() if is_grave else queue.schedule(60_000)
 
     response = browser.post(url(action, queue.name, token), {"next": here})
 
@@ -878,19 +905,21 @@ def test_action_does_not_lead_to_another_site(
 # Permissions
 
 
-def test_run_now_takes_a_post_only(browser: Client, queue: Queue) -> None:
+@pytest.mark.parametrize("action", ["run_now", "retry", "schedule_again"])
+def test_change_takes_a_post_only(browser: Client, queue: Queue, action: str) -> None:
     token = queue.schedule(60_000)
 
-    assert browser.get(url("run_now", queue.name, token)).status_code == 405
+    assert browser.get(url(action, queue.name, token)).status_code == 405
     assert queue.state(token) is State.SCHEDULED
 
 
-@pytest.mark.parametrize("action", ["run_now", "cancel", "discard"])
+@pytest.mark.parametrize("action", ["run_now", "retry", "cancel", "discard"])
 def test_actions_need_the_csrf_token(
     login: Callable[..., Client], queue: Queue, action: str
 ) -> None:
     browser = login(is_superuser=True, enforce_csrf_checks=True)
-    token = queue.dead() if action == "discard" else queue.schedule(60_000)
+    is_grave = action in ("retry", "discard")
+    token = queue.dead() if is_grave else queue.schedule(60_000)
     state = queue.state(token)
 
     response = browser.post(url(action, queue.name, token))
@@ -904,10 +933,13 @@ def test_actions_need_the_csrf_token(
     [
         ((), set()),
         (("view",), {"see"}),
-        (("change",), {"see", "run_now"}),
+        (("change",), {"see", "run_now", "retry"}),
         (("delete",), set()),
         (("view", "delete"), {"see", "cancel", "discard"}),
-        (("view", "change", "delete"), {"see", "run_now", "cancel", "discard"}),
+        (
+            ("view", "change", "delete"),
+            {"see", "run_now", "retry", "cancel", "discard"},
+        ),
     ],
 )
 def test_rights_decide(
@@ -920,6 +952,7 @@ def test_rights_decide(
     # A job each: one that was made due changes its state by itself, a millisecond later.
     jobs = {
         "run_now": queue.schedule(60_000),
+        "retry": queue.dead(),
         "cancel": queue.schedule(60_000),
         "discard": queue.dead(),
     }
@@ -958,7 +991,7 @@ def test_buttons_are_those_that_one_may_press(
         )
     assert b"Run now" in everyone.get(url("job", queue.name, waiting)).content
     assert b"Cancel this job" in everyone.get(url("job", queue.name, waiting)).content
-    assert b"Run again" in everyone.get(url("job", queue.name, dead)).content
+    assert b"Retry" in everyone.get(url("job", queue.name, dead)).content
     assert b"Discard" in everyone.get(url("job", queue.name, dead)).content
 
 

@@ -260,7 +260,7 @@ def test_nothing_scrolls_sideways_is_cut_overlaps_or_runs_together(
     looker.open("search-none", f"{search}?q=nothing&due_from=2026-01-02T00:00")
     looker.ask("bulk-cancel", f"{search}?state=scheduled", "button[value^='cancel:a']")
     looker.ask("bulk-move", f"{search}?q=4711", "button[value='reschedule:all']")
-    looker.ask("bulk-step", f"{search}?state=dead", "button[value='run_again:all']")
+    looker.ask("bulk-step", f"{search}?state=dead", "button[value='retry:all']")
     looker._visitor.follow(looker._visitor.find("input[name=sure]")[0])
     looker.look("bulk-progress")
     settings.DELAYQ = {**settings.DELAYQ, "CONNECTION": "unix:///dev/null/nobody"}

@@ -67,7 +67,9 @@ def test_id_stands_in_a_url_as_it_is_where_a_url_can_have_it(
     assert job_path(job_id) == path
 
 
-@pytest.mark.parametrize("view", ["job", "run_now", "run_again", "cancel", "discard"])
+@pytest.mark.parametrize(
+    "view", ["job", "run_now", "retry", "schedule_again", "cancel", "discard"]
+)
 @pytest.mark.parametrize("name", NAMES)
 def test_address_of_a_job_leads_to_it(odd: None, name: str, view: str) -> None:
     address = url(view, name, TOKEN)

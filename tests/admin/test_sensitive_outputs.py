@@ -265,7 +265,7 @@ def test_no_page_has_a_value(
         walk.post(url("bulk"), some)
         said = {"minutes": "90", "priority": "7"}
         walk.post(url("bulk"), {**some, **said, "confirmed": "1", "post": "yes"})
-    for name in ("run_now", "run_again", "cancel", "discard"):
+    for name in ("run_now", "retry", "schedule_again", "cancel", "discard"):
         for job in filled[::5]:
             walk.post(url(name, queue.name, job.token), {})
     for name in ("pause", "resume", "schedules", "limits"):

@@ -217,11 +217,11 @@ def test_banner_is_said_in_the_readers_language() -> None:
     assert shown == "django-delayq 1.0, Server: eingebetteter Server"
 
 
-def test_dead_letter_that_was_started_over_is_due_again_after_its_first_attempt(
+def test_dead_letter_that_was_retried_is_due_again_after_its_first_attempt(
     browser: Client, queue: Queue
 ) -> None:
     token = queue.dead(7, error_text=error("broke 1"))
-    get_job(f"{queue.name}:{token}").run_now()
+    get_job(f"{queue.name}:{token}").retry()
     queue.bury(queue.take(token), State.DEAD, error("broke 2"))
 
     events = browser.get(url("job", queue.name, token)).context["events"]
@@ -259,7 +259,7 @@ def test_reason_of_a_job_that_is_held_is_no_attempt(
     assert events[-1].error == "it broke"
 
 
-def test_dead_letter_ends_its_life_and_can_run_again(
+def test_dead_letter_ends_its_life_and_can_be_retried(
     browser: Client, queue: Queue
 ) -> None:
     token = queue.dead(7, error_text=error("no route"))
@@ -269,7 +269,8 @@ def test_dead_letter_ends_its_life_and_can_run_again(
     events = response.context["events"]
     assert [event.label for event in events][-2:] == ["Attempt 1", "Dead since"]
     assert not events[-1].is_open
-    assert b'name="run_now">Run again' in response.content
+    assert b'name="retry">Retry' in response.content
+    assert b'name="run_now"' not in response.content
 
 
 @pytest.mark.parametrize(
@@ -277,12 +278,12 @@ def test_dead_letter_ends_its_life_and_can_run_again(
     [
         (
             {},
-            "Used all its attempts. It is kept until it is run again or discarded, and for 180 d at most (DEAD_TTL).",
+            "Used all its attempts. It is kept until it is retried or discarded, and for 180 d at most (DEAD_TTL).",
             "and for 30 d at most (QUARANTINE_TTL).",
         ),
         (
             {"DEAD_TTL": None, "QUARANTINE_TTL": 7_200},
-            "Used all its attempts. It is kept until it is run again or discarded.",
+            "Used all its attempts. It is kept until it is retried or discarded.",
             "and for 2 h at most (QUARANTINE_TTL).",
         ),
     ],
@@ -401,14 +402,14 @@ def test_record_of_an_ended_job_has_a_page(
     assert 'Result "refunded 7"' in text
 
 
-def test_ended_job_runs_again_as_another(
+def test_ended_job_is_scheduled_again_as_another(
     browser: Client, queue: Queue, ended: str
 ) -> None:
     token = ended.rpartition(":")[2]
     shown = browser.get(url("job", queue.name, token))
-    assert b'name="run_again"' in shown.content
+    assert b'name="schedule_again"' in shown.content
 
-    page = browser.post(url("run_again", queue.name, token), follow=True)
+    page = browser.post(url("schedule_again", queue.name, token), follow=True)
 
     (told,) = messages_of(page)
     assert told.startswith(f"Job {ended} is scheduled once more, as job {queue.name}:")
@@ -421,12 +422,12 @@ def test_ended_job_runs_again_as_another(
     )
     assert other != ended
     assert LogEntry.objects.get().change_message == (
-        f"Run again, as another job. → {told}"
+        f"Schedule again, as another job. → {told}"
     )
 
 
 @pytest.mark.parametrize("state", ["nobody", "running", "dead"])
-def test_only_what_has_ended_runs_again_as_another(
+def test_only_what_has_ended_is_scheduled_again(
     browser: Client, queue: Queue, state: str
 ) -> None:
     token = {
@@ -435,7 +436,7 @@ def test_only_what_has_ended_runs_again_as_another(
         "dead": lambda: queue.dead(7, task=refund.name),
     }[state]()
 
-    page = browser.post(url("run_again", queue.name, token), follow=True)
+    page = browser.post(url("schedule_again", queue.name, token), follow=True)
 
     (told,) = messages_of(page)
     wanted = {
@@ -447,14 +448,17 @@ def test_only_what_has_ended_runs_again_as_another(
     assert not LogEntry.objects.exists()
 
 
-def test_run_again_needs_the_right_to_change(
+def test_schedule_again_needs_the_right_to_change(
     login: Callable[..., Client], queue: Queue, ended: str
 ) -> None:
     token = ended.rpartition(":")[2]
     viewer = login("view", "delete")
 
-    assert b'name="run_again"' not in viewer.get(url("job", queue.name, token)).content
-    assert viewer.post(url("run_again", queue.name, token)).status_code == 403
+    assert (
+        b'name="schedule_again"'
+        not in viewer.get(url("job", queue.name, token)).content
+    )
+    assert viewer.post(url("schedule_again", queue.name, token)).status_code == 403
 
 
 def test_page_open_on_a_job_that_has_just_run_says_so(

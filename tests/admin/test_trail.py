@@ -72,6 +72,9 @@ def dead(queue: Queue) -> str:
 change("run_now", CHANGE, f"Run now. Its start time was {TIME}.", "Job .* is due now.")(
     on_job("run_now", scheduled)
 )
+change("retry", CHANGE, "Retry.", "Job .* is retried: it is due now.")(
+    on_job("retry", dead)
+)
 change("cancel", DELETION, "Cancel.", "Job .* is cancelled and will not run.")(
     on_job("cancel", scheduled)
 )
@@ -99,7 +102,7 @@ def bulk(action: str, *, is_all: bool, **more: str) -> Change:
 
 for action, label, done, more in (
     ("run_now", "Run now", "due now", {}),
-    ("run_again", "Run again", r"runs? again", {}),
+    ("retry", "Retry", "retried", {}),
     ("reschedule", r"Reschedule \(\+1 h 30 min\)", "rescheduled", {"minutes": "90"}),
     ("reprioritize", r"Change priority \(\+7\)", "priority 7", {"priority": "7"}),
     ("cancel", "Cancel", "cancelled", {}),
@@ -217,7 +220,7 @@ change(
 
 
 def test_every_change_of_the_admin_is_among_these() -> None:
-    offered = {"run_now", "cancel", "discard", "pause", "resume"}
+    offered = {"run_now", "retry", "cancel", "discard", "pause", "resume"}
     offered |= {"limits set", "limits clear"}
     offered |= {
         f"bulk {name} {scope}" for name in ACTIONS for scope in ("ticked", "all")
@@ -227,9 +230,10 @@ def test_every_change_of_the_admin_is_among_these() -> None:
     pages = {name for _, _, name in _PAGES}
 
     assert set(CHANGES) == offered
-    # Those that only show, and `run_again`, which tests/admin/test_timeline.py has.
+    # Those that only show, and `schedule_again`, which tests/admin/test_timeline.py has.
     assert pages - {
-        *("run_now", "run_again", "cancel", "discard", "pause", "resume"),
+        *("run_now", "retry", "schedule_again", "cancel", "discard"),
+        *("pause", "resume"),
         *("limits", "bulk", "schedules", "workers"),
     } == {"search", "tasks", "overview_data", "job", "queue"}
 

@@ -338,11 +338,11 @@ def test_page_of_schedules_has_its_buttons_translated(
     )
 
 
-@pytest.mark.parametrize("action", ["run_now", "cancel", "discard", "resume"])
+@pytest.mark.parametrize("action", ["run_now", "retry", "cancel", "discard", "resume"])
 def test_what_an_action_says_is_translated(
     browser: Client, queue: Queue, pseudo: None, action: str
 ) -> None:
-    token = queue.dead() if action == "discard" else queue.schedule()
+    token = queue.dead() if action in ("retry", "discard") else queue.schedule()
     parts = (queue.name,) if action == "resume" else (queue.name, token)
     pause(queue.name)
 

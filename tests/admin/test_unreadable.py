@@ -155,7 +155,7 @@ def test_record_that_no_version_of_ours_has_written(
     queue.client.rpush(queue.keys.result(token), text, payload, b'{"at":"x"}\n[\n')
 
     assert browser.get(url("job", queue.name, token)).status_code == 404
-    page = browser.post(url("run_again", queue.name, token), follow=True)
+    page = browser.post(url("schedule_again", queue.name, token), follow=True)
     assert page.status_code == 404
     with pytest.raises(DecodeError, match="what is kept of how a job ended cannot be"):
         get_job(f"{queue.name}:{token}")

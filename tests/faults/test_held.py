@@ -64,10 +64,10 @@ def test_a_job_that_no_worker_comes_for_goes_to_quarantine_with_the_reason(
     )
     assert counts(queue_name).held == 0
     old.wait_for_log("so these jobs went to quarantine")
-    # And a person may still run it again.
+    # And a person may still retry it.
     start_worker(is_new=True)
     old.stop()
-    assert job.run_now()
+    assert job.retry()
     assert job.wait(timeout=120) == 7
 
 

@@ -381,8 +381,8 @@ def test_queue_says_what_changes_wait_for(deaf: Replicated, name: str) -> None:
     assert made(change(job, durable=False))
 
 
-@pytest.mark.parametrize("change", ["run_now", "discard", "arun_now", "adiscard"])
-def test_dead_letter_is_replayed_and_discarded_durably(
+@pytest.mark.parametrize("change", ["retry", "discard", "aretry", "adiscard"])
+def test_dead_letter_is_retried_and_discarded_durably(
     deaf: Replicated, change: str
 ) -> None:
     with deaf.primary.client() as client:
@@ -392,7 +392,7 @@ def test_dead_letter_is_replayed_and_discarded_durably(
     job.refresh()
     assert job.state is State.DEAD
 
-    with pytest.raises(NotDurable):
+    with pytest.raises(NotDurable, match=f"{change.removeprefix('a')} it again"):
         made(getattr(job, change)(durable=SHORT))
 
 

@@ -444,9 +444,22 @@ def test_found_jobs_are_run_now(
     for n in range(10):
         scheduled(queue, n)
 
-    assert do(find_jobs(queue=queue), "run_now") == Changed(16, {State.RUNNING: 1})
+    lost = dict.fromkeys((State.RUNNING, State.DEAD, State.QUARANTINED), 1)
+    assert do(find_jobs(queue=queue), "run_now") == Changed(14, lost)
 
-    assert len(hand.take_all()) == 16
+    assert len(hand.take_all()) == 14
+
+
+def test_found_jobs_are_retried(
+    queue: str, hand: Hand, do: Callable[..., Any], few_a_call: None
+) -> None:
+    jobs = one_of_each(queue, hand)
+    graves = {State.DEAD, State.QUARANTINED}
+
+    changed = do(find_jobs(queue=queue), "retry")
+
+    assert changed == Changed(2, dict.fromkeys(set(jobs) - graves, 1))
+    assert do(find_jobs(queue=queue, state=graves), "count") == 0
 
 
 def test_found_jobs_are_discarded(
@@ -481,7 +494,7 @@ def test_jobs_that_somebody_else_has_changed_first_are_lost_by_where_they_are(
             return next(self.pages, None)
 
     jobs[0].discard()
-    jobs[1].run_now()
+    jobs[1].retry()
     wait_until(lambda: jobs[1].refresh() is State.DUE, description="it is due")
     changed = perform(hand.client, bulk.discarding(Stale()))
 
@@ -489,7 +502,13 @@ def test_jobs_that_somebody_else_has_changed_first_are_lost_by_where_they_are(
 
 
 def test_no_job_is_no_error(queue: str, do: Callable[..., Any]) -> None:
-    for name, *args in (("cancel",), ("reschedule", 5), ("run_now",), ("discard",)):
+    for name, *args in (
+        ("cancel",),
+        ("reschedule", 5),
+        ("run_now",),
+        ("retry",),
+        ("discard",),
+    ):
         assert do(find_jobs(queue=queue), name, *args) == Changed(0, {})
 
 
@@ -506,8 +525,8 @@ def proxy(settings: Any, queue: str, server: Any) -> Iterator[Proxy]:
 
 def fill(queue: str, hand: Hand, way: str, count: int) -> None:
     for n in range(count):
-        scheduled(queue, n, delay=0 if way in ("discard", "replay") else LATER)
-    if way in ("discard", "replay"):
+        scheduled(queue, n, delay=0 if way in ("discard", "retry") else LATER)
+    if way in ("discard", "retry"):
         for leased in hand.take_many(count):
             hand.bury(leased)
 
@@ -515,7 +534,7 @@ def fill(queue: str, hand: Hand, way: str, count: int) -> None:
 WAYS = {
     "cancel": ("cancel", ()),
     "reschedule": ("reschedule", (5 * LATER,)),
-    "replay": ("run_now", ()),
+    "retry": ("retry", ()),
     "discard": ("discard", ()),
 }
 ways = pytest.mark.parametrize("way", WAYS)
@@ -526,7 +545,7 @@ def test_lost_reply_changes_no_count(
     queue: str, hand: Hand, proxy: Proxy, do: Callable[..., Any], way: str
 ) -> None:
     fill(queue, hand, way, 30)
-    script = load_script(binding.PACKAGES, way)
+    script = load_script(binding.PACKAGES, "replay" if way == "retry" else way)
     hand.client.script_load(script.source)
     lost = proxy.lose_reply_to(script.sha.encode())
     name, args = WAYS[way]
@@ -546,7 +565,7 @@ def test_server_that_goes_away_on_the_way_leaves_an_account(
     way: str,
 ) -> None:
     fill(queue, hand, way, 30)
-    script = load_script(binding.PACKAGES, way)
+    script = load_script(binding.PACKAGES, "replay" if way == "retry" else way)
     hand.client.script_load(script.source)
     # The third of ten pages.
     seen = 0
@@ -576,12 +595,11 @@ def test_server_that_goes_away_on_the_way_leaves_an_account(
     again = do(find_jobs(queue=queue), name, *args)
     # The unknown three were changed, and are not changed again.
     won = 24 if way == "reschedule" else 21
-    if way == "replay":
-        assert (again.won, again.lost) == (30, {})
-    elif way == "reschedule":
+    if way == "reschedule":
         assert again.won in (won, 30)
     else:
-        assert again == Changed(won, {})
+        # Those that were retried are found once more, where they wait.
+        assert again == Changed(won, {State.DUE: 9} if way == "retry" else {})
 
 
 def test_server_that_cannot_be_reached_has_changed_nothing(
@@ -744,9 +762,10 @@ def test_jobs_that_come_back_while_a_change_goes_on_are_changed_once(
 
     monkeypatch.setattr(finding.Walk, "next", next_page)
 
-    changed = find_jobs(queue=queue, state=state).run_now()
+    found = find_jobs(queue=queue, state=state)
+    changed = found.retry() if state == "dead" else found.run_now()
 
-    assert changed.won <= len(jobs)
+    assert 0 < changed.won <= len(jobs)
 
 
 def test_found_job_has_its_priority_and_its_unique_key(queue: str, hand: Hand) -> None:

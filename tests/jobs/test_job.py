@@ -104,14 +104,14 @@ def unknown(queue: str, hand: Hand) -> Job[Any]:
     return job
 
 
-#: state told by refresh; cancel; reschedule; run_now; discard
+#: state told by refresh; cancel; reschedule; run_now; retry and discard
 LIVES: dict[Life, tuple[State, bool, bool, bool, bool]] = {
     scheduled: (State.SCHEDULED, True, True, True, False),
     due: (State.DUE, True, True, True, False),
     running: (State.RUNNING, False, False, False, False),
     retrying: (State.RETRYING, True, True, True, False),
-    dead: (State.DEAD, False, False, True, True),
-    quarantined: (State.QUARANTINED, False, False, True, True),
+    dead: (State.DEAD, False, False, False, True),
+    quarantined: (State.QUARANTINED, False, False, False, True),
     succeeded: (State.SUCCEEDED, False, False, False, False),
     cancelled: (State.CANCELLED, True, False, False, False),
     missing: (State.MISSING, False, False, False, False),
@@ -182,7 +182,7 @@ def test_reschedule_is_true_where_the_job_has_its_new_time(
 
 @lives
 @both("run_now")
-def test_run_now_makes_the_job_due_or_start_over(
+def test_run_now_makes_a_job_that_waits_due(
     queue: str, hand: Hand, life: Life, call: Way
 ) -> None:
     job = life(queue, hand)
@@ -194,6 +194,48 @@ def test_run_now_makes_the_job_due_or_start_over(
         leased = hand.take()
         assert leased.token == job.token
         assert leased.attempts == (1 if life is retrying else 0)
+    elif life is not unknown:
+        assert job.state is job.refresh() is LIVES[life][0]
+
+
+@pytest.mark.parametrize("life", [dead, quarantined, running])
+def test_run_now_of_a_dead_letter_names_retry(
+    queue: str, hand: Hand, caplog: pytest.LogCaptureFixture, life: Life
+) -> None:
+    job = life(queue, hand)
+
+    assert not job.run_now()
+
+    warned = [
+        record.message
+        for record in caplog.records
+        if record.name == "django_delayq.jobs"
+    ]
+    assert warned == (
+        []
+        if life is running
+        else [
+            f"job {job.id} is {life.__name__}: run_now() is for jobs that wait; call retry() instead"
+        ]
+    )
+
+
+@lives
+@both("retry")
+def test_retry_gives_what_is_aside_all_its_attempts(
+    queue: str, hand: Hand, life: Life, call: Way
+) -> None:
+    job = life(queue, hand)
+
+    is_retried = call(job)
+
+    assert is_retried is LIVES[life][4]
+    if is_retried:
+        assert (job.state, job.attempts, job.kills) == (State.DUE, 0, 0)
+        leased = hand.take()
+        assert (leased.token, leased.attempts) == (job.token, 0)
+    else:
+        assert job.state is LIVES[life][0]
 
 
 @lives
@@ -296,7 +338,7 @@ def test_id_stays_the_same_through_its_whole_life(queue: str, hand: Hand) -> Non
         lambda: job.run_now(),
         lambda: hand.retry(hand.take()),
         lambda: hand.bury(hand.take()),
-        lambda: job.run_now(),
+        lambda: job.retry(),
     ):
         step()
         ids.add(get_job(job.id).id)
@@ -848,13 +890,13 @@ def test_clients_are_closed_with_their_loops(queue: str, hand: Hand) -> None:
     assert after <= before + 2
 
 
-def test_wait_after_run_now_waits_for_the_new_attempt(queue: str, hand: Hand) -> None:
+def test_wait_after_retry_waits_for_the_new_attempt(queue: str, hand: Hand) -> None:
     job = schedule(samples.double.using(queue=queue), 0, 21)
     hand.bury(hand.take(), keep=True)
     with pytest.raises(JobFailed, match="ValueError: no"):
         job.wait(5)
 
-    assert job.run_now()
+    assert job.retry()
 
     with pytest.raises(TimeoutError):
         job.wait(0.01)
@@ -862,20 +904,20 @@ def test_wait_after_run_now_waits_for_the_new_attempt(queue: str, hand: Hand) ->
     assert job.wait(5) == 42
 
 
-@pytest.mark.parametrize("do", ["run_now", "discard", "reschedule", "cancel"])
+@pytest.mark.parametrize("do", ["retry", "discard", "reschedule", "cancel"])
 def test_call_whose_reply_was_lost_tells_what_it_did(
     settings: Any, server: Server, queue: str, hand: Hand, do: str
 ) -> None:
     job = later(queue, 0)
     leased = hand.take()
-    if do in ("run_now", "discard"):
+    if do in ("retry", "discard"):
         hand.bury(leased)
     else:
         hand.retry(leased, 3_600_000)
     proxy = Proxy(server)
     settings.DELAYQ = settings.DELAYQ | {"CONNECTION": proxy.url}
     job.refresh()
-    script = "replay" if do == "run_now" else do
+    script = "replay" if do == "retry" else do
     sha = load_script(binding.PACKAGES, script).sha.encode()
     # It brings the script to the server, which is not what is tested.
     hand.client.script_load(load_script(binding.PACKAGES, script).source)

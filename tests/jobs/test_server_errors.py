@@ -287,6 +287,7 @@ def test_no_connection_configured(settings: Any, queue: str) -> None:
         lambda job: job.cancel(),
         lambda job: job.reschedule(5),
         lambda job: job.run_now(),
+        lambda job: job.retry(),
         lambda job: job.discard(),
     ],
 )

@@ -427,7 +427,7 @@ def test_jobs_are_changed_by_their_tokens_alone(
         (one, ["cancel"], "is cancelled"),
         (two, ["reschedule", "--in", "5h"], "is rescheduled"),
         (three, ["run"], "is due now"),
-        (dead, ["retry"], "starts over"),
+        (dead, ["retry"], "is retried"),
         (worse, ["discard"], "is discarded"),
     ):
         # Both name the same job, which is changed once.
@@ -460,7 +460,7 @@ def test_jobs_are_changed_by_their_ids(queue: str, hand: Hand, call: Call) -> No
     said = call("delayq_jobs", "reschedule", two.id, "--in", "5h")
     assert said.out == f"{two.id} is rescheduled\n"
     assert call("delayq_jobs", "run", three.id).out == f"{three.id} is due now\n"
-    assert call("delayq_jobs", "retry", dead.id).out == f"{dead.id} starts over\n"
+    assert call("delayq_jobs", "retry", dead.id).out == f"{dead.id} is retried\n"
 
     assert one.refresh() is State.CANCELLED
     assert hand.start_times()[two.token] > hand.start_times().get(three.token, 0)
@@ -556,7 +556,7 @@ def test_what_waits_is_changed_and_nothing_else(
     assert dead.refresh() is State.DEAD
 
 
-def test_dead_letters_start_over_and_go_by_a_filter(
+def test_dead_letters_are_retried_and_discarded_by_a_filter(
     queue: str, hand: Hand, call: Call
 ) -> None:
     for n in range(3):

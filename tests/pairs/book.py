@@ -37,7 +37,7 @@ from tests.pairs.stage import Stage
 SLACK_MS = 2_000
 #: What no log may say.
 SECRET = "cannot-be-shown"
-#: The states of jobs that are given up, and may be replayed or discarded.
+#: The states of jobs that are given up, and may be retried or discarded.
 GIVEN_UP = ("dead", "quarantined")
 
 _book: "Book | None" = None
@@ -500,7 +500,7 @@ class Book:
             life.then if how == "succeeded" else life.on_dead if how == "dead" else []
         )
         for each in follows:
-            # After a replay they come once more, unless they are still there.
+            # After a retry they come once more, unless they are still there.
             if each.state == "unsent" or (each.is_over and each.state not in GIVEN_UP):
                 each.state, each.call.runs = "waiting", 0
                 each.earliest_ms = begin_ms + each.call.delay_ms - SLACK_MS

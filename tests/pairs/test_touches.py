@@ -361,7 +361,7 @@ def _bulk(q: FrozenQueue) -> None:
     q.run_due()
     found = some("fail")
     q.advance(minutes=2)
-    found.run_now()
+    found.retry()
     q.run_due()
     found.discard()
 

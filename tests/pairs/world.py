@@ -482,9 +482,9 @@ class World(Book):
             life = rng.choice(given_up)
             job = get_job(life.id)
             if rng.random() < 0.5:
-                if not job.run_now():
-                    self.fail(f"{life} cannot be replayed, it is {job.state}")
-                self.say(f"replay {life.id}")
+                if not job.retry():
+                    self.fail(f"{life} cannot be retried, it is {job.state}")
+                self.say(f"retry {life.id}")
                 self.revive(life)
             else:
                 if not job.discard():
@@ -525,10 +525,10 @@ class World(Book):
         """Change all jobs of a queue in a state."""
         rng = self.rng
         queue = rng.choice(list(self.queues))
-        what = rng.choice(("cancel", "reschedule", "run_now", "replay", "discard"))
+        what = rng.choice(("cancel", "reschedule", "run_now", "retry", "discard"))
         state = (
             "dead"
-            if what in ("replay", "discard")
+            if what in ("retry", "discard")
             else rng.choice(("scheduled", "due", "held", "retrying"))
         )
         states = (
@@ -546,8 +546,8 @@ class World(Book):
                 changed = search.reschedule(30)
             case "run_now":
                 changed = search.run_now()
-            case "replay":
-                changed = search.run_now()
+            case "retry":
+                changed = search.retry()
             case "discard":
                 changed = search.discard()
         self.disturb()
@@ -562,10 +562,10 @@ class World(Book):
                     continue
             elif life.id not in ids or (
                 # It died in this millisecond, and such a change looks at what had died before.
-                what == "replay" and get_job_state(life.id) == "dead"
+                what == "retry" and get_job_state(life.id) == "dead"
             ):
                 continue
-            elif life.is_over and what != "replay":
+            elif life.is_over and what != "retry":
                 self.fail(f"{life} has ended, and was found {state}")
             life.call.features.add("bulk changes")
             match what:
@@ -573,7 +573,7 @@ class World(Book):
                     self.end(life, "cancelled")
                 case "discard":
                     life.state = "discarded"
-                case "replay":
+                case "retry":
                     self.revive(life)
                 case _:
                     life.is_moved = life.has_lost_key = True

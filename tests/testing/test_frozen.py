@@ -125,7 +125,7 @@ def test_failures_are_tried_again_until_the_job_is_dead() -> None:
         assert dead == job
         assert get_job(job.id).attempts == 3
         assert [entry.outcome for entry in ended_jobs("default")] == [State.DEAD]
-        assert job.run_now()
+        assert job.retry()
         assert outcomes(q.run_due()) == ["retrying"]
 
 

@@ -119,6 +119,9 @@ class Row:
     def run_now(self) -> Any:
         return self.job().run_now()
 
+    def retry(self) -> Any:
+        return self.job().retry()
+
     def reprioritize(self) -> Any:
         return self.job().reprioritize(self.number())
 

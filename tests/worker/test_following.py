@@ -118,11 +118,11 @@ def test_job_that_died_is_followed_by_what_on_dead_says(
 
     assert get_job(job.id).state is State.DEAD
 
-    # A replay begins anew: it dies again, and is followed again.
+    # Retried, it dies again, and is followed again.
     wait_until(
         lambda: get_job(job.id).state is State.DEAD, description="the job is dead"
     )
-    assert job.run_now()
+    assert job.retry()
     ran(records, None, None, "dead", None, None, "dead")
 
 
@@ -139,7 +139,7 @@ def test_dead_letter_that_succeeds_at_last_is_followed_by_what_then_says(
     assert texts(records) == []
 
     healed.append(True)
-    assert job.run_now()
+    assert job.retry()
 
     ran(records, "then")
 
@@ -310,7 +310,7 @@ def test_what_follows_a_dead_letter_in_another_queue_runs(
     ran(records, None, "dead")
 
 
-def test_what_follows_a_replayed_job_in_another_queue_runs_again(
+def test_what_follows_a_retried_job_in_another_queue_runs_again(
     work, configure, records, queue_name
 ) -> None:
     configure(other={})
@@ -320,7 +320,7 @@ def test_what_follows_a_replayed_job_in_another_queue_runs_again(
     for queue in (queue_name, other):
         finish(work([queue], is_burst=True))
 
-    assert job.run_now()
+    assert job.retry()
     for queue in (queue_name, other):
         finish(work([queue], is_burst=True))
 

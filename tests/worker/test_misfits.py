@@ -134,9 +134,9 @@ def test_job_that_no_code_takes_goes_to_quarantine_with_the_reason(
             "many. It was held, and no worker that can run it came"
             in job.error["error"]
         )
-        # A person may still run it again.
+        # A person may still retry it.
         deploy(charge, charge.function)
-        assert job.run_now()
+        assert job.retry()
         assert [each.outcome for each in q.run_due()] == ["succeeded"]
 
 

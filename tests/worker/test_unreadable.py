@@ -95,7 +95,7 @@ def test_a_job_whose_task_is_registered_nowhere_is_held_and_runs_where_it_is_kno
 
 
 @pytest.mark.parametrize("name", ["test-forgotten", "a" * 256])
-def test_a_job_that_cannot_be_held_is_quarantined_and_can_be_replayed(
+def test_a_job_that_cannot_be_held_is_quarantined_and_can_be_retried(
     client, goes_on, queue_name, records, settings, name
 ):
     if name == "test-forgotten":
@@ -112,7 +112,7 @@ def test_a_job_that_cannot_be_held_is_quarantined_and_can_be_replayed(
     assert job.error["kind"] == "task"
     assert job.error["traceback"] == ""
     registry.register(task)
-    assert job.run_now()
+    assert job.retry()
     wait_until(lambda: job.id in records.jobs("run"), description="it has run")
 
 

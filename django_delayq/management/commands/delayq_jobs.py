@@ -77,7 +77,7 @@ examples:
   manage.py delayq_jobs cancel --task shop.tasks.newsletter        all that wait, after a question
   manage.py delayq_jobs reschedule --queue mail --in 2h --dry-run  what it would do
   manage.py delayq_jobs run --queue mail --due now..1d             what is to come today is due now
-  manage.py delayq_jobs retry --queue mail --yes                   dead letters and quarantine start over
+  manage.py delayq_jobs retry --queue mail --yes                   dead letters and quarantined jobs
   manage.py delayq_jobs discard --task shop.tasks.old --yes        delete them for good
 
 Each job is changed atomically, or left alone because a worker was first.
@@ -152,14 +152,16 @@ VERBS = {
         lambda found, options: found.run_now(),
     ),
     "retry": Verb(
-        gettext_lazy("start dead letters and quarantined payloads over."),
-        ngettext_lazy("Start {number} job over?", "Start {number} jobs over?", "count"),
-        ngettext_lazy("{number} job starts over", "{number} jobs start over", "count"),
-        gettext_lazy("{id} starts over"),
+        gettext_lazy(
+            "retry dead letters and quarantined jobs, with all their attempts."
+        ),
+        ngettext_lazy("Retry {number} job?", "Retry {number} jobs?", "count"),
+        ngettext_lazy("{number} job is retried", "{number} jobs are retried", "count"),
+        gettext_lazy("{id} is retried"),
         GRAVES,
-        frozenset(State) - GRAVES,
-        lambda job, options: job.run_now(),
-        lambda found, options: found.run_now(),
+        frozenset(),
+        lambda job, options: job.retry(),
+        lambda found, options: found.retry(),
     ),
     "discard": Verb(
         gettext_lazy("delete dead letters and quarantined payloads for good."),
