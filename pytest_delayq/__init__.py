@@ -24,7 +24,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture
 def delayq() -> Iterator[Any]:
-    """What the test schedules, as a list; nothing runs. See `django_delayq.testing.captured`."""
+    """The jobs that the test schedules, as a list; nothing runs. See `django_delayq.testing.captured`."""
     from django_delayq.testing import captured
 
     with captured() as jobs:
@@ -51,7 +51,7 @@ def delayq_server() -> Iterator[str]:
 
 @pytest.fixture
 def delayq_worker(delayq_server: str) -> Iterator[Any]:
-    """A worker in threads of this process, for all queues. What it sees of the database has to be committed."""
+    """A worker in threads of this process, for all queues. It sees only rows that are committed."""
     from django_delayq.testing.servers import running_worker
 
     with running_worker() as worker:

@@ -136,7 +136,7 @@ PATTERNS = (
     ),
     Pattern(
         "may not",
-        r"\bmay not\b",
+        r"(?<!or )\bmay not\b",
         instead="must not, cannot, might not, has no right to",
         reason="forbids or guesses: the reader cannot know which",
         example="The function may not return.",

@@ -1,4 +1,4 @@
-"""What pages ask of the server, in one round trip."""
+"""Calls of the pages to the server, in one round trip."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,8 +1,8 @@
 """Doing something to many jobs: to those that were ticked, or to all that a search finds.
 
 A page asks first, and says how many and which. A large search is worked through in steps, one a request: each page says
-how far they have come, and its button goes on. How far that is travels in the form, signed; nothing is kept. A form is for the
-user to whom it was shown, and for a while: what a search finds changes.
+how far they have come, and its button continues. The form carries the progress, signed; nothing is kept. A form is
+for the user to whom it was shown, and for a while, because the jobs that a search finds change.
 """
 
 from collections import Counter
@@ -98,12 +98,12 @@ def _read_signed(text: str, user: str, *, is_fresh: bool = True) -> list[str]:
     """Return what `_sign` has signed for a user.
 
     Raises:
-        BadSignature: nothing of ours.
+        BadSignature: we have not signed this.
         _NotNow: it is for another user, or, with ``is_fresh``, too old.
     """
     said = signing.loads(text, salt=_SALT)
     if not isinstance(said, list) or len(said) != 2:
-        raise signing.BadSignature("it is no form of ours")
+        raise signing.BadSignature("it is not one of our forms")
     if said[0] != user:
         raise _NotNow(
             gettext("This form belongs to another user. Nothing was changed.")
@@ -133,7 +133,7 @@ def open_progress(text: str, user: str, *, is_fresh: bool = True) -> Progress:
 
 @dataclass(frozen=True, slots=True)
 class _Over:
-    """What an action is done to."""
+    """The jobs that an action changes."""
 
     #: Those that were ticked; None: all that the search finds.
     jobs: list[Job[Any]] | None
@@ -141,7 +141,7 @@ class _Over:
 
     @property
     def fields(self) -> list[tuple[str, str]]:
-        """What a form sends to name it again."""
+        """The hidden fields of a form that name these jobs again."""
         if self.jobs is not None:
             return [("job", job.id) for job in self.jobs]
         return [("all", "1"), ("filter", self.search.query)]
@@ -239,7 +239,7 @@ def _back(visit: Visit) -> HttpResponse:
 
 
 def _read_over(visit: Visit, action: Action, *, is_all: bool) -> _Over | None:
-    """Read what was ticked, or the search; None: nothing, and the user is told so."""
+    """Read what was ticked, or the search; None: nothing, and the page says so."""
     posted = visit.request.POST
     if is_all:
         search = _read_filter(visit, action, posted.get("filter", ""))

@@ -37,7 +37,7 @@ _MINUTE_MS, _HOUR_MS, _DAY_MS = 60_000, 3_600_000, 86_400_000
 
 
 class Ahead(NamedTuple):
-    """One picture of what is coming: so many times, all as long."""
+    """One chart of coming jobs: a number of periods of equal length."""
 
     key: str
     title: str | Promise

@@ -18,8 +18,8 @@ _UNSAFE = re.compile("/|^_|_(?=[0-9A-F]{2})")
 class JobIdConverter:
     """The id of a job, ``queue:token``, as it is.
 
-    The name of a queue may have any characters, and so a colon. What is the name of a queue of the settings, or of one of
-    its shards, is no id.
+    The name of a queue may have any characters, and so a colon. The name of a queue of the settings, or of one of
+    its shards, is not an id.
     """
 
     regex = "(?s:.+):[0-9A-Za-z_-]+"

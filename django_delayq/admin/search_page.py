@@ -1,4 +1,4 @@
-"""The page that finds jobs: ten round trips at most, and a link that goes on."""
+"""The page that finds jobs: ten round trips at most, and a link that continues."""
 
 from typing import Any
 

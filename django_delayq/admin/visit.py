@@ -324,7 +324,7 @@ class Visit:
             self.message(f"{problem.message} {problem.hint}", messages.WARNING)
 
     def part(self, ask: Callable[[], T]) -> T:
-        """Return what several queues say, and tell which do not answer."""
+        """Return what several queues say, and which do not answer."""
         try:
             return ask()
         except PartialAnswer as error:
@@ -352,7 +352,7 @@ class Visit:
 
     @property
     def user_id(self) -> str:
-        """What tells this user from others, in a form that is signed for one."""
+        """The mark of this user in a form that is signed for one user."""
         return str(self._user_pk)
 
     @property
@@ -379,7 +379,7 @@ Page = Callable[..., HttpResponse]
 def answer(visit: Visit, page: Page, **parts: Any) -> HttpResponse:
     """Show a page; or, if the server does not answer, one that says what is wrong.
 
-    What the page changes is recorded as done by the user.
+    Changes by the page are recorded as the user's.
     """
     try:
         with acting_as(visit.user_name):

@@ -41,7 +41,7 @@ STATES = {
 
 
 class Order(NamedTuple):
-    """What a process can be told."""
+    """An order for a process."""
 
     name: str
     #: On its button.

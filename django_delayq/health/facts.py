@@ -14,7 +14,7 @@ from django_delayq.clock import epoch_ms
 
 @dataclass
 class Facts:
-    """What a server says about itself; None or "" where it says nothing."""
+    """A server's report on itself; None or "" where it says nothing."""
 
     product: str = "Redis"
     version: tuple[int, ...] = ()

@@ -1,4 +1,4 @@
-"""What one user may do with the keys, channels and commands of some queues, found out by trying.
+"""The rights of one user on the keys, channels and commands of some queues, found out by trying.
 
 Commands that change nothing are tried on the queues' own keys, all others on throwaway keys with names
 like those of results. ``problems`` says what a missing right means for jobs.
@@ -153,7 +153,7 @@ def kinds_of(keys: DeliveryKeys) -> dict[str, str]:
 
 @dataclass
 class Rights:
-    """What one user may do with the keys, channels and commands of these queues."""
+    """The rights of one user on the keys, channels and commands of these queues."""
 
     client: Redis
     keys: Sequence[DeliveryKeys]

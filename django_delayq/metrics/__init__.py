@@ -1,1 +1,1 @@
-"""What Prometheus and other programs are answered over HTTP, and who may ask. All figures are on the server already."""
+"""Answers for Prometheus and other programs over HTTP, and who may ask. All figures are on the server already."""

@@ -1,7 +1,7 @@
-"""What Prometheus scrapes, in its text format: written by hand, as there is nothing to keep between two scrapes.
+"""The metrics in Prometheus's text format: written by hand, as there is nothing to keep between two scrapes.
 
 All numbers are read off the server, where workers have added them. So every process of a site gives the same answer, and
-totals go on when processes end. Labels are the names of queues and tasks, of which the settings limit the number.
+totals stay when processes end. Labels are the names of queues and tasks, of which the settings limit the number.
 """
 
 from collections import Counter
@@ -116,7 +116,7 @@ def _families(seen: Overview, totals: Mapping[str, Totals]) -> Iterator[Family]:
     yield Family(
         "delayq_problems",
         "gauge",
-        "Problems that the overview tells of.",
+        "Problems that the overview shows.",
         [Sample({"level": level}, levels[level]) for level in Level],
     )
     yield from _of_totals(totals)
@@ -210,7 +210,7 @@ def _of_queues(queues: Iterable[QueueStatus]) -> Iterator[Family]:
     yield Family(
         "delayq_jobs_ended_total",
         "counter",
-        "Jobs that have ended since the queue began, whether a worker ended them or somebody else.",
+        "Jobs that have ended since the queue began, whether or not a worker ended them.",
         [
             Sample({"queue": queue.name, "outcome": state}, number)
             for queue, counts in read

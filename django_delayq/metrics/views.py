@@ -26,7 +26,7 @@ View = Callable[[HttpRequest], HttpResponse]
 
 
 def _guarded(view: View) -> View:
-    """Let staff in, and whoever sends the token. A login page would be no answer to a machine."""
+    """Let staff in, and machines that send the token. A login page would be no answer to a machine."""
 
     @login_not_required
     @require_safe
@@ -50,7 +50,7 @@ def _refusal(request: HttpRequest) -> str | None:
             return "DELAYQ['METRICS_TOKENS'] is empty, so no token is accepted."
         if any([constant_time_compare(sent.strip(), token) for token in tokens]):
             return None
-        return "The token is none of DELAYQ['METRICS_TOKENS']."
+        return "The token is not in DELAYQ['METRICS_TOKENS']."
     user: Any = getattr(request, "user", None)
     if user is not None and user.is_active and user.is_staff:
         # As in the admin.

@@ -82,13 +82,13 @@ class QueueStatus(NamedTuple):
 
     @property
     def recent(self) -> Figures:
-        """What was measured in the last `MINUTES`."""
+        """The statistics of the last `MINUTES`."""
         spans = self.minutes.spans[-MINUTES:] if self.minutes is not None else []
         return total(span.figures for span in spans)
 
     @property
     def problems(self) -> Iterator[ServerProblem]:
-        """What `find_unserved` says of it."""
+        """The problems that `find_unserved` finds in it."""
         if self.shards and any(
             each.workers != self.workers for each in self.shards if each.is_used
         ):
@@ -125,7 +125,7 @@ class QueueStatus(NamedTuple):
     def _own_problems(
         self, key_ids: Collection[str] | None, pauses: Sequence[Pause]
     ) -> Iterator[ServerProblem]:
-        """What is wrong with what lies in one slot of the server."""
+        """The problems of the data in one slot of the server."""
         if self.format is not None:
             yield from problems.find_newer(self.name, self.format)
         if self.held is not None and key_ids is not None:
@@ -172,7 +172,7 @@ class Overview(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is missing but workers that the account may not read."""
+        """Whether only the workers are missing, because the account has no right to read them."""
         return all(isinstance(each.counts, Counts) for each in self.parts) and (
             self.workers_fault is None or is_forbidden(self.workers_fault)
         )
@@ -191,7 +191,7 @@ def look(
 ) -> Overview:
     """Ask the server about queues.
 
-    The series are of so many minutes and hours; ``ahead_ms`` are the times that `looking.ahead` counts by.
+    ``minutes`` and ``hours`` are the lengths of the series; ``ahead_ms`` are the times that `looking.ahead` counts by.
 
     Raises:
         redis.exceptions.RedisError: the server does not answer, or answers nothing about any queue.
