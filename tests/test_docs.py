@@ -217,6 +217,13 @@ def test_every_state_is_in_the_glossary() -> None:
     assert set(documented) == {str(state) for state in State}
 
 
+def test_glossary_has_few_words_in_their_order() -> None:
+    section = text_of("docs/glossary.md").split("\n## ")[0]
+    words = re.findall(r"^\| \*\*(.+?)\*\* \|", section, re.MULTILINE)
+    assert len(words) <= 40
+    assert words == sorted(words)
+
+
 def scripts() -> dict[str, str]:
     """Return every Lua file and its layer."""
     found: dict[str, str] = {}

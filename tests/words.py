@@ -170,6 +170,13 @@ PATTERNS = (
         example="Each call has a twin that you await.",
     ),
     Pattern(
+        "replay",
+        r"\b(?:[Rr]eplay(?:s|ed|ing)?|[Ss]tart(?:s|ed|ing)? over)\b",
+        instead="retry",
+        reason="one word for one thing, Job.retry()",
+        example="A replay begins with the first attempt.",
+    ),
+    Pattern(
         "private verb",
         r"\b(?:put|puts|putting) aside\b|\b(?:take|takes|taken|took|taking) in\b(?! (?:the|an?)\b)"
         r"|\b(?:bring|brings|brought) in\b|\b(?:gone|goes|go|went) astray\b"

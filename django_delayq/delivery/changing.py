@@ -1,4 +1,4 @@
-"""Changes to a job that does not run: cancel, reschedule, reprioritize, replay, discard."""
+"""Changes to a job that does not run: cancel, reschedule, reprioritize, retry, discard."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar

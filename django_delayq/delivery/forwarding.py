@@ -47,7 +47,7 @@ class Forward(NamedTuple):
 
     @property
     def name(self) -> str:
-        """By what its queue knows it. If the job before it is replayed and ends again, that makes another one."""
+        """By what its queue knows it. If the job before it is retried and ends again, that makes another one."""
         return f"{self.job.token}{self.ended_ms:0{_DIGITS}}"
 
 
