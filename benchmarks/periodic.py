@@ -1,8 +1,8 @@
-"""``python -m benchmarks.periodic late|moments``: periodic schedules, how late and how often.
+"""``python -m benchmarks.periodic late|occurrences``: periodic schedules, how late and how often.
 
 ``late``: a schedule comes every second, and half a second after it an ordinary job is due; one idle worker runs both.
-``moments``: processes move a schedule on that comes every few milliseconds, and one of them is killed each second. Then
-every moment must have exactly one job.
+``occurrences``: processes move a schedule on that comes every few milliseconds, and one of them is killed each second. Then
+every occurrence must have exactly one job.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from benchmarks import bench
 from tests.servers import available_kinds
 
 QUEUE = "flat"
-#: How far apart moments are, ms: shorter than `every` allows, so that there are many.
+#: How far apart occurrences are, ms: shorter than `every` allows, so that there are many.
 INTERVAL_MS = 5
 PROCESSES = 8
 #: A process that is killed this soon has not begun.
@@ -34,17 +34,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.periodic", description=__doc__
     )
-    parser.add_argument("name", choices=("late", "moments"))
+    parser.add_argument("name", choices=("late", "occurrences"))
     parser.add_argument(
         "--server", default=available_kinds()[0], choices=available_kinds()
     )
     parser.add_argument("--seconds", type=int, default=30, help="for late")
-    parser.add_argument("--moments", type=int, default=10_000)
+    parser.add_argument("--occurrences", type=int, default=10_000)
     options = parser.parse_args()
     if options.name == "late":
         late(options.server, options.seconds)
     else:
-        moments(options.server, options.moments)
+        occurrences(options.server, options.occurrences)
 
 
 def late(kind: str, seconds: int) -> None:
@@ -86,17 +86,17 @@ def late(kind: str, seconds: int) -> None:
         bench.table(head, rows)
 
 
-def moments(kind: str, count: int) -> None:
-    """Print how many moments there were, and how many had another number of jobs than one."""
+def occurrences(kind: str, count: int) -> None:
+    """Print how many occurrences there were, and how many had another number of jobs than one."""
     with bench.serving(kind) as server:
-        told = one_job_a_moment(server.client(), server.url, count)
+        told = one_job_a_occurrence(server.client(), server.url, count)
         print(told)
         if not told.startswith("each"):
             sys.exit(1)
 
 
-def one_job_a_moment(client: redis.Redis, url: str, count: int) -> str:
-    """Run so many moments, and say what came of them."""
+def one_job_a_occurrence(client: redis.Redis, url: str, count: int) -> str:
+    """Run so many occurrences, and say what came of them."""
     context = multiprocessing.get_context("spawn")
     from django_delayq.delivery.keys import DeliveryKeys
 
@@ -126,14 +126,14 @@ def one_job_a_moment(client: redis.Redis, url: str, count: int) -> str:
         start()
     for process in processes:
         process.join(60)
-    # A job that is stored late is due at once, so its start time is not its moment.
+    # A job that is stored late is due at once, so its start time is not its occurrence.
     found = sorted(
-        int(json.loads(json.loads(frame[17:])["body"])["headers"]["moment"])
+        int(json.loads(json.loads(frame[17:])["body"])["headers"]["occurrence"])
         for frame in client.zrange(keys.queue.timeout_set, 0, -1)
     )
     gaps = {b - a for a, b in itertools.pairwise(found)}
     if gaps == {INTERVAL_MS} and len(found) >= count:
-        return f"each of {len(found):,} moments has exactly one job; {PROCESSES} processes, {kills} killed"
+        return f"each of {len(found):,} occurrences has exactly one job; {PROCESSES} processes, {kills} killed"
     return f"{len(found):,} jobs, with {sorted(gaps)} ms between two"
 
 
@@ -147,7 +147,7 @@ def move_on(url: str, end_ms: Any) -> None:
     from benchmarks import tasks
     from django_delayq import conf, periodic
     from django_delayq.clients.clients import own_clients
-    from django_delayq.jobs.moments import Every
+    from django_delayq.jobs.occurrences import Every
     from django_delayq.worker.periodic import Periods
 
     periodic(Every(INTERVAL_MS), name="bench", catch_up="all")(tasks.tell_late)

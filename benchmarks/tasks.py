@@ -72,8 +72,8 @@ def tell_late(due_ms: int | None = None) -> None:
     """Write down how late it is, ms, at the end of a file; without an argument, the job is of a periodic schedule."""
     now_ms = time.time() * 1000
     job = current_job()
-    if due_ms is None and job is not None and job.moment is not None:
-        kind, late_ms = "schedule", now_ms - job.moment.timestamp() * 1000
+    if due_ms is None and job is not None and job.occurrence is not None:
+        kind, late_ms = "schedule", now_ms - job.occurrence.timestamp() * 1000
     else:
         kind, late_ms = "job", now_ms - (due_ms or 0)
     with open(os.environ["DELAYQ_BENCH_MARKS"], "a") as marks:

@@ -53,7 +53,7 @@ from django_delayq.jobs.limiting import (
     limits,
     set_limit,
 )
-from django_delayq.jobs.moments import cron, every
+from django_delayq.jobs.occurrences import cron, every
 from django_delayq.jobs.pausing import (
     Pause,
     apause,

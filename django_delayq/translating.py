@@ -13,7 +13,7 @@ from django.utils.translation import gettext, ngettext, pgettext_lazy
 
 from django_delayq.faults import Fault
 from django_delayq.health.problems import ServerProblem
-from django_delayq.jobs.moments import When, in_zone
+from django_delayq.jobs.occurrences import When, in_zone
 from django_delayq.wording import Value, Wording
 
 #: A state as pages name it; a few say more than `State` does.

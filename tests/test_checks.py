@@ -28,7 +28,7 @@ from django_delayq.delivery.workers import (
 )
 from django_delayq.jobs.decorator import delayed_task, queue_handler
 from django_delayq.jobs.limit import Limit
-from django_delayq.jobs.moments import cron
+from django_delayq.jobs.occurrences import cron
 from django_delayq.jobs.periodic import periodic
 from django_delayq.wire.frame import FrameFormat, pack
 from django_delayq.wire.keys import QueueKeys

@@ -175,7 +175,7 @@ def confirm_order(number: int) -> None:
 @periodic(every(TICKS_S[0]), name="tick 0", args=[0], catch_up="all")
 @delayed_task(queue="soak-0")
 def tick(schedule: int) -> None:
-    moment = _job().moment
+    moment = _job().occurrence
     assert moment is not None, "only schedules store these"
     _recording().record(
         Event.TICKED, schedule, NUMBERS["tick"], moment.timestamp() * 1000

@@ -14,7 +14,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext
 
 from django_delayq.delivery.statistics import Histogram
-from django_delayq.jobs.moments import in_zone
+from django_delayq.jobs.occurrences import in_zone
 from django_delayq.jobs.statistics import Series
 from django_delayq.showing.display import relative_text, short_time_text
 from django_delayq.translating import number_text, seconds_text

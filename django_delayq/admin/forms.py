@@ -38,7 +38,7 @@ class PauseForm(forms.Form):
 
 
 class RescheduleForm(forms.Form):
-    """When jobs are to start: in so many minutes, or at a moment."""
+    """When jobs are to start: in a number of minutes, or at a time."""
 
     minutes = forms.FloatField(
         label=gettext_lazy("Minutes from now"),
@@ -61,9 +61,7 @@ class RescheduleForm(forms.Form):
         if self.errors:
             return cleaned
         if (minutes is None) == (at is None):
-            raise ValidationError(
-                gettext("Give either a number of minutes or a moment.")
-            )
+            raise ValidationError(gettext("Give either a number of minutes or a time."))
         cleaned["when"] = (
             self._delay(timedelta(minutes=minutes))
             if minutes is not None
@@ -77,7 +75,7 @@ class RescheduleForm(forms.Form):
             self.add_error(
                 "at",
                 gettext(
-                    "This moment has passed. To have the jobs start at once, use “Run now”."
+                    "This time has passed. To have the jobs start at once, use “Run now”."
                 ),
             )
             return ""

@@ -59,8 +59,8 @@ def run_now(visit: Visit, job_id: str) -> HttpResponse:
     act = _Act(visit, settings, token)
     begun = gettext("Run now.")
     if act.seen.state is State.SCHEDULED:
-        template = gettext("Its start time was {moment}.")
-        begun += f" {template.format(moment=time_text(act.seen.score_ms))}"
+        template = gettext("Its start time was {time}.")
+        begun += f" {template.format(time=time_text(act.seen.score_ms))}"
     act.begin(CHANGE, begun)
     change: Change | State = act.run(changing.reschedule(act.keys, act.token, "+0"))[0]
     if change is Change.RESCHEDULED:

@@ -12,13 +12,13 @@ from django.utils.translation import gettext, gettext_lazy
 from django_delayq.admin.visit import Right, Visit, with_reason
 from django_delayq.conf import QueueSettings
 from django_delayq.exceptions import DelayqError, InvalidSchedule
-from django_delayq.jobs.moments import Cron, cron
+from django_delayq.jobs.occurrences import Cron, cron
 from django_delayq.jobs.pausing import MAX_REASON
 from django_delayq.jobs.schedules import Schedule, get_schedule, get_schedules
 from django_delayq.showing.display import clean, cut
 from django_delayq.translating import moment_text, when_text
 
-#: How many moments of each schedule are shown.
+#: How many occurrences of each schedule are shown.
 SHOWN = 5
 
 
@@ -29,8 +29,8 @@ class Row:
     name: str
     task: str
     words: str
-    #: The next moments, in the zone of the schedule.
-    moments: list[str]
+    #: The next occurrences, in the zone of the schedule.
+    occurrences: list[str]
     last: str
     #: What else is to be known of it, and why it does not come.
     notes: list[str]
@@ -40,7 +40,7 @@ class Row:
     is_deletable: bool
     #: Name of the time zone of a cron expression; "": the project's.
     tz: str
-    #: The job of the next moment; "": none waits.
+    #: The job of the next occurrence; "": none waits.
     job_id: str
 
 
@@ -50,7 +50,7 @@ def row_of(schedule: Schedule) -> Row:
     if schedule.is_stored:
         notes.append(gettext("stored"))
     if schedule.is_overridden:
-        notes.append(gettext("has other moments than its definition"))
+        notes.append(gettext("runs at other times than its definition says"))
     if not schedule.overlap:
         notes.append(gettext("its jobs do not overlap"))
     if not schedule.is_enrolled:
@@ -77,15 +77,15 @@ def row_of(schedule: Schedule) -> Row:
             )
         )
     try:
-        moments = [moment_text(each) for each in schedule.moments(SHOWN)]
+        occurrences = [moment_text(each) for each in schedule.occurrences(SHOWN)]
     except InvalidSchedule as error:
-        moments = [str(error)]
-    last = schedule.last_moment
+        occurrences = [str(error)]
+    last = schedule.last_occurrence
     return Row(
         clean(schedule.name),
         clean(schedule.task),
         clean(when_text(schedule.when)),
-        moments,
+        occurrences,
         moment_text(last) if last is not None else "",
         [clean(note) for note in notes],
         [clean(fault) for fault in faults],
@@ -133,13 +133,13 @@ def _fire(schedule: Schedule, posted: Mapping[str, str]) -> str:
 def _change(schedule: Schedule, posted: Mapping[str, str]) -> str:
     when = cron(posted.get("cron", ""), tz=posted.get("tz", "").strip() or None)
     schedule.override(when)
-    template = gettext("Schedule {name} has other moments: {moments}.")
-    return template.format(name=schedule.name, moments=when_text(when))
+    template = gettext("Schedule {name} has new times: {times}.")
+    return template.format(name=schedule.name, times=when_text(when))
 
 
 def _take_back(schedule: Schedule, posted: Mapping[str, str]) -> str:
     schedule.override(None)
-    template = gettext("Schedule {name} has the moments of its definition again.")
+    template = gettext("Schedule {name} has the times of its definition again.")
     return template.format(name=schedule.name)
 
 
@@ -159,19 +159,19 @@ ACTIONS = {
     "change": Action(
         _change,
         gettext_lazy(
-            "Change the moments of schedule {name} from “{before}” to “{after}”."
+            "Change the times of schedule {name} from “{before}” to “{after}”."
         ),
     ),
     "take-back": Action(
         _take_back,
-        gettext_lazy("Take back the moments “{before}” of schedule {name}."),
+        gettext_lazy("Take back the times “{before}” of schedule {name}."),
     ),
     "delete": Action(_delete, gettext_lazy("Delete schedule {name}."), deletes=True),
 }
 
 
 def _wanted(posted: Mapping[str, str]) -> str:
-    """Return the moments that somebody has typed, for the admin's log."""
+    """Return the times that the user entered, for the admin's log."""
     return cut(" ".join([posted.get("cron", ""), posted.get("tz", "")]).strip(), 200)
 
 

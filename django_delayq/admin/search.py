@@ -187,11 +187,11 @@ class Filter:
             if value:
                 said.append(name.format(value=display.clean(value)))
         for name, moment in (
-            (gettext("due from {moment}"), self.first),
-            (gettext("due before {moment}"), self.end),
+            (gettext("due from {time}"), self.first),
+            (gettext("due before {time}"), self.end),
         ):
             if moment is not None:
-                said.append(name.format(moment=moment_text(moment)))
+                said.append(name.format(time=moment_text(moment)))
         return said
 
 

@@ -1,4 +1,4 @@
-"""The page of tasks: what was measured of each in some time, and its next periodic moment. A few round trips."""
+"""The page of tasks: what was measured of each in some time, and its next periodic occurrence. A few round trips."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -177,7 +177,7 @@ def _read(visit: Visit, names: Sequence[str], span: dict[str, int]) -> list[Row]
         key = (conf.get_settings().whole(schedule.queue), schedule.task)
         if key[0] not in names:
             continue
-        known, its = moments.get(key), schedule.next_moment
+        known, its = moments.get(key), schedule.next_occurrence
         moments[key] = min(filter(None, (known, its)), default=None)
     rows = [
         Row(name, task, each, moments.pop((name, task), None))

@@ -1,6 +1,6 @@
-"""The moments of periodic schedules, and what a queue knows of each.
+"""The occurrences of periodic schedules, and what a queue knows of each.
 
-This module stores what it is given: `jobs` knows what a definition says, when its next moment comes, and how its job is
+This module stores what it is given: `jobs` knows what a definition says, when its next occurrence comes, and how its job is
 made.
 """
 
@@ -22,7 +22,7 @@ from django_delayq.wire.publishing import note_refusal, read_published
 
 #: Jobs of one `advance` call.
 ADVANCE_BATCH = 100
-#: What stands for a definition, or a moment, that stays as it is.
+#: What stands for a definition, or an occurrence, that stays as it is.
 KEPT = "="
 #: The message on our channel that says that a definition has changed.
 CHANGED = b"0"
@@ -38,13 +38,13 @@ class Advanced(NamedTuple):
 
     #: The version of the definitions.
     version: int
-    #: The moment that is stored now, epoch ms; None: there is none.
-    moment_ms: int | None
+    #: The occurrence that is stored now, epoch ms; None: there is none.
+    occurrence_ms: int | None
     #: Whether this call has moved it.
     has_moved: bool
-    #: The moment that is stored now had its job before it came, so this call has not stored the last one.
+    #: The occurrence that is stored now had its job before it came, so this call has not stored the last one.
     is_early: bool
-    #: How many missed moments were caught up with in a row.
+    #: How many missed occurrences were caught up with in a row.
     behind: int
 
 
@@ -65,7 +65,7 @@ def advance(
     """Move a schedule on from ``seen_ms``; the last of ``jobs`` is that of ``next_ms``. Safe to repeat.
 
     Nothing changes if another process was first, or if ``print`` is not the fingerprint of the queue's definition.
-    ``MAX_JOBS`` does not hold: a schedule was accepted once, with all its moments.
+    ``MAX_JOBS`` does not hold: a schedule was accepted once, with all its occurrences.
     """
     args: list[Argument] = [
         now_argument(now_us),
@@ -90,10 +90,10 @@ def advance(
 def _read_advanced(reply: list[Any]) -> Advanced:
     if len(reply) > 4:
         note_refusal(reply[4])
-    version, moment, has_moved, behind = reply[:4]
+    version, occurrence, has_moved, behind = reply[:4]
     return Advanced(
         version,
-        score_of(moment),
+        score_of(occurrence),
         has_moved > 0,
         has_moved == 2,
         whole_number(behind) or 0,
@@ -117,9 +117,9 @@ def arrange(
     insertion_list: bool = True,
     now_us: int | None = None,
 ) -> Call[int]:
-    """Change what defines a schedule, and replace the job of its next moment, unless that has come.
+    """Change what defines a schedule, and replace the job of its next occurrence, unless that has come.
 
-    Returns the version of the definitions from now on. It is 0 if they were of another ``version``, or if a moment has
+    Returns the version of the definitions from now on. It is 0 if they were of another ``version``, or if an occurrence has
     come that the caller did not know of: then nothing has changed, and the caller looks again. An empty definition is
     deleted. ``register`` is the queue's register from now on. ``before`` is the state on the queue that the schedule comes from.
     """
@@ -168,15 +168,15 @@ def reseal(
 class State(msgspec.Struct):
     """A schedule as the scripts know it."""
 
-    #: The job of the next moment.
+    #: The job of the next occurrence.
     token: str = ""
     #: The fingerprint of the definition by which that job was made.
     print: str = ""
-    #: The last moment that has come, epoch ms.
+    #: The last occurrence that has come, epoch ms.
     fired: str = "0"
-    #: How many missed moments were caught up with in a row.
+    #: How many missed occurrences were caught up with in a row.
     behind: str = "0"
-    #: The moments to come whose jobs were cancelled or run early, epoch ms, with spaces between.
+    #: The occurrences to come whose jobs were cancelled or run early, epoch ms, with spaces between.
     early: str = ""
 
     @property
@@ -184,7 +184,7 @@ class State(msgspec.Struct):
         return {whole_number(each) or 0 for each in self.early.split()}
 
     def fired_by(self, now_ms: int) -> int:
-        """Return the last moment that has come, epoch ms; 0: none has."""
+        """Return the last occurrence that has come, epoch ms; 0: none has."""
         fired_ms = whole_number(self.fired) or 0
         return now_ms if fired_ms > now_ms + SKEW_MS else fired_ms
 
@@ -201,8 +201,8 @@ class Entry(msgspec.Struct):
     stored: bytes = b""
     change: bytes = b""
     state: State = msgspec.field(default_factory=State)
-    #: The moment whose job waits, epoch ms; None: there is none.
-    moment_ms: int | None = None
+    #: The occurrence whose job waits, epoch ms; None: there is none.
+    occurrence_ms: int | None = None
 
 
 @brief
@@ -213,7 +213,7 @@ class Page(NamedTuple):
     version: int
     #: Where to go on; 0 at the end.
     cursor: int
-    #: Pairs of a field and its value, and for a state the moment whose job waits.
+    #: Pairs of a field and its value, and for a state the occurrence whose job waits.
     fields: list[tuple[bytes, bytes, int | None]]
 
 
@@ -240,7 +240,7 @@ def page(
 
 
 def add_field(
-    entries: dict[str, Entry], field: bytes, value: bytes, moment_ms: int | None
+    entries: dict[str, Entry], field: bytes, value: bytes, occurrence_ms: int | None
 ) -> None:
     """Add a field of a page to the entries, by name of the schedule; entries that our scripts have not written are left out."""
     try:
@@ -253,7 +253,7 @@ def add_field(
     if kind != "state":
         setattr(entry, kind, value)
         return
-    entry.moment_ms = moment_ms
+    entry.occurrence_ms = occurrence_ms
     entry.state = _state.read(value) or entry.state
 
 

@@ -260,17 +260,17 @@ def _clock_skew(facts: Facts) -> Iterator[ServerProblem]:
         Level.WARNING,
         ngettext(
             "The clock of the server is {number:,} s ahead of the clock of this machine: jobs that are scheduled for a"
-            " moment start early here.",
+            " fixed time start early here.",
             "The clock of the server is {number:,} s ahead of the clock of this machine: jobs that are scheduled for a"
-            " moment start early here.",
+            " fixed time start early here.",
             seconds,
         )
         if skew_ms > 0
         else ngettext(
             "The clock of the server is {number:,} s behind the clock of this machine: jobs that are scheduled for a"
-            " moment start late here.",
+            " fixed time start late here.",
             "The clock of the server is {number:,} s behind the clock of this machine: jobs that are scheduled for a"
-            " moment start late here.",
+            " fixed time start late here.",
             seconds,
         ),
         gettext(

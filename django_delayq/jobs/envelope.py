@@ -125,8 +125,8 @@ class _Secret(msgspec.Struct, omit_defaults=True):
 #: The call is encrypted where it is stored; and some of the calls that follow it are.
 IS_ENCRYPTED, CARRIES_ENCRYPTED = 1, 2
 #: The headers by which a job knows its schedule, which are never encrypted.
-SCHEDULE, MOMENT = "schedule", "moment"
-_SHOWN_HEADERS = frozenset({SCHEDULE, MOMENT})
+SCHEDULE, OCCURRENCE = "schedule", "occurrence"
+_SHOWN_HEADERS = frozenset({SCHEDULE, OCCURRENCE})
 
 
 class _Sealed(msgspec.Struct):

@@ -53,7 +53,7 @@ from django_delayq.wire.signing import JOB_START
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: One end of a range of times: a moment, a time from now, or open.
+#: One end of a range of times: a time, a time from now, or open.
 Bound = datetime | timedelta | None
 #: The states whose jobs a server can list.
 LISTED = frozenset({*searching.PLACES.values(), State.DUE})

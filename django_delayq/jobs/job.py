@@ -269,9 +269,9 @@ class Job(Generic[R_co]):
         return self._header("schedule")
 
     @property
-    def moment(self) -> datetime | None:
-        """The moment of its schedule for which the job was stored, in UTC; None: it belongs to no schedule."""
-        text = self._header("moment")
+    def occurrence(self) -> datetime | None:
+        """The occurrence of its schedule for which the job was stored, in UTC; None: it belongs to no schedule."""
+        text = self._header("occurrence")
         return (
             datetime.fromtimestamp(int(text) / 1000, UTC) if text.isdecimal() else None
         )

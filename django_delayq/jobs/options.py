@@ -136,7 +136,7 @@ class TaskOptions:
     encrypt: bool = False
     #: How long the result is kept for `Job.wait`; None: not at all.
     keep_result: Seconds | None = None
-    #: A random wait, up to this long, is added to each delay, so that many jobs of one moment do not begin together.
+    #: A random wait, up to this long, is added to each delay, so that many jobs of one time do not begin together.
     spread: Seconds | None = None
     #: In a transaction, send the job after its commit: True for the default database, or a database alias. False sends
     #: it at once.

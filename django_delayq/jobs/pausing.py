@@ -29,7 +29,7 @@ from django_delayq.exceptions import (
 )
 from django_delayq.jobs.answers import asking, complete
 from django_delayq.jobs.decorator import DelayedTask
-from django_delayq.jobs.moments import in_zone
+from django_delayq.jobs.occurrences import in_zone
 from django_delayq.jobs.registry import get_task
 from django_delayq.jobs.sharding import on_each
 from django_delayq.logs import get_log
@@ -46,7 +46,7 @@ P = TypeVar("P", bound=pausing.Pause)
 
 
 class Pause(pausing.Pause):
-    """A pause of a queue, or of one task on it; as text, one sentence with moments in Django's current time zone.
+    """A pause of a queue, or of one task on it; as text, one sentence with times in Django's current time zone.
 
     Example::
 
@@ -304,7 +304,7 @@ def _parse_until(until: Delay) -> str:
     if isinstance(until, datetime):
         if until.utcoffset() is None:
             raise InvalidDelay(
-                f"until= is a moment to come, and needs a time zone to say which; got {show(until)}."
+                f"until= takes a time in the future, with a time zone; got {show(until)}."
                 " django.utils.timezone.now() has one, make_aware() adds one"
             )
     elif isinstance(until, bool) or not isinstance(

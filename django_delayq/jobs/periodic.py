@@ -1,4 +1,4 @@
-"""``@periodic`` gives a task moments at which it runs by itself. How a schedule is written, and how its jobs are made.
+"""``@periodic`` gives a task times at which it runs by itself. How a schedule is written, and how its jobs are made.
 
 What is stored of a schedule is JSON, signed with the project's key: a worker stores jobs by it.
 """
@@ -27,10 +27,10 @@ from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.arguments import sensitive_texts
 from django_delayq.jobs.decorator import FIXED, DelayedTask
 from django_delayq.jobs.definition import TaskDefinition
-from django_delayq.jobs.envelope import MOMENT, SCHEDULE
+from django_delayq.jobs.envelope import OCCURRENCE, SCHEDULE
 from django_delayq.jobs.job import is_unicode
 from django_delayq.jobs.limit import MAX_LIMIT_KEY
-from django_delayq.jobs.moments import When
+from django_delayq.jobs.occurrences import When
 from django_delayq.jobs.options import (
     CallOptions,
     TaskOptions,
@@ -80,7 +80,7 @@ class Definition(msgspec.Struct, frozen=True, omit_defaults=True):
     #: When the code was loaded that says so, epoch ms by the server's clock; 0: it is not in code. Of two definitions in
     #: code, the later one holds.
     loaded_ms: int = 0
-    #: The queue that the schedule has moved to: it comes to no moment on this one.
+    #: The queue that the schedule has moved to: it comes to no occurrence on this one.
     moved_to: str = ""
     #: When it left this queue, by the clock of that; said again while the other waits. 0: the other has it.
     moved_ms: int = 0
@@ -104,7 +104,7 @@ class Change(msgspec.Struct, frozen=True, omit_defaults=True):
     paused_ms: int = 0
     by: str = ""
     reason: str = ""
-    #: Other moments than those of the definition.
+    #: Other times than those of the definition.
     when: dict[str, Any] | None = None
 
 
@@ -349,11 +349,11 @@ def periodic(
     overlap: bool = True,
     **options: Unpack[CallOptions],
 ) -> Callable[[T], T]:
-    """Have workers run a task at each moment of `cron` or `every`. It stands above ``@delayed_task``.
+    """Have workers run a task at each occurrence of `cron` or `every`. It stands above ``@delayed_task``.
 
     ``name`` is that of the task by default; several schedules of one task need names. ``args`` and ``kwargs`` are for
-    the function, ``options`` as in `DelayedTask.using`. ``catch_up`` says what becomes of moments at which no worker was
-    there: of "one" or more, one job runs; "none" runs late, as a job expires at the next moment; "all" run. Without
+    the function, ``options`` as in `DelayedTask.using`. ``catch_up`` says what becomes of occurrences when no worker was
+    there: of "one" or more, one job runs; "none" runs late, as a job expires at the next occurrence; "all" run. Without
     ``overlap``, the next job is dropped while one runs; of "all", it waits for its turn.
 
     Example::
@@ -368,7 +368,7 @@ def periodic(
     """
     if callable(when):
         raise InvalidSchedule(
-            f"@periodic has no moments, but {show(when)}; write @periodic(cron('0 9 * * 1-5')) or"
+            f"@periodic takes cron() or every(), not {show(when)}; write @periodic(cron('0 9 * * 1-5')) or"
             " @periodic(every(timedelta(minutes=5)))"
         )
 
@@ -451,7 +451,7 @@ def check_parts(
         )
     if not isinstance(when, When):
         raise InvalidSchedule(
-            f"the moments of schedule {name!r} are {show(when)}; give cron('0 9 * * 1-5') or every(timedelta(minutes=5))"
+            f"schedule {name!r} takes cron() or every(), not {show(when)}; give cron('0 9 * * 1-5') or every(timedelta(minutes=5))"
         )
     if isinstance(args, str | bytes) or not isinstance(args, Sequence):
         raise InvalidSchedule(f"args={show(args)} of schedule {name!r}: give a list")
@@ -478,7 +478,7 @@ def check_options(task: str, options: TaskOptions, overlap: bool) -> None:
     if options.unique:
         raise InvalidTask(
             f"task {task!r} is unique, so it cannot be periodic: the next job waits while one runs, and would find the key"
-            " taken. A schedule stores one job for each moment by itself; give unique=False"
+            " taken. A schedule stores one job for each occurrence by itself; give unique=False"
         )
     if options.limit is not None and not overlap:
         raise InvalidTask(
@@ -542,7 +542,7 @@ def check_size(queue: conf.QueueSettings, name: str, definition: Definition) -> 
     Raises:
         EncodeError: it is.
     """
-    job = occurrence(queue, name, definition, print="", moment_ms=0)
+    job = occurrence(queue, name, definition, print="", occurrence_ms=0)
     size = len(job.payload)
     most = conf.get_settings().max_payload_bytes
     if size > most:
@@ -561,27 +561,27 @@ def occurrence(
     definition: Definition,
     *,
     print: str,
-    moment_ms: int,
+    occurrence_ms: int,
     next_ms: int | None = None,
 ) -> NewJob:
-    """Make the job of one moment; ``next_ms`` is the moment after it.
+    """Make the job of one occurrence; ``next_ms`` is the occurrence after it.
 
-    Its token is the same whoever makes it: it tells queue, name, moment and definition.
+    Its token is the same whoever makes it: it tells queue, name, occurrence and definition.
     """
-    token = conf.get_keyring().token(queue.name, name, str(moment_ms), print)
+    token = conf.get_keyring().token(queue.name, name, str(occurrence_ms), print)
     options, spread_s = dict(definition.options), definition.spread_s
     expires_at_ms = next_ms if definition.catch_up == "none" else None
     if expires_at_ms is not None:
         # A later start would be too late.
-        spread_s = min(spread_s, (expires_at_ms - moment_ms - 1) / 1000)
-    when = f"={moment_ms}"
+        spread_s = min(spread_s, (expires_at_ms - occurrence_ms - 1) / 1000)
+    when = f"={occurrence_ms}"
     if spread_s:
         when = spread(when, spread_s)
     if expires_at_ms is not None:
         # `expires` counts from the random start.
         left_s = (expires_at_ms - int(when[1:])) / 1000
         options["expires"] = min(options.get("expires") or left_s, left_s)
-    return _job(queue, name, definition, token, when, options, moment_ms)
+    return _job(queue, name, definition, token, when, options, occurrence_ms)
 
 
 def extra(
@@ -590,7 +590,7 @@ def extra(
     definition: Definition,
     now_ms: int,
 ) -> NewJob:
-    """Make a job that is due now, beside those of the moments."""
+    """Make a job that is due now, beside those of the occurrences."""
     token = storing.new_token()
     options = definition.options
     return _job(queue, name, definition, token, "+0", options, now_ms)
@@ -603,7 +603,7 @@ def _job(
     token: str,
     when: str,
     options: dict[str, Any],
-    moment_ms: int,
+    occurrence_ms: int,
 ) -> NewJob:
     payload = envelopes.encode(
         envelopes.Envelope(
@@ -611,7 +611,7 @@ def _job(
             definition.args,
             definition.kwargs,
             options or None,
-            headers={SCHEDULE: name, MOMENT: str(moment_ms)},
+            headers={SCHEDULE: name, OCCURRENCE: str(occurrence_ms)},
             flags=envelopes.IS_ENCRYPTED if definition.encrypt else 0,
         ),
         token,

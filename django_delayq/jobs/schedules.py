@@ -38,9 +38,9 @@ from django_delayq.jobs import register as registers
 from django_delayq.jobs import sharding
 from django_delayq.jobs.answers import asking, complete
 from django_delayq.jobs.decorator import DelayedTask
-from django_delayq.jobs.envelope import MOMENT, SCHEDULE
+from django_delayq.jobs.envelope import OCCURRENCE, SCHEDULE
 from django_delayq.jobs.job import Draft, Job
-from django_delayq.jobs.moments import When, datetime_of, when_of
+from django_delayq.jobs.occurrences import When, datetime_of, when_of
 from django_delayq.jobs.options import CallOptions
 from django_delayq.jobs.pausing import Task, actor, checked_text, name_of
 from django_delayq.jobs.periodic import CatchUp, Change, CodeSchedule, Definition
@@ -56,12 +56,12 @@ logger = get_log("django_delayq.jobs")
 MAX_STORED = 1_000
 #: So often somebody else may be quicker before a change gives up.
 TRIES = 50
-#: Of more missed moments in a row, `catch_up="all"` leaves out those that follow.
+#: Of more missed occurrences in a row, `catch_up="all"` leaves out those that follow.
 MOST_BEHIND = 1_000
-#: A moment that nobody has moved on for this long belongs to a worker that is gone: one with other code may take over.
+#: An occurrence that nobody has moved on for this long belongs to a worker that is gone: one with other code may take over.
 TAKE_OVER_MS = 60_000
 #: Why a schedule rests whose change is lost, or is not the last one.
-LOST = "its pause or its other moments are not what was written last: resume it, and give it other moments again if it had some"
+LOST = "its pause or its other times are not what was written last: resume it, and set its other times again"
 #: How many of the schedules that are ignored a process logs, each once.
 MOST_TOLD = 100
 #: How the field begins of a stored schedule that is on its way to another server.
@@ -144,8 +144,8 @@ class Known(NamedTuple):
         if self.register.fits("change", name, text if change is not None else b""):
             return change
         logger.error(
-            "queue %s: schedule %r rests: its pause or its other moments are not what was written last; resume() it, and"
-            " override() its moments again if it had others",
+            "queue %s: schedule %r rests: its pause or its other times are not what was written last; resume() it, and"
+            " override() its times again if it had others",
             queue,
             name,
         )
@@ -222,7 +222,7 @@ class Found(NamedTuple):
 
     @property
     def when(self) -> When:
-        """Its moments.
+        """Its occurrences.
 
         Raises:
             InvalidSchedule: a later version of ours may have written them.
@@ -238,19 +238,19 @@ class Found(NamedTuple):
     def print(self) -> str:
         return definitions.fingerprint(self.definition, self.change)
 
-    def job(self, moment_ms: int, next_ms: int | None = None) -> NewJob:
-        """Make the job of a moment; ``next_ms`` is the moment after it, at which it may expire."""
+    def job(self, occurrence_ms: int, next_ms: int | None = None) -> NewJob:
+        """Make the job of an occurrence; ``next_ms`` is the occurrence after it, at which it may expire."""
         return definitions.occurrence(
             self.queue,
             self.name,
             self.definition,
             print=self.print,
-            moment_ms=moment_ms,
+            occurrence_ms=occurrence_ms,
             next_ms=next_ms,
         )
 
     def next_ms(self, now_ms: int) -> int | None:
-        """Return its next moment, epoch ms; None: it has none, or is paused."""
+        """Return its next occurrence, epoch ms; None: it has none, or is paused."""
         if self.is_paused:
             return None
         return self.when.after(max(now_ms, self.entry.state.fired_by(now_ms)))
@@ -316,14 +316,14 @@ def loading(queue: QueueSettings) -> Steps[Known]:
                 # Somebody has changed something between two pages.
                 break
             cursor, version = page.cursor, page.version
-            for field_name, value, moment_ms in page.fields:
+            for field_name, value, occurrence_ms in page.fields:
                 if field_name.startswith(REGISTER):
                     key_id = field_name[len(REGISTER) :].decode(errors="replace")
                     texts[key_id] = value
                 elif field_name.startswith(ASIDE):
                     aside.add(field_name[len(ASIDE) :].decode(errors="replace"))
                 else:
-                    periods.add_field(entries, field_name, value, moment_ms)
+                    periods.add_field(entries, field_name, value, occurrence_ms)
             if not cursor:
                 its_register = registers.read(queue.name, texts, entries, page.now_us)
                 return Known(queue, version, page.now_us, entries, its_register, aside)
@@ -362,21 +362,21 @@ def arranging(
     change: bytes | str = KEPT,
     since_ms: int | None = None,
 ) -> Steps[int]:
-    """Write a definition or a change, with the moment and the job that follow from ``found``.
+    """Write a definition or a change, with the occurrence and the job that follow from ``found``.
 
-    For a schedule that moves here from another queue, ``found`` is its state there, and ``since_ms`` the moment from which
+    For a schedule that moves here from another queue, ``found`` is its state there, and ``since_ms`` the occurrence from which
     it goes on. Returns the new version, or 0 if somebody else changed the schedule first.
     """
     queue = known.queue
     yield from sharding.agreeing_on(queue.name)
     if not (yield from _catching_up(known, found)):
         return 0
-    moment_ms = found.next_ms(known.now_ms)
-    if since_ms is not None and moment_ms is not None:
-        moment_ms = found.when.after(since_ms)
+    occurrence_ms = found.next_ms(known.now_ms)
+    if since_ms is not None and occurrence_ms is not None:
+        occurrence_ms = found.when.after(since_ms)
     job = None
-    if moment_ms is not None:
-        job = found.job(moment_ms, found.when.after(moment_ms))
+    if occurrence_ms is not None:
+        job = found.job(occurrence_ms, found.when.after(occurrence_ms))
     version: int = yield _arrange(
         known,
         found.name,
@@ -384,7 +384,7 @@ def arranging(
         stored=stored,
         change=change,
         print=found.print,
-        next_ms=moment_ms,
+        next_ms=occurrence_ms,
         before=None if since_ms is None else found.entry.state,
         job=job,
         frame_format=queue.frame_format,
@@ -394,16 +394,16 @@ def arranging(
 
 
 def _catching_up(known: Known, new: Found) -> Steps[bool]:
-    """Give the moments that a schedule has missed by now their jobs, before ``new`` changes it.
+    """Give the occurrences that a schedule has missed by now their jobs, before ``new`` changes it.
 
-    They are the moments of the definition that has held until now, if that catches up with all; their jobs are those of
+    They are the occurrences of the definition that has held until now, if that catches up with all; their jobs are those of
     ``new``. A kill between two calls loses nothing: the next worker goes on. Returns False if somebody else changed the
     schedule first.
     """
     old, queue = known.find(new.name), known.queue
     if old is None or old.is_paused or old.definition.catch_up != "all":
         return True
-    state, seen_ms = old.entry.state, old.entry.moment_ms
+    state, seen_ms = old.entry.state, old.entry.occurrence_ms
     behind, is_over = state.behind_count, False
     while seen_ms is not None and not is_over:
         try:
@@ -444,7 +444,7 @@ def _catching_up(known: Known, new: Found) -> Steps[bool]:
 def missed(
     old: Found, new: Found, *, seen_ms: int, now_ms: int, behind: int
 ) -> tuple[dict[int, NewJob], bool]:
-    """Return the moments of ``old`` after ``seen_ms`` that have come by now, each with its job as ``new`` makes it.
+    """Return the occurrences of ``old`` after ``seen_ms`` that have come by now, each with its job as ``new`` makes it.
 
     One `advance` takes them, and one more job. The second value says that others are left out, because that makes
     `MOST_BEHIND` in a row; the log says so as well.
@@ -453,20 +453,20 @@ def missed(
         InvalidSchedule: this machine does not know the zone.
     """
     made, size = dict[int, NewJob](), 0
-    for at in old.when.moments(seen_ms):
+    for at in old.when.occurrences(seen_ms):
         is_full = len(made) + 1 == periods.ADVANCE_BATCH or size >= ADVANCE_BYTES
         if at > now_ms or is_full:
             break
         if behind + len(made) >= MOST_BEHIND:
             logger.warning(
-                "queue %s: schedule %s has missed more than %d moments; those after %d are left out",
+                "queue %s: schedule %s has missed more than %d occurrences; those after %d are left out",
                 new.queue.name,
                 new.name,
                 MOST_BEHIND,
                 MOST_BEHIND,
             )
             return made, True
-        # Without a next moment: the job must not expire at one that has come.
+        # Without a next occurrence: the job must not expire at one that has come.
         made[at] = new.job(at)
         size += len(made[at].payload)
     return made, False
@@ -491,7 +491,7 @@ def moving(
     """Have a schedule come from the queue that had it before, one step at a time.
 
     First that queue notes where the schedule goes, and cancels the job that waits; then this queue goes on from the last
-    moment that has come there. So each moment has one job, whoever is killed in between.
+    occurrence that has come there. So each occurrence has one job, whoever is killed in between.
     """
     own, queue = known.read(name), known.queue.name
     elsewhere = _elsewhere(others, name, definition.task)
@@ -525,7 +525,7 @@ def moving(
             # It says that somebody still waits.
             yield from _sending(other, found, before.moved_to, before.loaded_ms)
         return Move.WAITS
-    # The moments of the definition before count until this one replaces it, as any other.
+    # The occurrences of the definition before count until this one replaces it, as any other.
     first = msgspec.structs.replace(
         definition, when=before.when, catch_up=before.catch_up, loaded_ms=0
     )
@@ -557,9 +557,9 @@ def moving(
 
 
 def _moving_on(queue: QueueSettings, name: str) -> Steps[None]:
-    """Give the moments that a schedule has missed on its way their jobs.
+    """Give the occurrences that a schedule has missed on its way their jobs.
 
-    Else its next moment has come long ago, and each worker with other code takes it over from the one before.
+    Else its next occurrence has come long ago, and each worker with other code takes it over from the one before.
     """
     known = yield from loading(queue)
     found = known.find(name)
@@ -600,7 +600,7 @@ def _elsewhere(
 def _sending(
     known: Known, found: Found, to: str, loaded_ms: int, *, has_come: bool = False
 ) -> Steps[int]:
-    """Note on a queue that a schedule has moved from it; if its next moment has not come, the job of that is cancelled.
+    """Note on a queue that a schedule has moved from it; if its next occurrence has not come, the job of that is cancelled.
 
     ``has_come``: the other queue has it, with what somebody has changed.
     """
@@ -689,8 +689,10 @@ def is_later(definition: Definition, found: Found, now_ms: int) -> bool:
 
 
 def is_left(entry: Entry, now_ms: int) -> bool:
-    """Whether nobody has moved a schedule on for a minute after its moment."""
-    return entry.moment_ms is not None and entry.moment_ms + TAKE_OVER_MS < now_ms
+    """Whether nobody has moved a schedule on for a minute after its occurrence."""
+    return (
+        entry.occurrence_ms is not None and entry.occurrence_ms + TAKE_OVER_MS < now_ms
+    )
 
 
 # What a project sees.
@@ -704,7 +706,7 @@ class Schedule:
     Example::
 
         schedule = get_schedule("shop.tasks.report")
-        print(schedule.words, schedule.moments(3))
+        print(schedule.words, schedule.occurrences(3))
         schedule.pause(reason="holidays")
     """
 
@@ -712,7 +714,7 @@ class Schedule:
     queue: str
     #: Name of its task.
     task: str
-    #: Its moments: what `cron` or `every` has made.
+    #: Its occurrences: what `cron` or `every` has made.
     when: When
     args: list[Any] = field(default_factory=list)
     kwargs: dict[str, Any] = field(default_factory=dict)
@@ -726,7 +728,7 @@ class Schedule:
     is_stored: bool = False
     #: No task of this process is so named, or its code has no such schedule any more.
     is_orphan: bool = False
-    #: Somebody has given it other moments than its definition has.
+    #: Whether `override` has given it other times than its definition has.
     is_overridden: bool = False
     #: The server has its arguments encrypted.
     is_encrypted: bool = False
@@ -736,13 +738,13 @@ class Schedule:
     paused_since: datetime | None = None
     paused_by: str = ""
     paused_reason: str = ""
-    #: The next moment that has a job, in UTC: not one whose job was cancelled, or run early. None: there is none.
-    next_moment: datetime | None = None
-    #: The last moment that has come, in UTC.
-    last_moment: datetime | None = None
-    #: The id of the job that waits for the next moment; empty: it is not stored yet, or there is no such moment.
+    #: The next occurrence that has a job, in UTC: not one whose job was cancelled, or run early. None: there is none.
+    next_occurrence: datetime | None = None
+    #: The last occurrence that has come, in UTC.
+    last_occurrence: datetime | None = None
+    #: The id of the job that waits for the next occurrence; empty: it is not stored yet, or there is no such occurrence.
     job_id: str = ""
-    #: The moments to come whose jobs were cancelled or run early, epoch ms.
+    #: The occurrences to come whose jobs were cancelled or run early, epoch ms.
     _had: frozenset[int] = field(default=frozenset(), repr=False)
 
     @property
@@ -754,15 +756,15 @@ class Schedule:
         """When it comes, in words."""
         return self.when.words
 
-    def moments(self, count: int = 5) -> list[datetime]:
-        """Return the next moments by the clock of this machine, in the schedule's time zone, whether or not it is paused.
+    def occurrences(self, count: int = 5) -> list[datetime]:
+        """Return the next occurrences by the clock of this machine, in the schedule's time zone, whether or not it is paused.
 
-        A moment whose job was cancelled, or run early, is not among them.
+        An occurrence whose job was cancelled, or run early, is not among them.
 
         Raises:
             InvalidSchedule: this machine does not know the zone.
         """
-        coming = (at for at in self.when.moments(epoch_ms()) if at not in self._had)
+        coming = (at for at in self.when.occurrences(epoch_ms()) if at not in self._had)
         return [datetime_of(at, self.when.zone) for at in islice(coming, count)]
 
     def refresh(self) -> "Schedule":
@@ -778,7 +780,7 @@ class Schedule:
         return await aget_schedule(self.name, self.queue)
 
     def pause(self, *, reason: str = "", by: str = "") -> "Schedule":
-        """Have it rest until `resume`: the job that waits is cancelled, unless its moment has come.
+        """Have it rest until `resume`: the job that waits is cancelled, unless its occurrence has come.
 
         Raises:
             ScheduleNotFound: it is gone.
@@ -790,7 +792,7 @@ class Schedule:
         return await aperform(own_clients.of_loop, _pausing(self, reason, by))
 
     def resume(self) -> "Schedule":
-        """Have it go on with its next moment; those that it has missed stay missed.
+        """Continue with its next occurrence; those that it has missed stay missed.
 
         Raises:
             ScheduleNotFound: it is gone.
@@ -802,12 +804,12 @@ class Schedule:
         return await aperform(own_clients.of_loop, _resuming(self))
 
     def override(self, when: When | None) -> "Schedule":
-        """Give it other moments than its definition has; with None, those of its definition again.
+        """Give it other times than its definition has; with None, those of its definition again.
 
         The job that waits is replaced in the same step. The change holds until it is taken back, through deploys as well.
 
         Raises:
-            InvalidSchedule: these moments never come.
+            InvalidSchedule: these occurrences never come.
             ScheduleNotFound: it is gone.
         """
         return perform(own_clients.of_thread, _overriding(self, when))
@@ -817,7 +819,7 @@ class Schedule:
         return await aperform(own_clients.of_loop, _overriding(self, when))
 
     def fire(self) -> Job[Any]:
-        """Store a job of it that is due now, beside those of its moments, even if it is paused.
+        """Store a job of it that is due now, beside those of its occurrences, even if it is paused.
 
         Raises:
             ScheduleNotFound: it is gone.
@@ -829,7 +831,7 @@ class Schedule:
         return await aperform(own_clients.of_loop, _firing(self))
 
     def delete(self) -> bool:
-        """Delete it, and the job that waits unless its moment has come; return False if it was gone.
+        """Delete it, and the job that waits unless its occurrence has come; return False if it was gone.
 
         Only for schedules that are stored, and those that have gone from code: workers would enroll any other again.
 
@@ -1002,26 +1004,28 @@ def _not_found(name: str, names: Sequence[str] = ()) -> ScheduleNotFound:
 
 
 def _waiting_token(known: Known, entry: Entry) -> Steps[str]:
-    """Return the token of the job that waits for the next moment; empty: it was cancelled, or run early."""
-    token, moment_ms = entry.state.token, entry.moment_ms
-    if not token or moment_ms is None:
+    """Return the token of the job that waits for the next occurrence; empty: it was cancelled, or run early."""
+    token, occurrence_ms = entry.state.token, entry.occurrence_ms
+    if not token or occurrence_ms is None:
         return ""
     job = yield looking.inspect(known.queue.keys, token)
     # A start time is rounded up to whole ms, so that of a job that runs now may lie 1 ms ahead.
-    is_early = job.score_ms <= job.now_ms + 1 and job.now_ms < moment_ms
+    is_early = job.score_ms <= job.now_ms + 1 and job.now_ms < occurrence_ms
     is_waiting = job.state in (State.SCHEDULED, State.DUE) and not is_early
     return token if is_waiting else ""
 
 
 def _coming(found: Found, had: Collection[int], now_ms: int) -> int | None:
-    """Return the next moment that has a job, epoch ms; None: there is none, or this machine does not know the zone."""
-    moment_ms = found.entry.moment_ms
-    if moment_ms is None or moment_ms not in had:
-        return moment_ms
+    """Return the next occurrence that has a job, epoch ms; None: there is none, or this machine does not know the zone."""
+    occurrence_ms = found.entry.occurrence_ms
+    if occurrence_ms is None or occurrence_ms not in had:
+        return occurrence_ms
     if found.definition.catch_up != "all":
-        moment_ms = max(moment_ms, now_ms)
+        occurrence_ms = max(occurrence_ms, now_ms)
     try:
-        return next((at for at in found.when.moments(moment_ms) if at not in had), None)
+        return next(
+            (at for at in found.when.occurrences(occurrence_ms) if at not in had), None
+        )
     except InvalidSchedule:
         return None
 
@@ -1035,9 +1039,13 @@ def _showing(
         InvalidSchedule: a later version of ours may have written it.
     """
     definition, change, entry = found.definition, found.change, found.entry
-    when, state, moment_ms = found.when, entry.state, entry.moment_ms
+    when, state, occurrence_ms = found.when, entry.state, entry.occurrence_ms
     token = yield from _waiting_token(known, entry)
-    had = {*state.early_ms, moment_ms} if moment_ms and not token else state.early_ms
+    had = (
+        {*state.early_ms, occurrence_ms}
+        if occurrence_ms and not token
+        else state.early_ms
+    )
     next_ms = _coming(found, had, known.now_ms)
     is_known = found.name in code
     if found.is_stored:
@@ -1066,15 +1074,15 @@ def _showing(
         paused_since=datetime_of(paused_ms) if paused_ms else None,
         paused_by=change.by if change else "",
         paused_reason=change.reason if change else "",
-        next_moment=None if next_ms is None else _moment_of(next_ms),
-        last_moment=_moment_of(fired_ms) if fired_ms else None,
+        next_occurrence=None if next_ms is None else _time_of(next_ms),
+        last_occurrence=_time_of(fired_ms) if fired_ms else None,
         job_id=f"{found.queue.name}:{token}" if token else "",
         _had=frozenset(had),
     )
 
 
-def _moment_of(ms: int) -> datetime | None:
-    """Return a moment of the server; None: no calendar has it, so no script of ours has written it."""
+def _time_of(ms: int) -> datetime | None:
+    """Return a time of the server; None: no calendar has it, so no script of ours has written it."""
     try:
         return datetime_of(ms)
     except OverflowError:
@@ -1195,9 +1203,7 @@ def _overriding(schedule: Schedule, when: When | None) -> Steps[Schedule]:
         "schedule %s of queue %s has %s, by %s",
         schedule.name,
         schedule.queue,
-        "the moments of its definition again"
-        if when is None
-        else f"the moments {when}",
+        "the times of its definition again" if when is None else f"the times {when}",
         actor(),
     )
     return changed
@@ -1228,7 +1234,7 @@ def _firing(schedule: Schedule) -> Steps[Job[Any]]:
         insertion_list=queue.keeps_list,
     )
     job.state, job.start_time_ms = State.SCHEDULED, stored.start_time_ms
-    job.take_headers({SCHEDULE: found.name, MOMENT: str(known.now_ms)})
+    job.take_headers({SCHEDULE: found.name, OCCURRENCE: str(known.now_ms)})
     return job
 
 
@@ -1298,7 +1304,7 @@ def _storing(
         entry = known.entries.get(name) or Entry()
         if entry.code or name in _in_code(queue.name):
             raise InvalidSchedule(
-                f"schedule {name!r} of queue {queue.name!r} is in code; override() gives it other moments, or choose"
+                f"schedule {name!r} of queue {queue.name!r} is in code; override() gives it other times, or choose"
                 " another name"
             )
         if entry.stored and not replace:

@@ -1,4 +1,4 @@
-"""Times as people type them after an option: a span, a moment, a range."""
+"""Times as people type them after an option: a span, a time, a range."""
 
 import re
 from argparse import ArgumentTypeError
@@ -28,12 +28,12 @@ def span(text: str) -> timedelta:
 
 
 def moment(text: str) -> datetime:
-    """Read a moment; without an offset, it is in the project's TIME_ZONE."""
+    """Read a time; without an offset, it is in the project's TIME_ZONE."""
     try:
         found = datetime.fromisoformat(text.strip())
     except ValueError:
         raise ArgumentTypeError(
-            f"{text!r} is not a moment such as '2026-12-24 18:00' or '2026-12-24T18:00+01:00'"
+            f"{text!r} is not a time such as '2026-12-24 18:00' or '2026-12-24T18:00+01:00'"
         ) from None
     return timezone.make_aware(found) if timezone.is_naive(found) else found
 
@@ -42,7 +42,7 @@ Bound = datetime | timedelta | None
 
 
 def window(text: str) -> tuple[Bound, Bound]:
-    """Read a range of times, ``FROM..TO``: each end is a moment, a time from now, a time ago, or open."""
+    """Read a range of times, ``FROM..TO``: each end is a time, a time from now, a time ago, or open."""
     first, dots, end = text.partition("..")
     if not dots or not (first.strip() or end.strip()):
         raise ArgumentTypeError(
@@ -67,5 +67,5 @@ def _bound(text: str) -> Bound:
         return moment(text)
     except ArgumentTypeError:
         raise ArgumentTypeError(
-            f"{text!r} is neither a time from now such as 2h, '5m ago' or now, nor a moment such as '2026-12-24 18:00'"
+            f"{text!r} is neither a time from now such as 2h, '5m ago' or now, nor a time such as '2026-12-24 18:00'"
         ) from None

@@ -274,13 +274,13 @@ class MovedSchedule(NamedTuple):
     stored: bytes
     change: bytes
     state: bytes
-    moment: bytes
+    occurrence: bytes
 
 
 def take_schedule(
     keys: DeliveryKeys, name: str, *, is_copy: bool = False, now_us: int | None = None
 ) -> Call[MovedSchedule | None]:
-    """Set a stored schedule aside, so that it comes to no moment here; None: no such schedule is stored. Safe to repeat.
+    """Set a stored schedule aside, so that it has no occurrences here; None: no such schedule is stored. Safe to repeat.
 
     ``is_copy``: only read it.
     """

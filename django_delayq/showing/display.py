@@ -32,7 +32,7 @@ from django_delayq.jobs.arguments import (
 )
 from django_delayq.jobs.envelope import Envelope, Follow, Follower
 from django_delayq.jobs.job import Job
-from django_delayq.jobs.moments import in_zone
+from django_delayq.jobs.occurrences import in_zone
 from django_delayq.jobs.progress import as_progress
 from django_delayq.jobs.registry import get_handler
 from django_delayq.queues.reading import read

@@ -1,6 +1,6 @@
-"""Moves periodic schedules on: enrolls those in code, and at each moment has the job of the next one stored.
+"""Moves periodic schedules on: enrolls those in code, and at each occurrence has the job of the next one stored.
 
-Every process does this for its queues, and whoever is first at a moment has done it for all. The claim loop decides when.
+Every process does this for its queues, and whoever is first at an occurrence has done it for all. The claim loop decides when.
 """
 
 from collections.abc import Callable
@@ -70,16 +70,16 @@ class Periods:
         self._ask_whether_latest = ask_whether_latest
         #: When to look at the definitions next, by our monotonic clock. Other threads set it to 0.
         self.next_ms = 0.0
-        #: The first moment that is ours to move on, by the server's clock; infinite: there is none.
+        #: The first occurrence that is ours to move on, by the server's clock; infinite: there is none.
         self.due_us = float("inf")
         # The server's clock less our monotonic one, ms.
         self._offset_ms = 0.0
-        # Moments may have been stored while the server's clock was ahead. To look at all of them costs.
+        # Occurrences may have been stored while the server's clock was ahead. To look at all of them costs.
         self._is_ahead = True
         self._known: Known | None = None
-        # The schedules that this process moves on, and the moments whose jobs wait.
+        # The schedules that this process moves on, and the occurrences whose jobs wait.
         self._ours: dict[str, Found] = {}
-        self._moments: dict[str, int] = {}
+        self._occurrences: dict[str, int] = {}
         self._behind: dict[str, int] = {}
         # What the last look said of schedules that other queues have.
         self._moves: set[Move] = set()
@@ -125,10 +125,10 @@ class Periods:
         if now_ms >= self.next_ms:
             self._look(now_ms)
         server_ms = int(now_ms + self._offset_ms) if now_us is None else now_us // 1000
-        due = [name for name, at in self._moments.items() if at <= server_ms]
+        due = [name for name, at in self._occurrences.items() if at <= server_ms]
         for name in due[:ADVANCE_BATCH]:
             self._advance(name, server_ms)
-        first_ms = min(self._moments.values(), default=None)
+        first_ms = min(self._occurrences.values(), default=None)
         self.due_us = float("inf") if first_ms is None else first_ms * 1000
         self._pause.note_success()
         return self.next_ms <= now_ms or self.due_us <= server_ms * 1000
@@ -137,7 +137,7 @@ class Periods:
         """Take in how far the server's clock is from ours; return whether it has been set back."""
         is_set_back = offset_ms < self._offset_ms - SET_BACK_MS
         self._offset_ms = offset_ms
-        # What waits may be far from its schedule's next moment.
+        # What waits may be far from its schedule's next occurrence.
         self._is_ahead = self._is_ahead or is_set_back
         return is_set_back
 
@@ -154,7 +154,7 @@ class Periods:
         if known is not None and known.version == version and not self._is_overdue():
             return
         if not version and not self._code:
-            self._ours, self._moments = {}, {}
+            self._ours, self._occurrences = {}, {}
             return
         known = perform(self._client, loading(self._settings))
         self._is_set_back(known.now_us / 1000 - monotonic_ms())
@@ -177,8 +177,9 @@ class Periods:
         known = self._known
         server_ms = monotonic_ms() + self._offset_ms
         return known is not None and any(
-            entry.moment_ms is not None
-            and self._moments.get(name, entry.moment_ms) + TAKE_OVER_MS < server_ms
+            entry.occurrence_ms is not None
+            and self._occurrences.get(name, entry.occurrence_ms) + TAKE_OVER_MS
+            < server_ms
             for name, entry in known.entries.items()
         )
 
@@ -312,14 +313,14 @@ class Periods:
         return True
 
     def _is_broken(self, found: Found, now_ms: int) -> bool:
-        """Whether what keeps a schedule going is missing, or a later definition has not come to its moment yet."""
+        """Whether what keeps a schedule going is missing, or a later definition has not come to its occurrence yet."""
         if found.is_paused:
             return False
         state = found.entry.state
         if state.print != found.print:
             return True
-        moment_ms = found.entry.moment_ms
-        if moment_ms is not None and not self._is_ahead:
+        occurrence_ms = found.entry.occurrence_ms
+        if occurrence_ms is not None and not self._is_ahead:
             return False
         try:
             next_ms = found.next_ms(now_ms)
@@ -327,8 +328,10 @@ class Periods:
             # This machine does not know its zone.
             self._tell(found.name, error)
             return False
-        # A moment after the next one was stored while the server's clock was ahead.
-        return next_ms is not None and (moment_ms is None or moment_ms > next_ms)
+        # An occurrence after the next one was stored while the server's clock was ahead.
+        return next_ms is not None and (
+            occurrence_ms is None or occurrence_ms > next_ms
+        )
 
     def _is_ours(self, found: Found, known: Known) -> bool:
         """Whether this process knows all that the jobs of a schedule need: else others move it on, or nobody does."""
@@ -352,33 +355,33 @@ class Periods:
         self._ours = {
             found.name: found for found in known.found() if self._is_ours(found, known)
         }
-        before = self._moments
-        self._moments = {
-            name: found.entry.moment_ms
+        before = self._occurrences
+        self._occurrences = {
+            name: found.entry.occurrence_ms
             for name, found in self._ours.items()
-            if found.entry.moment_ms is not None and not found.is_paused
+            if found.entry.occurrence_ms is not None and not found.is_paused
         }
         self._behind = {
             name: found.entry.state.behind_count for name, found in self._ours.items()
         }
-        for name, moment_ms in list(self._moments.items()):
+        for name, occurrence_ms in list(self._occurrences.items()):
             known_ms = before.get(name, 0)
-            if known_ms > moment_ms and self._is_next(name, known_ms, known.now_ms):
+            if known_ms > occurrence_ms and self._is_next(name, known_ms, known.now_ms):
                 self._store_again(name, known_ms)
 
-    # Moments.
+    # Occurrences.
 
     def _advance(self, name: str, now_ms: int) -> None:
-        """Move one schedule on from a moment that has come."""
-        found, seen_ms = self._ours[name], self._moments[name]
+        """Move one schedule on from an occurrence that has come."""
+        found, seen_ms = self._ours[name], self._occurrences[name]
         queue = self._settings
         try:
-            jobs, moments, behind = self._plan(found, seen_ms, now_ms)
+            jobs, occurrences, behind = self._plan(found, seen_ms, now_ms)
         except DelayqError as error:
             self._tell(name, error)
-            del self._moments[name]
+            del self._occurrences[name]
             return
-        next_ms = moments[-1]
+        next_ms = occurrences[-1]
         reply = run(
             self._client,
             periods.advance(
@@ -388,7 +391,7 @@ class Periods:
                 print=found.print,
                 seen_ms=seen_ms,
                 next_ms=next_ms,
-                fired_ms=max(seen_ms, *(each or 0 for each in moments[:-1]), 0),
+                fired_ms=max(seen_ms, *(each or 0 for each in occurrences[:-1]), 0),
                 behind=behind,
                 frame_format=queue.frame_format,
                 insertion_list=queue.keeps_list,
@@ -399,36 +402,36 @@ class Periods:
         if self._known is not None and reply.version != self._known.version:
             self.next_ms = 0.0
         self._behind[name] = reply.behind
-        if not reply.has_moved and reply.moment_ms in (None, seen_ms):
+        if not reply.has_moved and reply.occurrence_ms in (None, seen_ms):
             # It is paused, or goes by another definition, or somebody has deleted what moves it on: a look tells.
-            del self._moments[name]
+            del self._occurrences[name]
             self.forget()
-        elif reply.moment_ms is None:
-            del self._moments[name]
+        elif reply.occurrence_ms is None:
+            del self._occurrences[name]
         else:
-            self._moments[name] = reply.moment_ms
-            if not reply.has_moved and reply.moment_ms < seen_ms:
+            self._occurrences[name] = reply.occurrence_ms
+            if not reply.has_moved and reply.occurrence_ms < seen_ms:
                 self._store_again(name, seen_ms)
 
-    def _store_again(self, name: str, moment_ms: int) -> None:
-        """Store the job of a moment that the server has lost, as after a failover: it has an earlier one."""
-        self._advance(name, moment_ms - 1)
+    def _store_again(self, name: str, occurrence_ms: int) -> None:
+        """Store the job of an occurrence that the server has lost, as after a failover: it has an earlier one."""
+        self._advance(name, occurrence_ms - 1)
 
-    def _is_next(self, name: str, moment_ms: int, now_ms: int) -> bool:
-        """Whether a schedule comes to no other moment before this one. It may, if a clock was set back."""
+    def _is_next(self, name: str, occurrence_ms: int, now_ms: int) -> bool:
+        """Whether a schedule comes to no other occurrence before this one. It may, if a clock was set back."""
         try:
             next_ms = self._ours[name].when.after(now_ms)
         except DelayqError:
             # This machine does not know its zone.
             return False
-        return next_ms is None or moment_ms <= next_ms
+        return next_ms is None or occurrence_ms <= next_ms
 
     def _plan(
         self, found: Found, seen_ms: int, now_ms: int
     ) -> tuple[list[NewJob], list[int | None], int]:
-        """Return the jobs that a moment brings, their moments, and how many missed ones that makes in a row.
+        """Return the jobs that an occurrence brings, their occurrences, and how many missed ones that makes in a row.
 
-        The last moment is the next one, None if there is no further.
+        The last occurrence is the next one, None if there is no further.
         """
         when, made, behind = found.when, dict[int, NewJob](), 0
         if found.definition.catch_up != "all":

@@ -178,12 +178,12 @@ def test_jobs_of_a_filter_are_rescheduled_to_one_time_once(
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        ({}, "Give either a number of minutes or a moment."),
+        ({}, "Give either a number of minutes or a time."),
         (
             {"minutes": "5", "at": "2999-01-01T00:00"},
-            "Give either a number of minutes or a moment.",
+            "Give either a number of minutes or a time.",
         ),
-        ({"at": "2020-01-01T00:00"}, "This moment has passed."),
+        ({"at": "2020-01-01T00:00"}, "This time has passed."),
         ({"minutes": "-1"}, "greater than or equal to 0"),
         ({"minutes": "nan"}, "Enter a number."),
         ({"minutes": "1" * 40}, "less than or equal to"),

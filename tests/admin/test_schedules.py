@@ -42,15 +42,15 @@ def page_of(browser: Client, queue: Queue) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("language", "interval", "moments"),
+    ("language", "interval", "occurrences"),
     [
         ("en", "Every 1 hour, 20 seconds", "At 09:00 on Monday through Friday (Europe/Berlin)"),
         ("de", "Alle 1 Stunde, 20 Sekunden", "0 9 * * 1-5 (Europe/Berlin)"),
         ("zh-hans", "每 1 小时、20 秒", "0 9 * * 1-5 (Europe/Berlin)"),
     ],
 )  # fmt: skip
-def test_moments_are_said_in_the_language_of_the_page(
-    browser: Client, queue: Queue, language: str, interval: str, moments: str
+def test_occurrences_are_said_in_the_language_of_the_page(
+    browser: Client, queue: Queue, language: str, interval: str, occurrences: str
 ) -> None:
     report = define(queue)
     store_schedule("often", report, every(3_620), queue=queue.name)
@@ -60,9 +60,9 @@ def test_moments_are_said_in_the_language_of_the_page(
         command = StringIO()
         call_command("delayq_schedules", queue=queue.name, stdout=command)
 
-    assert said == {"often": interval, "admin.report": moments}
+    assert said == {"often": interval, "admin.report": occurrences}
     assert f"  {interval}\n" in command.getvalue()
-    assert f"  {moments}\n" in command.getvalue()
+    assert f"  {occurrences}\n" in command.getvalue()
 
 
 def post(browser: Client, queue: Queue, action: str, **more: str) -> Any:
@@ -74,7 +74,7 @@ def post(browser: Client, queue: Queue, action: str, **more: str) -> Any:
     return page_of(browser, queue)
 
 
-def test_page_shows_schedules_in_words_with_their_moments(
+def test_page_shows_schedules_in_words_with_their_occurrences(
     browser: Client, queue: Queue, settings: Any
 ) -> None:
     settings.TIME_ZONE = "Asia/Kathmandu"
@@ -117,7 +117,7 @@ def test_schedule_is_paused_resumed_and_fired(browser: Client, queue: Queue) -> 
     assert (found.paused_by, found.paused_reason) == ("user0", "the <b>bank</b>")
     assert messages_of(page) == ["Schedule <daily> is paused."]
     assert "by user0: the <b>bank</b>" in content_of(page)
-    assert "would come:" in content_of(page)
+    assert "would be:" in content_of(page)
     page = post(browser, queue, "fire")
     (job,) = find_jobs(queue=queue.name)
     assert messages_of(page) == [
@@ -127,7 +127,7 @@ def test_schedule_is_paused_resumed_and_fired(browser: Client, queue: Queue) -> 
         "Schedule <daily> is resumed."
     ]
     assert not get_schedule("<daily>", queue.name).is_paused
-    assert "would come:" not in content_of(page_of(browser, queue))
+    assert "would be:" not in content_of(page_of(browser, queue))
 
     entries = LogEntry.objects.order_by("pk")
     assert [entry.action_flag for entry in entries] == [CHANGE] * 3
@@ -136,7 +136,7 @@ def test_schedule_is_paused_resumed_and_fired(browser: Client, queue: Queue) -> 
     )
 
 
-def test_change_of_moments_begins_with_the_zone_of_the_schedule(
+def test_change_of_occurrences_begins_with_the_zone_of_the_schedule(
     browser: Client, queue: Queue
 ) -> None:
     task = define(queue, name="<daily>")
@@ -150,7 +150,7 @@ def test_change_of_moments_begins_with_the_zone_of_the_schedule(
     assert sorted(fields) == ["", "Asia/Tokyo", "Europe/Berlin"]
 
 
-def test_schedule_gets_other_moments_and_its_own_again(
+def test_schedule_gets_other_occurrences_and_its_own_again(
     browser: Client, queue: Queue
 ) -> None:
     define(queue, name="<daily>")
@@ -159,7 +159,7 @@ def test_schedule_gets_other_moments_and_its_own_again(
     assert get_schedule("<daily>", queue.name).when == cron(
         "30 4 * * *", tz="Asia/Tokyo"
     )
-    assert "has other moments than its definition" in content_of(page)
+    assert "runs at other times than its definition says" in content_of(page)
     page = post(browser, queue, "take-back")
 
     assert not get_schedule("<daily>", queue.name).is_overridden
@@ -176,7 +176,7 @@ def test_schedule_gets_other_moments_and_its_own_again(
         ({"cron": "0 0 * * *", "name": "gone"}, "no schedule is named 'gone'"),
     ],
 )
-def test_wrong_moments_are_told_and_change_nothing(
+def test_wrong_occurrences_are_told_and_change_nothing(
     browser: Client, queue: Queue, posted: dict[str, str], told: str
 ) -> None:
     define(queue, name="<daily>")

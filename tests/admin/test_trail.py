@@ -151,14 +151,14 @@ for action, before, begun, then in (
     (
         "change",
         (),
-        "Change the moments of schedule shop from “Every hour” to “1 9 . . . UTC”.",
-        "Schedule shop has other moments: .*",
+        "Change the times of schedule shop from “Every hour” to “1 9 . . . UTC”.",
+        "Schedule shop has new times: .*",
     ),
     (
         "take-back",
         ("change",),
-        "Take back the moments “At 09:01.*” of schedule shop.",
-        "Schedule shop has the moments of its definition again.",
+        "Take back the times “At 09:01.*” of schedule shop.",
+        "Schedule shop has the times of its definition again.",
     ),
     ("delete", (), "Delete schedule shop.", "Schedule shop is deleted."),
 ):

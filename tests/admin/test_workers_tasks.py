@@ -65,7 +65,7 @@ def test_process_is_shown_with_what_it_runs(browser: Client, queue: Queue) -> No
     assert browser.get(url("job", queue.name, job)).status_code == 200
 
 
-def test_next_moments_of_tasks_name_the_zone(
+def test_next_occurrences_of_tasks_name_the_zone(
     browser: Client, queue: Queue, settings: Any
 ) -> None:
     settings.TIME_ZONE = "Asia/Kathmandu"

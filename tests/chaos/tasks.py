@@ -69,5 +69,5 @@ if TICKS_QUEUE in os.environ:
         """Note which moment has come."""
         job = current_job()
         assert job is not None
-        assert job.moment is not None
-        record("tick", moment_s=round(job.moment.timestamp()))
+        assert job.occurrence is not None
+        record("tick", moment_s=round(job.occurrence.timestamp()))

@@ -641,8 +641,8 @@ class Rig:
         for each in page.fields:
             periods.add_field(entries, *each)
         for entry in entries.values():
-            if entry.moment_ms is not None:
-                entry.moment_ms -= T0
+            if entry.occurrence_ms is not None:
+                entry.occurrence_ms -= T0
         return entries
 
     def cancel(self, name: str, **options: Any) -> Change | State:

@@ -1,4 +1,4 @@
-"""Schedules in the delivery layer: what moves one on, what replaces a waiting job, and that each moment has one job."""
+"""Schedules in the delivery layer: what moves one on, what replaces a waiting job, and that each occurrence has one job."""
 
 import json
 import random
@@ -24,14 +24,14 @@ def state_of(rig, name="s"):
     entry = rig.schedules()[name]
     fired = entry.state.fired_by(T0 + rig.now)
     return (
-        entry.moment_ms,
+        entry.occurrence_ms,
         entry.state.token.rstrip("-"),
         fired and fired - T0,
         entry.state.behind_count,
     )
 
 
-def test_first_moment_has_its_job_at_once(any_rig):
+def test_first_occurrence_has_its_job_at_once(any_rig):
     assert any_rig.arrange("s", 50, job="a", code=b"definition")
 
     entry = any_rig.schedules()["s"]
@@ -41,7 +41,9 @@ def test_first_moment_has_its_job_at_once(any_rig):
     assert names_of(any_rig.claim()) == ["a"]
 
 
-def test_whoever_is_first_at_a_moment_stores_the_next_job_and_others_nothing(any_rig):
+def test_whoever_is_first_at_a_occurrence_stores_the_next_job_and_others_nothing(
+    any_rig,
+):
     any_rig.arrange("s", 50, job="a")
     any_rig.now = 50
 
@@ -49,7 +51,7 @@ def test_whoever_is_first_at_a_moment_stores_the_next_job_and_others_nothing(any
     second = any_rig.advance("s", 50, {"c": 100}, 100)
 
     assert (first.has_moved, second.has_moved) == (True, False)
-    assert first.moment_ms == second.moment_ms == T0 + 100
+    assert first.occurrence_ms == second.occurrence_ms == T0 + 100
     assert state_of(any_rig) == (100, "b", 50, 0)
     any_rig.now = 100
     assert names_of(any_rig.claim()) == ["a", "b"]
@@ -74,7 +76,7 @@ def test_schedule_of_another_definition_is_left_to_those_who_know_it(rig):
     assert state_of(rig) == (50, "a", 0, 0)
 
 
-def test_missed_moments_get_their_jobs_in_one_step(rig):
+def test_missed_occurrences_get_their_jobs_in_one_step(rig):
     rig.arrange("s", 50, job="a")
     rig.now = 250
 
@@ -85,11 +87,11 @@ def test_missed_moments_get_their_jobs_in_one_step(rig):
     assert sorted(names_of(rig.claim())) == ["a", "b", "c"]
 
 
-def test_schedule_without_a_further_moment_has_none(rig):
+def test_schedule_without_a_further_occurrence_has_none(rig):
     rig.arrange("s", 50, job="a")
     rig.now = 50
 
-    assert rig.advance("s", 50, {}, None).moment_ms is None
+    assert rig.advance("s", 50, {}, None).occurrence_ms is None
     assert state_of(rig) == (None, "", 50, 0)
 
 
@@ -124,7 +126,7 @@ def test_job_that_is_due_is_not_replaced(any_rig):
     ],
     ids=["replaced", "paused", "deleted"],
 )
-def test_job_of_a_moment_that_has_come_is_kept_while_it_waits_for_its_random_start(
+def test_job_of_a_occurrence_that_has_come_is_kept_while_it_waits_for_its_random_start(
     any_rig, next_at, change
 ):
     any_rig.arrange("s", 50, job="a", start=70, code=b"one")
@@ -139,7 +141,9 @@ def test_job_of_a_moment_that_has_come_is_kept_while_it_waits_for_its_random_sta
     assert names_of(any_rig.claim()) == (["a", "b"] if next_at else ["a"])
 
 
-def test_job_that_was_moved_beyond_its_moment_is_that_of_its_moment_still(any_rig):
+def test_job_that_was_moved_beyond_its_occurrence_is_that_of_its_occurrence_still(
+    any_rig,
+):
     any_rig.arrange("s", 50, job="a", code=b"one")
     any_rig.reschedule("a", 500)
     any_rig.now = 60
@@ -150,8 +154,8 @@ def test_job_that_was_moved_beyond_its_moment_is_that_of_its_moment_still(any_ri
     assert state_of(any_rig) == (80, "b", 50, 0)
 
 
-def test_moment_that_has_come_meanwhile_gets_no_second_job(any_rig):
-    """Somebody has read the server's clock a moment before 50, and takes 50 for a moment to come."""
+def test_occurrence_that_has_come_meanwhile_gets_no_second_job(any_rig):
+    """Somebody has read the server's clock an occurrence before 50, and takes 50 for an occurrence to come."""
     any_rig.arrange("s", 50, job="a", code=b"one")
     any_rig.now = 50
 
@@ -161,7 +165,7 @@ def test_moment_that_has_come_meanwhile_gets_no_second_job(any_rig):
     assert names_of(any_rig.claim()) == ["a"]
 
 
-def test_moment_that_another_has_moved_on_meanwhile_gets_no_second_job(rig):
+def test_occurrence_that_another_has_moved_on_meanwhile_gets_no_second_job(rig):
     rig.arrange("s", 50, job="a", code=b"one")
     version = rig.advance("s", 0, {}, None).version
     rig.now = 50
@@ -174,7 +178,7 @@ DAY = 86_400_000
 
 
 @pytest.mark.parametrize("ahead", [60_001, 10 * DAY])
-def test_moment_that_a_clock_saw_which_has_been_set_back_since_counts_as_now(
+def test_occurrence_that_a_clock_saw_which_has_been_set_back_since_counts_as_now(
     any_rig, ahead
 ):
     any_rig.arrange("s", 50, job="a", code=b"one")
@@ -184,7 +188,7 @@ def test_moment_that_a_clock_saw_which_has_been_set_back_since_counts_as_now(
     any_rig.acknowledge(*any_rig.claim().jobs)
     any_rig.now = 0
 
-    # The job of this moment has run already, by the clock that was ahead.
+    # The job of this occurrence has run already, by the clock that was ahead.
     assert any_rig.arrange("s", 50, job="a", code=b"two")
 
     assert state_of(any_rig) == (50, "a", 0, 0)
@@ -192,7 +196,7 @@ def test_moment_that_a_clock_saw_which_has_been_set_back_since_counts_as_now(
     assert names_of(any_rig.claim()) == ["a"]
 
 
-def test_moment_that_a_clock_saw_which_was_a_little_ahead_has_come(any_rig):
+def test_occurrence_that_a_clock_saw_which_was_a_little_ahead_has_come(any_rig):
     """A replica whose clock is behind takes over."""
     any_rig.arrange("s", 50, job="a", code=b"one")
     any_rig.now = 60_000
@@ -247,8 +251,8 @@ def test_pause_cancels_the_job_that_waits_and_resume_goes_on(any_rig):
     assert any_rig.schedules()["s"].change == b""
 
 
-def test_change_that_is_taken_back_before_its_moment_has_the_same_job_run(any_rig):
-    """The token of a moment's job is always the same, and a token that was cancelled is remembered for a while."""
+def test_change_that_is_taken_back_before_its_occurrence_has_the_same_job_run(any_rig):
+    """The token of an occurrence's job is always the same, and a token that was cancelled is remembered for a while."""
     any_rig.arrange("s", 50, job="a", code=b"one")
     any_rig.arrange("s", None, change=b"paused")
 
@@ -259,7 +263,7 @@ def test_change_that_is_taken_back_before_its_moment_has_the_same_job_run(any_ri
     assert names_of(any_rig.claim()) == ["a"]
 
 
-def test_schedule_whose_state_is_lost_gets_no_second_job_for_its_moment(any_rig):
+def test_schedule_whose_state_is_lost_gets_no_second_job_for_its_occurrence(any_rig):
     any_rig.arrange("s", 50, job="a", code=b"one")
     any_rig.client.delete(any_rig.keys.schedules)
 
@@ -271,7 +275,7 @@ def test_schedule_whose_state_is_lost_gets_no_second_job_for_its_moment(any_rig)
     assert names_of(any_rig.claim()) == ["a"]
 
 
-def test_job_that_was_run_before_its_moment_is_not_stored_again(any_rig):
+def test_job_that_was_run_before_its_occurrence_is_not_stored_again(any_rig):
     any_rig.arrange("s", 50, job="a", code=b"one")
     any_rig.reschedule("a", 0)
     (job,) = any_rig.claim().jobs
@@ -286,7 +290,7 @@ def test_job_that_was_run_before_its_moment_is_not_stored_again(any_rig):
 
 
 @pytest.mark.parametrize("between", ["at once", "paused", "forgotten"])
-def test_other_definition_gives_no_second_job_to_a_moment_whose_job_was_run_early(
+def test_other_definition_gives_no_second_job_to_a_occurrence_whose_job_was_run_early(
     any_rig, between
 ):
     any_rig.arrange("s", 50, job="a", code=b"one")
@@ -308,7 +312,7 @@ def test_other_definition_gives_no_second_job_to_a_moment_whose_job_was_run_earl
     assert names_of(any_rig.claim()) == ["c"]
 
 
-def test_schedule_that_comes_to_a_moment_whose_job_was_run_early_passes_it(any_rig):
+def test_schedule_that_comes_to_a_occurrence_whose_job_was_run_early_passes_it(any_rig):
     any_rig.arrange("s", 100, job="a", code=b"one")
     any_rig.reschedule("a", 0)
     (job,) = any_rig.claim().jobs
@@ -326,17 +330,19 @@ def test_schedule_that_comes_to_a_moment_whose_job_was_run_early_passes_it(any_r
     assert names_of(any_rig.claim()) == ["b", "d"]
 
 
-def test_two_moments_whose_jobs_were_run_early_get_no_second_jobs(any_rig):
-    for number, moment in enumerate((50, 100)):
-        any_rig.arrange("s", moment, job=f"a{moment}", code=b"one", print=f"p{number}")
-        any_rig.reschedule(f"a{moment}", 0)
+def test_two_occurrences_whose_jobs_were_run_early_get_no_second_jobs(any_rig):
+    for number, occurrence in enumerate((50, 100)):
+        any_rig.arrange(
+            "s", occurrence, job=f"a{occurrence}", code=b"one", print=f"p{number}"
+        )
+        any_rig.reschedule(f"a{occurrence}", 0)
         (job,) = any_rig.claim().jobs
         any_rig.acknowledge(job)
     any_rig.client.delete(any_rig.keys.ended)
 
-    for number, moment in enumerate((50, 100, 50)):
+    for number, occurrence in enumerate((50, 100, 50)):
         print = f"q{number}"
-        assert any_rig.arrange("s", moment, job=f"b{number}", code=b"", print=print)
+        assert any_rig.arrange("s", occurrence, job=f"b{number}", code=b"", print=print)
 
     assert any_rig.client.zcard(any_rig.keys.queue.timeout_set) == 0
     any_rig.now = 50
@@ -347,15 +353,19 @@ def test_two_moments_whose_jobs_were_run_early_get_no_second_jobs(any_rig):
     assert names_of(any_rig.claim()) == ["d"]
 
 
-def test_moments_that_were_run_early_are_bounded(rig):
-    for moment in range(200, 100, -1):
-        rig.arrange("s", moment, job=f"a{moment}", code=b"one", print=f"p{moment}")
-        rig.cancel(f"a{moment}")
+def test_occurrences_that_were_run_early_are_bounded(rig):
+    for occurrence in range(200, 100, -1):
+        rig.arrange(
+            "s", occurrence, job=f"a{occurrence}", code=b"one", print=f"p{occurrence}"
+        )
+        rig.cancel(f"a{occurrence}")
     rig.arrange("s", 300, job="a300", code=b"one", print="p")
 
     state = json.loads(rig.client.hget(rig.keys.schedules, "state s"))
 
-    assert state["early"].split() == [str(T0 + moment) for moment in range(101, 151)]
+    assert state["early"].split() == [
+        str(T0 + occurrence) for occurrence in range(101, 151)
+    ]
 
 
 #: How often each definition of the schedule comes.
@@ -363,17 +373,17 @@ STEPS = {"p1": 10, "p2": 15, "p3": 7}
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_no_moment_has_two_jobs_whatever_people_do_to_its_schedule(rig, seed):
+def test_no_occurrence_has_two_jobs_whatever_people_do_to_its_schedule(rig, seed):
     """Definitions change, jobs are run early or cancelled, the schedule rests, and the past is forgotten, at random."""
     chance = random.Random(seed)
     rig.now = 0
     print, is_paused, fired, started = "p1", False, 0, Counter()
 
-    def after(moment):
-        return moment // STEPS[print] * STEPS[print] + STEPS[print]
+    def after(occurrence):
+        return occurrence // STEPS[print] * STEPS[print] + STEPS[print]
 
-    def name_of(moment):
-        return f"{print}m{moment}"
+    def name_of(occurrence):
+        return f"{print}m{occurrence}"
 
     def run_what_is_due():
         for job in rig.claim().jobs:
@@ -381,9 +391,9 @@ def test_no_moment_has_two_jobs_whatever_people_do_to_its_schedule(rig, seed):
             rig.acknowledge(job)
 
     def arrange():
-        moment = after(max(rig.now, fired))
-        given = {"job": name_of(moment)} if not is_paused else {}
-        next_at = None if is_paused else moment
+        occurrence = after(max(rig.now, fired))
+        given = {"job": name_of(occurrence)} if not is_paused else {}
+        next_at = None if is_paused else occurrence
         assert rig.arrange("s", next_at, code=b"x", print=print, **given)
 
     def waiting_job():
@@ -397,9 +407,9 @@ def test_no_moment_has_two_jobs_whatever_people_do_to_its_schedule(rig, seed):
             case "time":
                 rig.now += chance.randrange(1, 6)
                 run_what_is_due()
-                moment = rig.schedules()["s"].moment_ms
-                if moment is not None and moment <= rig.now:
-                    seen, new = moment, after(rig.now)
+                occurrence = rig.schedules()["s"].occurrence_ms
+                if occurrence is not None and occurrence <= rig.now:
+                    seen, new = occurrence, after(rig.now)
                     moved = rig.advance(
                         "s", seen, {name_of(new): new}, new, print=print
                     )
@@ -409,7 +419,7 @@ def test_no_moment_has_two_jobs_whatever_people_do_to_its_schedule(rig, seed):
                 rig.reschedule(name, 0)
                 run_what_is_due()
             case "cancel" if name := waiting_job():
-                # A moment whose job was cancelled has had it.
+                # An occurrence whose job was cancelled has had it.
                 if rig.inspect(name).state == "scheduled":
                     rig.cancel(name)
                     started[name.partition("m")[2]] += 1
@@ -423,10 +433,10 @@ def test_no_moment_has_two_jobs_whatever_people_do_to_its_schedule(rig, seed):
                 rig.client.delete(rig.keys.ended)
 
     assert sum(started.values()) > 20
-    assert [moment for moment, count in started.items() if count > 1] == []
+    assert [occurrence for occurrence, count in started.items() if count > 1] == []
 
 
-def test_job_that_was_cancelled_before_its_moment_is_not_made_anew_by_a_change(rig):
+def test_job_that_was_cancelled_before_its_occurrence_is_not_made_anew_by_a_change(rig):
     rig.arrange("s", 50, job="a", code=b"one")
     rig.cancel("a")
 
@@ -435,7 +445,7 @@ def test_job_that_was_cancelled_before_its_moment_is_not_made_anew_by_a_change(r
     assert rig.client.zcard(rig.keys.queue.timeout_set) == 0
 
 
-def test_change_may_leave_the_moment_and_its_job_alone(rig):
+def test_change_may_leave_the_occurrence_and_its_job_alone(rig):
     rig.arrange("s", 50, job="a", code=b"one")
 
     rig.arrange("s", change=b"note")
@@ -455,7 +465,7 @@ def test_deleted_schedule_leaves_nothing(rig):
     assert rig.inspect("a").state == "cancelled"
 
 
-def test_cancelled_job_of_a_moment_is_not_replaced_and_the_schedule_goes_on(rig):
+def test_cancelled_job_of_a_occurrence_is_not_replaced_and_the_schedule_goes_on(rig):
     rig.arrange("s", 50, job="a")
     rig.cancel("a")
     rig.now = 50
@@ -491,7 +501,7 @@ def test_queue_with_priorities_ranks_the_jobs_of_schedules(rig):
     assert names_of(rig.claim()) == ["b", "a"]
 
 
-def test_full_queue_takes_the_job_of_a_moment(rig):
+def test_full_queue_takes_the_job_of_a_occurrence(rig):
     rig.schedule({"x": 500}, max_jobs=1)
     rig.arrange("s", 50, job="a")
     rig.now = 50
@@ -535,7 +545,7 @@ def test_version_that_no_script_has_written_keeps_no_change_out(rig, version):
 
 
 @pytest.mark.parametrize("score", ["inf", "-inf", 1e300])
-def test_moment_that_is_no_time_is_none(rig, score):
+def test_occurrence_that_is_no_time_is_none(rig, score):
     rig.arrange("s", 50, job="a", code=b"one")
     rig.client.zadd(rig.keys.periods, {"s": score})
 
@@ -570,7 +580,7 @@ def test_many_schedules_are_read_in_pages(rig):
 
     assert len(entries) == 300
     assert pages > 3
-    assert all(entry.code and entry.moment_ms for entry in entries.values())
+    assert all(entry.code and entry.occurrence_ms for entry in entries.values())
 
 
 def test_wrong_type_of_a_key_changes_nothing(rig):
@@ -586,11 +596,11 @@ def test_wrong_type_of_a_key_changes_nothing(rig):
     rig.is_checked = False
 
 
-# Each moment has one job.
+# Each occurrence has one job.
 
 
-def run_moments(server, queue, moments, workers, *, seed):
-    """Have threads move one schedule on through so many moments, each with its own client and a clock that they share.
+def run_occurrences(server, queue, occurrences, workers, *, seed):
+    """Have threads move one schedule on through so many occurrences, each with its own client and a clock that they share.
 
     Now and then one forgets all it knows, as if it had been killed between a call and its reply. Returns the names of
     all jobs that were stored, each as often as it was.
@@ -611,15 +621,15 @@ def run_moments(server, queue, moments, workers, *, seed):
         client = server.client()
         try:
             seen = 5
-            while seen <= 5 * moments:
+            while seen <= 5 * occurrences:
                 with lock:
-                    clock[0] = max(clock[0], min(seen, 5 * (moments + 1)))
+                    clock[0] = max(clock[0], min(seen, 5 * (occurrences + 1)))
                     now_us = (T0 + clock[0]) * 1000
                 if rng.random() < 0.05:
                     # Killed: it begins with what the server says.
                     score = client.zscore(keys.periods, "s")
                     seen = int(score) - T0
-                    if seen > 5 * moments:
+                    if seen > 5 * occurrences:
                         return
                 count = rng.choice((1, 1, 1, 3))
                 next_number = seen // 5
@@ -641,7 +651,7 @@ def run_moments(server, queue, moments, workers, *, seed):
                 if rng.random() < 0.05:
                     # The reply was lost: the call is made again.
                     continue
-                seen = moved.moment_ms - T0
+                seen = moved.occurrence_ms - T0
         except Exception as error:  # shown by the test
             failures.append(error)
 
@@ -656,8 +666,8 @@ def run_moments(server, queue, moments, workers, *, seed):
     return [frame[17:][11:33].decode().rstrip("-") for frame in found]
 
 
-def test_each_of_many_moments_has_exactly_one_job(server, queue_name):
-    names = run_moments(server, queue_name, 400, 8, seed=1)
+def test_each_of_many_occurrences_has_exactly_one_job(server, queue_name):
+    names = run_occurrences(server, queue_name, 400, 8, seed=1)
 
     assert len(names) == len(set(names)) >= 401
     numbers = sorted(int(name[1:]) for name in names)

@@ -1,4 +1,4 @@
-"""Each row of docs/howto/migrate-from-celery-beat.md: what it says here has the moments that Celery's line means."""
+"""Each row of docs/howto/migrate-from-celery-beat.md: what it says here has the occurrences that Celery's line means."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from django_delayq import cron, every
-from django_delayq.jobs import moments
+from django_delayq.jobs import occurrences
 from django_delayq.jobs.decorator import delayed_task
 from django_delayq.jobs.periodic import periodic
 from django_delayq.jobs.registry import all_tasks
@@ -15,7 +15,7 @@ from django_delayq.jobs.registry import all_tasks
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "migrate-from-celery-beat.md"
 #: A Wednesday.
 START = datetime(2026, 4, 1, 12, 34, tzinfo=UTC)
-#: By Celery's line: the next moments in UTC, as Celery's documentation defines them.
+#: By Celery's line: the next occurrences in UTC, as Celery's documentation defines them.
 MEANT = {
     "crontab()": ["04-01 12:35", "04-01 12:36", "04-01 12:37"],
     "crontab(minute=0, hour=0)": ["04-02 00:00", "04-03 00:00", "04-04 00:00"],
@@ -76,7 +76,7 @@ def test_every_row_is_tried():
 
 
 @pytest.mark.parametrize("line", list(MEANT))
-def test_moments_are_those_that_celery_means(line, settings):
+def test_occurrences_are_those_that_celery_means(line, settings):
     settings.TIME_ZONE = "UTC"
     when = eval(
         first_code(WHEN[line]), {"cron": cron, "every": every, "timedelta": timedelta}
@@ -110,4 +110,4 @@ def test_last_friday_is_written_as_the_page_says():
 
     assert "`5L` for the last Friday" in PAGE.read_text("utf-8")
     assert [f"{each:%m-%d %a}" for each in found] == ["04-24 Fri", "05-29 Fri"]
-    assert moments.cron is cron
+    assert occurrences.cron is cron

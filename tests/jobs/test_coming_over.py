@@ -120,12 +120,13 @@ MEANT = {
     ),
     'store_schedule("report", task, every(timedelta(minutes=5)), args=(1,))': (
         lambda told, each: (
-            django_delayq.get_schedule("report", each["name"]).next_moment is not None
+            django_delayq.get_schedule("report", each["name"]).next_occurrence
+            is not None
         )
     ),
     "resume(task=task)": lambda told, each: told is True,
     'store_schedule("report", task, cron("0 9 * * *"), args=(1,))': lambda told, each: (
-        django_delayq.get_schedule("report", each["name"]).next_moment is not None
+        django_delayq.get_schedule("report", each["name"]).next_occurrence is not None
     ),
 }
 #: The same for Redisson's objects: the queues hold "order 42", due in an hour here and now there.
@@ -176,7 +177,7 @@ ENDS = {
     "raise Retry(60)": lambda job: (
         job.refresh() == "retrying" and job.attempts == 1 and later(job)
     ),
-    "raise Retry(moment)": lambda job: (
+    "raise Retry(time)": lambda job: (
         job.refresh() == "retrying" and job.attempts == 1 and later(job)
     ),
     "raise Snooze(60)": lambda job: (
@@ -217,7 +218,7 @@ def names(settings, server, queue_name, client):
     return public | {
         "delayed_task": delayed_task,
         "timedelta": timedelta,
-        "moment": timezone.now() + timedelta(hours=1),
+        "time": timezone.now() + timedelta(hours=1),
         "name": queue_name,
         "hand": Hand(client, queue_name),
     }
@@ -454,7 +455,7 @@ LIBRARIES = {
 }
 #: What a page names besides: its own examples, Python, and other packages, each of which the page names.
 NOT_THEIRS = {
-    "task", "other", "moment", "id", "ids", "result", "n", "for", "in", "range", "actor", "job", "queue", "raise", "except",
+    "task", "other", "time", "id", "ids", "result", "n", "for", "in", "range", "actor", "job", "queue", "raise", "except",
     "class", "timedelta", "minutes", "shop", "mail", "OSError", "KeyError", "True", "False", "None", "app", "self", "ann",
     "order", "who", "redis", "is_worth_it", "Mail", "message", "broker", "backend", "scheduler", "manage", "py", "tasks",
     "transaction", "on_commit", "LoggedTask", "report", "CELERY_IMPORTS", "current", "total", "testing",

@@ -149,7 +149,7 @@ def test_who_pauses_is_the_user_of_this_process_unless_it_says_otherwise(
         (
             lambda queue: pause(queue, until=datetime(2020, 1, 1)),
             InvalidDelay,
-            "is a moment to come, and needs a time zone",
+            "takes a time in the future, with a time zone",
         ),
         (
             lambda queue: pause(queue, until=datetime(2020, 1, 1, tzinfo=UTC)),

@@ -86,8 +86,8 @@ def test_decorated_task_is_the_task_with_a_schedule(queue):
     assert (definition.priority, definition.options) == (5, {"expires": 60.0})
 
 
-def test_decorator_without_moments_is_told():
-    with pytest.raises(InvalidSchedule, match="@periodic has no moments, but "):
+def test_decorator_without_occurrences_is_told():
+    with pytest.raises(InvalidSchedule, match="@periodic takes cron"):
 
         @periodic
         @delayed_task
@@ -165,7 +165,7 @@ def test_misspelt_option_of_a_stored_schedule_is_named_with_the_right_one(queue)
 
 
 @pytest.mark.parametrize("when", [None, "* * * * *", 300, timedelta(1)])
-def test_moments_are_of_cron_or_every(queue, when):
+def test_occurrences_are_of_cron_or_every(queue, when):
     with pytest.raises(InvalidSchedule, match="give cron"):
         define(queue, when)
 
@@ -245,38 +245,38 @@ def test_schedule_in_code_is_listed_before_and_after_a_worker_enrolls_it(queue):
     enroll(queue)
     after = get_schedule("tests.periodic")
 
-    assert (before.is_enrolled, before.next_moment) == (False, None)
+    assert (before.is_enrolled, before.next_occurrence) == (False, None)
     assert after.is_enrolled
     assert (after.task, after.args, after.catch_up) == ("tests.periodic", [7], "none")
-    assert (after.next_moment.month, after.next_moment.day) == (1, 1)
+    assert (after.next_occurrence.month, after.next_occurrence.day) == (1, 1)
     assert not any((after.is_orphan, after.is_paused, after.is_stored))
-    assert after.moments(2)[0] == after.next_moment
-    assert get_job(after.job_id).moment == after.next_moment
+    assert after.occurrences(2)[0] == after.next_occurrence
+    assert get_job(after.job_id).occurrence == after.next_occurrence
 
 
 @pytest.mark.parametrize("how", ["cancel", "run_now"])
-def test_moment_whose_job_was_cancelled_or_run_early_is_not_the_next(queue, how):
+def test_occurrence_whose_job_was_cancelled_or_run_early_is_not_the_next(queue, how):
     define(queue)
     enroll(queue)
     before = get_schedule("tests.periodic")
-    first, second, third = before.moments(3)
-    assert before.next_moment == first
+    first, second, third = before.occurrences(3)
+    assert before.next_occurrence == first
 
     assert getattr(get_job(before.job_id), how)()
     after = before.refresh()
 
-    assert (after.next_moment, after.job_id) == (second, "")
-    assert after.moments(2) == [second, third]
+    assert (after.next_occurrence, after.job_id) == (second, "")
+    assert after.occurrences(2) == [second, third]
     assert get_schedules(queue) == [after]
     (listed,) = json.loads(call("--json"))
-    assert listed["next"] == listed["moments"][0] == iso_text(second)
+    assert listed["next"] == listed["occurrences"][0] == iso_text(second)
     assert moment_text(first) not in call()
-    # A change of the definition and back keeps in mind which moments have had their jobs.
+    # A change of the definition and back keeps in mind which occurrences have had their jobs.
     again = after.override(cron("0 0 2 1 *")).override(None)
-    assert again.next_moment == second
+    assert again.next_occurrence == second
 
 
-def test_job_that_was_moved_and_waits_still_is_that_of_the_next_moment(queue):
+def test_job_that_was_moved_and_waits_still_is_that_of_the_next_occurrence(queue):
     define(queue)
     enroll(queue)
     before = get_schedule("tests.periodic")
@@ -286,18 +286,19 @@ def test_job_that_was_moved_and_waits_still_is_that_of_the_next_moment(queue):
     assert before.refresh() == before
 
 
-def test_moment_that_came_without_a_worker_is_the_next_while_its_job_waits(queue):
+def test_occurrence_that_came_without_a_worker_is_the_next_while_its_job_waits(queue):
     define(queue, every(1))
     enroll(queue)
     schedule = get_schedule("tests.periodic")
     wait_until(
-        lambda: schedule.next_moment < datetime.now(UTC), description="its moment"
+        lambda: schedule.next_occurrence < datetime.now(UTC),
+        description="its occurrence",
     )
 
     assert schedule.refresh() == schedule
     assert get_job(schedule.job_id).cancel()
     after = schedule.refresh()
-    assert after.next_moment > schedule.next_moment
+    assert after.next_occurrence > schedule.next_occurrence
     assert after.job_id == ""
 
 
@@ -330,9 +331,9 @@ def test_schedule_can_be_changed_before_a_worker_enrolls_it(queue):
 
     assert paused.refresh() == paused
     assert (paused.paused_by, paused.paused_reason) == ("ann", "not yet")
-    assert (paused.next_moment, paused.job_id) == (None, "")
+    assert (paused.next_occurrence, paused.job_id) == (None, "")
     assert find_jobs(queue=queue).count() == 0
-    assert paused.resume().next_moment is not None
+    assert paused.resume().next_occurrence is not None
 
 
 def test_pause_cancels_the_waiting_job(queue):
@@ -377,7 +378,7 @@ def test_fired_job_is_due_at_once_and_moves_nothing(queue, hand):
     call = envelopes.claimed_call(leased.payload)
     assert (leased.token, call.args) == (job.token, [7])
     assert call.headers["schedule"] == "tests.periodic"
-    assert job.moment == get_job(job.id).moment is not None
+    assert job.occurrence == get_job(job.id).occurrence is not None
 
 
 def test_fired_job_enters_a_full_queue(settings, queue, client):
@@ -577,7 +578,7 @@ def test_change_that_another_was_quicker_with_is_made_again(queue, monkeypatch):
 # The command.
 
 
-def test_command_lists_schedules_in_words_with_their_moments(
+def test_command_lists_schedules_in_words_with_their_occurrences(
     queue: str, server: Server | ExternalServer
 ) -> None:
     assert call("--queue", queue) == "there are no schedules\n"
@@ -588,8 +589,8 @@ def test_command_lists_schedules_in_words_with_their_moments(
     assert f"tests.periodic (queue {queue}, task tests.periodic)" in text
     assert "At 09:00 on Monday through Friday (Europe/Berlin)" in text
     assert "not on the server yet" in text
-    (moments,) = [line for line in text.splitlines() if line.startswith("  next: ")]
-    assert moments.count(" 09:00:00 CE") == 5
+    (occurrences,) = [line for line in text.splitlines() if line.startswith("  next: ")]
+    assert occurrences.count(" 09:00:00 CE") == 5
     enroll(queue)
     assert "not on the server yet" not in call("--queue", queue)
 
@@ -601,8 +602,8 @@ def test_command_prints_json(queue: str) -> None:
     (found,) = json.loads(call("--queue", queue, "--json"))
 
     assert found["name"] == "tests.periodic"
-    assert len(found["moments"]) == 5
-    assert found["next"] == found["moments"][0]
+    assert len(found["occurrences"]) == 5
+    assert found["next"] == found["occurrences"][0]
     assert found["job"].startswith(queue)
 
 
@@ -612,7 +613,7 @@ def test_command_pauses_resumes_fires_and_deletes(queue: str) -> None:
 
     assert call("--pause", "stored", "--reason", "why\nnot") == "stored is paused\n"
     assert ": why not\n" in call("--queue", queue)
-    assert call("--resume", "stored").startswith("stored comes next at 20")
+    assert call("--resume", "stored").startswith("stored runs next at 20")
     assert call("--fire", "stored").startswith(f"job {queue}:")
     assert call("--delete", "stored") == "stored is deleted\n"
     with pytest.raises(CommandError, match="no schedule is named 'stored'"):
@@ -626,7 +627,7 @@ def test_command_pauses_resumes_fires_and_deletes(queue: str) -> None:
 def test_command_shows_an_orphan_and_what_was_overridden(queue: str) -> None:
     define(queue)
     get_schedule("tests.periodic").override(HOURLY)
-    assert "other moments than its definition" in call("--queue", queue)
+    assert "other times than its definition says" in call("--queue", queue)
     registry._tasks.clear()
 
     assert "orphan: no code here has it" in call("--queue", queue)

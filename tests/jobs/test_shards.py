@@ -53,7 +53,7 @@ from django_delayq.delivery.sharding import (
 from django_delayq.health.problems import Level
 from django_delayq.jobs import sending, sharding
 from django_delayq.jobs.limit import Limit
-from django_delayq.jobs.moments import every
+from django_delayq.jobs.occurrences import every
 from django_delayq.jobs.statistics import (
     queue_statistics,
     statistics_totals,

@@ -337,21 +337,21 @@ class Book:
             life.is_moved = job.id in self.moved_ids
             if life.is_moved:
                 its.features.add("bulk changes")
-        assert job.moment is not None
-        moment_ms = job.moment.timestamp() * 1000
-        ids = self.moments[name, moment_ms] if job.id not in self.fired else set()
+        assert job.occurrence is not None
+        occurrence_ms = job.occurrence.timestamp() * 1000
+        ids = self.moments[name, occurrence_ms] if job.id not in self.fired else set()
         ids.add(job.id)
         if len(ids) > 1:
-            self.fail(f"{name} has two jobs for {job.moment}: {ids}")
+            self.fail(f"{name} has two jobs for {job.occurrence}: {ids}")
         if any(
             queue == life.queue
             and task in (None, call.task)
-            and since <= moment_ms < till
+            and since <= occurrence_ms < till
             for queue, task, since, till in self.pauses
         ):
             life.call.features.add("pause")
-        if now_ms < moment_ms - SLACK_MS and not life.is_moved and not self.stepped:
-            self.fail(f"{name} ran {moment_ms - now_ms} ms before {job.moment}")
+        if now_ms < occurrence_ms - SLACK_MS and not life.is_moved and not self.stepped:
+            self.fail(f"{name} ran {occurrence_ms - now_ms} ms before {job.occurrence}")
         # A limit that the task has got since takes the place of the schedule's own; and jobs of a definition before may
         # overlap if that allowed it.
         has_limit = bool(self.tasks[call.task].get("limit"))
@@ -583,11 +583,11 @@ class Book:
                 continue
             every_ms = mine["every"] * 1000
             until_ms = (mine["until_ms"] or self.drained_ms) - 2_000
-            moment_ms = (mine["from_ms"] // every_ms + 1) * every_ms
-            while moment_ms < until_ms:
-                if not self.moments[name, moment_ms]:
-                    self.fail(f"{name} left out {moment_ms / 1000 % 100_000:.0f}")
-                moment_ms += every_ms
+            occurrence_ms = (mine["from_ms"] // every_ms + 1) * every_ms
+            while occurrence_ms < until_ms:
+                if not self.moments[name, occurrence_ms]:
+                    self.fail(f"{name} left out {occurrence_ms / 1000 % 100_000:.0f}")
+                occurrence_ms += every_ms
 
     def check_ended(self) -> None:
         for name, options in self.queues.items():

@@ -327,7 +327,7 @@ SURPRISING: dict[Pair, str] = {
         "MAX_JOBS; unique, keep": "A call whose key another job holds needs no room, and returns that job.",
         "MAX_JOBS; catch_up one": "Jobs of a schedule enter a full queue.",
         "MAX_JOBS; outbox": "A full queue still takes jobs from the outbox, because their transactions have been committed.",
-        "pause; catch_up one": "On a paused queue, a schedule misses moments, and `catch_up` decides about them. A paused task"
+        "pause; catch_up one": "On a paused queue, a schedule misses occurrences, and `catch_up` decides about them. A paused task"
         " does not stop its schedules: their jobs are held, and all of them run when it is resumed.",
         "limit of a task; retry": "A job that waits for its retry takes no slot, and another may go before it.",
         "rate of a task; retry": "Each attempt counts as a start, a retry too.",
@@ -336,7 +336,7 @@ SURPRISING: dict[Pair, str] = {
         "batch; retry": "A job that waits for its retry has not ended, and the callback waits for it.",
         "batch; then": "Jobs that follow one of a batch do not count for it.",
         "once; keep_result": "If a worker dies right after its commit, the work is done and the result is `None`.",
-        "catch_up none; spread": "A job expires at the moment after its own, and its random start lies before that.",
+        "catch_up none; spread": "A job expires at the next occurrence, and its random start lies before that.",
         "bulk changes; unique, keep": "A cancelled job frees its key.",
         "REDISSON; limit of a task": "Limits bind our workers only: what Java takes is not limited.",
         "REDISSON; pause": "A pause binds our workers only: due jobs still go where Java may take them.",

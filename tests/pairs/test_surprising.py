@@ -328,7 +328,7 @@ def test_second_run_has_no_result(q: FrozenQueue) -> None:
 
 @shows("catch_up none", "spread")
 @pytest.mark.parametrize(("seconds", "outcome"), [(59, "succeeded"), (61, "expired")])
-def test_spread_job_expires_at_the_next_moment(
+def test_spread_job_expires_at_the_next_occurrence(
     q: FrozenQueue, seconds: int, outcome: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(preparing.secrets, "randbelow", lambda most: most - 1)

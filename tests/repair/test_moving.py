@@ -730,7 +730,7 @@ def test_pauses_and_limits_come_first_and_do_not_replace_those_of_the_target(
     assert (limit.set, limit.by) == ({"concurrency": 3}, "ann")
 
 
-def test_a_stored_schedule_moves_with_its_state_and_its_next_moment(
+def test_a_stored_schedule_moves_with_its_state_and_its_next_occurrence(
     rig: Rig, other: Rig
 ) -> None:
     keys = rig.keys

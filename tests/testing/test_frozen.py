@@ -356,7 +356,7 @@ def test_override_gives_the_moments_that_were_missed_before_it_their_jobs() -> N
         changed = hourly.override(cron("0 12 * * *", tz="UTC"))
 
         assert len(q.run_due()) == 2
-    assert changed.next_moment == NOON + timedelta(days=1)
+    assert changed.next_occurrence == NOON + timedelta(days=1)
 
 
 @pytest.mark.parametrize("catch_up", ["one", "none", "all"])

@@ -99,7 +99,7 @@ def test_a_schedule_moves_to_a_queue_of_another_node(
         @periodic(every(1), name="beat", queue=queue, catch_up="all")
         @delayed_task(name="tests.beat")
         def beat():
-            record("run", moment=current_job().moment.timestamp(), queue=queue)
+            record("run", moment=current_job().occurrence.timestamp(), queue=queue)
 
     define(before)
     old = work([before])

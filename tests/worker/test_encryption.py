@@ -178,14 +178,14 @@ def test_queue_encrypts_the_jobs_of_all_tasks(settings):
 
 def test_encrypted_context_and_clear_names_of_schedules_come_back_together():
     keyring, token = Keyring([NEW]), "t" * 22
-    headers = {"schedule": "nightly", "moment": "1", "locale.language": CANARY}
+    headers = {"schedule": "nightly", "occurrence": "1", "locale.language": CANARY}
     call = Envelope("shop.tasks.send", [1], headers=headers, flags=1)
 
     payload = envelopes.encode(call, token, "mail", keyring)
 
     assert CANARY.encode() not in payload
     assert b"nightly" in payload
-    assert envelopes.claimed_call(payload).headers.keys() == {"schedule", "moment"}
+    assert envelopes.claimed_call(payload).headers.keys() == {"schedule", "occurrence"}
     found = envelopes.open_payload(payload, "mail", keyring)
     assert (found.args, found.headers) == ([1], headers)
 

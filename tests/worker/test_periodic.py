@@ -1,4 +1,4 @@
-"""Workers and periodic schedules: each moment has one job, whoever runs; changes and deploys; time without workers."""
+"""Workers and periodic schedules: each occurrence has one job, whoever runs; changes and deploys; time without workers."""
 
 import itertools
 import logging
@@ -36,7 +36,7 @@ from django_delayq.clock import epoch_ms, monotonic_ms
 from django_delayq.conf import get_settings
 from django_delayq.delivery import claiming, limiting, periods
 from django_delayq.delivery.states import State
-from django_delayq.jobs import moments, registry
+from django_delayq.jobs import occurrences, registry
 from django_delayq.jobs import periodic as definitions
 from django_delayq.jobs.schedules import loading
 from django_delayq.testing import frozen_queue
@@ -58,10 +58,10 @@ def make(queue, when, *, name="beat", task="tests.beat", **options):
     @delayed_task(name=task)
     def beat(*args):
         job = current_job()
-        moment = job.moment
+        occurrence = job.occurrence
         record(
             "run",
-            moment=round(moment.timestamp() * 1000),
+            occurrence=round(occurrence.timestamp() * 1000),
             schedule=job.schedule_name,
             args=args,
         )
@@ -69,8 +69,8 @@ def make(queue, when, *, name="beat", task="tests.beat", **options):
     return beat
 
 
-def moments_of(records):
-    return [each["moment"] for each in records.all("run")]
+def occurrences_of(records):
+    return [each["occurrence"] for each in records.all("run")]
 
 
 def keys_of(queue):
@@ -115,8 +115,8 @@ def seen(caplog):
     return caplog
 
 
-def waiting_moments(client, queue):
-    """Return the moments whose jobs are in the queue, epoch ms."""
+def waiting_occurrences(client, queue):
+    """Return the occurrences whose jobs are in the queue, epoch ms."""
     keys = keys_of(queue)
     return [
         int(score)
@@ -128,33 +128,33 @@ def waiting_moments(client, queue):
 
 
 @every_server
-def test_worker_runs_a_job_at_each_moment(work, records, queue_name):
+def test_worker_runs_a_job_at_each_occurrence(work, records, queue_name):
     make(queue_name, every(1), args=[7])
     work()
 
-    wait_until(lambda: records.count("run") >= 3, description="three moments")
+    wait_until(lambda: records.count("run") >= 3, description="three occurrences")
 
-    moments = moments_of(records)
-    assert [b - a for a, b in itertools.pairwise(moments)] == [1000] * (
-        len(moments) - 1
+    occurrences = occurrences_of(records)
+    assert [b - a for a, b in itertools.pairwise(occurrences)] == [1000] * (
+        len(occurrences) - 1
     )
-    assert all(moment % 1000 == 0 for moment in moments)
+    assert all(occurrence % 1000 == 0 for occurrence in occurrences)
     first = records.all("run")[0]
     assert (first["schedule"], first["args"]) == ("beat", [7])
 
 
-def test_several_workers_run_one_job_at_each_moment(work, records, queue_name):
+def test_several_workers_run_one_job_at_each_occurrence(work, records, queue_name):
     make(queue_name, every(1))
     for _ in range(4):
         work(threads=1)
 
-    wait_until(lambda: records.count("run") >= 3, description="three moments")
+    wait_until(lambda: records.count("run") >= 3, description="three occurrences")
 
-    moments = moments_of(records)
-    assert len(set(moments)) == len(moments)
+    occurrences = occurrences_of(records)
+    assert len(set(occurrences)) == len(occurrences)
 
 
-def test_next_moment_has_a_job_that_is_like_any_other(work, queue_name):
+def test_next_occurrence_has_a_job_that_is_like_any_other(work, queue_name):
     make(queue_name, NEVER)
     work()
 
@@ -163,7 +163,7 @@ def test_next_moment_has_a_job_that_is_like_any_other(work, queue_name):
     job = get_job(schedule.job_id)
     assert job.state is State.SCHEDULED
     assert job.task == "tests.beat"
-    assert job.start_time == job.moment == schedule.next_moment
+    assert job.start_time == job.occurrence == schedule.next_occurrence
     assert job.schedule_name == "beat"
     assert job.cancel()
 
@@ -174,15 +174,15 @@ def test_schedule_whose_waiting_job_was_cancelled_goes_on(work, records, queue_n
     schedule = enrolled(queue_name)
 
     if get_job(schedule.job_id).cancel():
-        wait_until(lambda: records.count("run"), description="a later moment")
-        assert moments_of(records)[0] > schedule.next_moment.timestamp() * 1000
+        wait_until(lambda: records.count("run"), description="a later occurrence")
+        assert occurrences_of(records)[0] > schedule.next_occurrence.timestamp() * 1000
 
 
 def test_schedule_goes_on_soon_after_its_connection_was_lost(work, queue_name):
     make(queue_name, every(1))
     worker = work()
     periods = worker.loop.queues[queue_name].periods
-    wait_until(lambda: periods._moments, description="it has looked")
+    wait_until(lambda: periods._occurrences, description="it has looked")
     waits = []
 
     def lose(name, now_ms):
@@ -234,15 +234,15 @@ def test_wrong_schedule_is_told_once_and_keeps_no_other_from_running(
     make(queue_name, every(1))
     work()
 
-    wait_until(lambda: records.count("run") >= 1, description="a moment")
+    wait_until(lambda: records.count("run") >= 1, description="an occurrence")
 
-    told = [each.getMessage() for each in seen.records if "does not go on" in each.msg]
+    told = [each.getMessage() for each in seen.records if "stops here" in each.msg]
     assert len(told) == 2
     assert any("never comes" in text for text in told)
     assert any("knows no time zone 'Not/AZone'" in text for text in told)
 
 
-# Time without workers: moments of an hour, and a worker that comes back after three.
+# Time without workers: occurrences of an hour, and a worker that comes back after three.
 
 HOUR = 3_600_000
 HOURLY = every(timedelta(hours=1))
@@ -250,28 +250,30 @@ HOURLY = every(timedelta(hours=1))
 
 def down(client, queue_name, catch_up, hours=3):
     """Enroll an hourly schedule, let hours pass without a worker, and have one come back; return what waits, in hours
-    after the first moment."""
+    after the first occurrence."""
     make(queue_name, every(timedelta(hours=1)), catch_up=catch_up)
     first = Clock(client, queue_name)
     first.turn()
-    (moment,) = waiting_moments(client, queue_name)
-    Clock(client, queue_name).turn(moment + hours * HOUR + 60_000)
-    return [(at - moment) // HOUR for at in waiting_moments(client, queue_name)], moment
+    (occurrence,) = waiting_occurrences(client, queue_name)
+    Clock(client, queue_name).turn(occurrence + hours * HOUR + 60_000)
+    return [
+        (at - occurrence) // HOUR for at in waiting_occurrences(client, queue_name)
+    ], occurrence
 
 
-def test_of_missed_moments_one_job_runs(client, configure, queue_name):
+def test_of_missed_occurrences_one_job_runs(client, configure, queue_name):
     waits, _ = down(client, queue_name, "one")
 
     assert waits == [0, 4]
 
 
-def test_all_missed_moments_have_their_jobs(client, configure, queue_name):
+def test_all_missed_occurrences_have_their_jobs(client, configure, queue_name):
     waits, _ = down(client, queue_name, "all")
 
     assert waits == [0, 1, 2, 3, 4]
 
 
-def test_missed_moments_are_left_out_and_the_waiting_one_expires(
+def test_missed_occurrences_are_left_out_and_the_waiting_one_expires(
     client, configure, queue_name
 ):
     waits, _ = down(client, queue_name, "none")
@@ -281,7 +283,7 @@ def test_missed_moments_are_left_out_and_the_waiting_one_expires(
     assert get_job(schedule.job_id).options == {"expires": 3600.0}
 
 
-def test_missed_moments_are_bounded(client, configure, seen, queue_name):
+def test_missed_occurrences_are_bounded(client, configure, seen, queue_name):
     waits, _ = down(client, queue_name, "all", hours=1_500)
 
     assert waits == [*range(1_001), 1_501]
@@ -289,7 +291,7 @@ def test_missed_moments_are_bounded(client, configure, seen, queue_name):
     assert len(told) == 1
 
 
-def test_job_that_expires_at_the_next_moment_keeps_its_own_earlier_end(
+def test_job_that_expires_at_the_next_occurrence_keeps_its_own_earlier_end(
     client, configure, queue_name
 ):
     make(queue_name, every(timedelta(hours=1)), catch_up="none", expires=60)
@@ -300,7 +302,7 @@ def test_job_that_expires_at_the_next_moment_keeps_its_own_earlier_end(
 
 
 @pytest.mark.parametrize("spread_ms", [1_800_000, 3 * HOUR])
-def test_job_with_a_random_start_expires_at_the_next_moment(
+def test_job_with_a_random_start_expires_at_the_next_occurrence(
     client, configure, monkeypatch, queue_name, spread_ms
 ):
     # The longest wait of those that may be chosen.
@@ -310,7 +312,7 @@ def test_job_with_a_random_start_expires_at_the_next_moment(
     Clock(client, queue_name).turn()
 
     job = get_job(get_schedule("beat", queue_name).job_id)
-    wait_ms = round((job.start_time - job.moment).total_seconds() * 1000)
+    wait_ms = round((job.start_time - job.occurrence).total_seconds() * 1000)
     assert wait_ms == min(spread_ms, HOUR - 1)
     assert wait_ms + job.options["expires"] * 1000 == HOUR
 
@@ -338,55 +340,55 @@ class Replica:
 
 
 @pytest.mark.parametrize("catch_up", ["one", "none", "all"])
-def test_moment_whose_job_the_server_has_lost_has_one_again(
+def test_occurrence_whose_job_the_server_has_lost_has_one_again(
     client, configure, queue_name, catch_up
 ):
     make(queue_name, HOURLY, catch_up=catch_up)
     worker = Clock(client, queue_name)
     worker.turn()
-    (first,) = waiting_moments(client, queue_name)
+    (first,) = waiting_occurrences(client, queue_name)
     behind = Replica(client, queue_name)
     worker.turn(first + 1, look=False)
     behind.take_over()
 
     worker.turn(first + HOUR + 1, look=False)
 
-    moments = [first + n * HOUR for n in range(3)]
-    assert waiting_moments(client, queue_name) == moments
+    occurrences = [first + n * HOUR for n in range(3)]
+    assert waiting_occurrences(client, queue_name) == occurrences
 
 
 def test_worker_that_reads_anew_stores_what_the_server_has_lost(
     client, configure, queue_name
 ):
-    """It knows the last moment, whose job the server has lost, and which has come before the worker reads anew."""
+    """It knows the last occurrence, whose job the server has lost, and which has come before the worker reads anew."""
     make(queue_name, HOURLY)
     worker = Clock(client, queue_name)
     worker.turn()
     before = miss(client, queue_name, 2)
-    worker.periods._moments["beat"] = before + HOUR
+    worker.periods._occurrences["beat"] = before + HOUR
 
     worker.periods.forget()
     worker.turn(look=False)
 
-    jobs = [job.moment.timestamp() * 1000 for job in find_jobs(queue=queue_name)]
+    jobs = [job.occurrence.timestamp() * 1000 for job in find_jobs(queue=queue_name)]
     assert sorted(jobs) == [before + HOUR, before + 2 * HOUR]
 
 
-def test_moment_that_is_earlier_because_of_a_clock_is_not_passed_over(
+def test_occurrence_that_is_earlier_because_of_a_clock_is_not_passed_over(
     client, configure, queue_name
 ):
-    """One worker has noticed that the clock was set back, and another one knows a moment of the time before."""
+    """One worker has noticed that the clock was set back, and another one knows an occurrence of the time before."""
     make(queue_name, HOURLY)
     worker = Clock(client, queue_name)
     worker.turn()
-    (first,) = waiting_moments(client, queue_name)
+    (first,) = waiting_occurrences(client, queue_name)
     behind = Replica(client, queue_name)
     worker.turn(first + 5 * HOUR, look=False)
     behind.take_over()
 
     worker.turn(first - 1)
 
-    assert waiting_moments(client, queue_name) == [first]
+    assert waiting_occurrences(client, queue_name) == [first]
 
 
 def test_worker_enrolls_anew_once_another_server_answers(
@@ -414,20 +416,20 @@ def test_schedule_goes_on_soon_after_a_refusal_that_passes(
     monkeypatch.setattr(Periods, "note_latest", lambda self, is_latest: None)
     server = private_server()
     settings.DELAYQ = {**settings.DELAYQ, "CONNECTION": server.socket_url}
-    # No job is due, so the claims before its moments are not refused.
+    # No job is due, so the claims before its occurrences are not refused.
     make(queue_name, every(1), spread=3_600)
     with server.client() as client:
         work()
-        wait_until(lambda: waiting_moments(client, queue_name), description="a job")
+        wait_until(lambda: waiting_occurrences(client, queue_name), description="a job")
         client.config_set("min-replicas-to-write", 1)
         refused = "cannot be looked after, trying again: NOREPLICAS"
         wait_until(lambda: refused in seen.text, description="it is refused")
         client.config_set("min-replicas-to-write", 0)
-        count = len(waiting_moments(client, queue_name))
+        count = len(waiting_occurrences(client, queue_name))
 
         wait_until(
-            lambda: len(waiting_moments(client, queue_name)) >= count + 3,
-            description="its moments go on",
+            lambda: len(waiting_occurrences(client, queue_name)) >= count + 3,
+            description="its occurrences go on",
             timeout=30,
         )
 
@@ -436,24 +438,24 @@ def test_schedule_goes_on_soon_after_a_refusal_that_passes(
 
 
 def miss(client, queue_name, hours):
-    """Have the moments of some hours pass without a worker; return the one before them, whose job is out of the way."""
+    """Have the occurrences of some hours pass without a worker; return the one before them, whose job is out of the way."""
     schedule = get_schedule("beat", queue_name)
     get_job(schedule.job_id).cancel()
-    moment = round(schedule.next_moment.timestamp() * 1000) - hours * HOUR
-    client.zadd(keys_of(queue_name).periods, {"beat": moment})
-    return moment
+    occurrence = round(schedule.next_occurrence.timestamp() * 1000) - hours * HOUR
+    client.zadd(keys_of(queue_name).periods, {"beat": occurrence})
+    return occurrence
 
 
 def come(queue_name):
-    """Return the moments that have come and have a job in the queue, epoch ms, and the arguments of these jobs."""
-    jobs = [(job.moment, job.args) for job in find_jobs(queue=queue_name)]
+    """Return the occurrences that have come and have a job in the queue, epoch ms, and the arguments of these jobs."""
+    jobs = [(job.occurrence, job.args) for job in find_jobs(queue=queue_name)]
     jobs = sorted(each for each in jobs if each[0] <= datetime.now(UTC))
     return [round(at.timestamp() * 1000) for at, _ in jobs], [args for _, args in jobs]
 
 
 def assert_one_after_the_other(jobs):
-    """Make sure that jobs start in the order of their moments, and no two at once."""
-    starts = [job.start_time for job in sorted(jobs, key=lambda job: job.moment)]
+    """Make sure that jobs start in the order of their occurrences, and no two at once."""
+    starts = [job.start_time for job in sorted(jobs, key=lambda job: job.occurrence)]
     assert starts == sorted(set(starts))
 
 
@@ -465,7 +467,7 @@ def deploy(monkeypatch, queue_name, when, **options):
 
 @pytest.mark.parametrize("hours", [2, 250])
 @pytest.mark.parametrize("change", ["deploy", "take over", "override", "pause"])
-def test_moments_that_were_missed_before_a_change_have_their_jobs(
+def test_occurrences_that_were_missed_before_a_change_have_their_jobs(
     client, configure, monkeypatch, queue_name, change, hours
 ):
     rarely = every(timedelta(hours=7))
@@ -478,7 +480,7 @@ def test_moments_that_were_missed_before_a_change_have_their_jobs(
     else:
         make(queue_name, HOURLY, args=["of now"], catch_up="all")
         old.turn()
-    moment, now_ms = miss(client, queue_name, hours), epoch_ms()
+    occurrence, now_ms = miss(client, queue_name, hours), epoch_ms()
 
     match change:
         case "deploy":
@@ -491,19 +493,19 @@ def test_moments_that_were_missed_before_a_change_have_their_jobs(
         case "pause":
             get_schedule("beat", queue_name).pause()
 
-    moments, args = come(queue_name)
-    assert moments == list(range(moment + HOUR, moments[-1] + 1, HOUR))
-    assert moments[-1] > now_ms - HOUR
-    assert args == len(moments) * [["of now"]]
-    next_moment = get_schedule("beat", queue_name).next_moment
+    occurrences, args = come(queue_name)
+    assert occurrences == list(range(occurrence + HOUR, occurrences[-1] + 1, HOUR))
+    assert occurrences[-1] > now_ms - HOUR
+    assert args == len(occurrences) * [["of now"]]
+    next_occurrence = get_schedule("beat", queue_name).next_occurrence
     if change == "pause":
-        assert next_moment is None
+        assert next_occurrence is None
     else:
-        assert next_moment.timestamp() % (7 * 3_600) == 0
+        assert next_occurrence.timestamp() % (7 * 3_600) == 0
 
 
 @pytest.mark.parametrize("catch_up", ["one", "none"])
-def test_definition_that_left_missed_moments_out_does_so_until_it_changes(
+def test_definition_that_left_missed_occurrences_out_does_so_until_it_changes(
     client, configure, monkeypatch, queue_name, catch_up
 ):
     make(queue_name, HOURLY, catch_up=catch_up)
@@ -516,18 +518,18 @@ def test_definition_that_left_missed_moments_out_does_so_until_it_changes(
     assert come(queue_name) == ([], [])
 
 
-def test_moments_that_were_missed_before_a_change_are_bounded(
+def test_occurrences_that_were_missed_before_a_change_are_bounded(
     client, configure, monkeypatch, seen, queue_name
 ):
     make(queue_name, HOURLY, catch_up="all")
     Clock(client, queue_name).turn()
-    moment = miss(client, queue_name, 1_500)
+    occurrence = miss(client, queue_name, 1_500)
 
     deploy(monkeypatch, queue_name, HOURLY, args=["new"])
     Clock(client, queue_name).turn()
 
-    moments, _ = come(queue_name)
-    assert moments == [moment + n * HOUR for n in range(1, 1_001)]
+    occurrences, _ = come(queue_name)
+    assert occurrences == [occurrence + n * HOUR for n in range(1, 1_001)]
     told = [each for each in seen.records if "missed more than" in each.msg]
     assert len(told) == 1
 
@@ -539,7 +541,7 @@ def test_worker_that_is_killed_while_it_catches_up_leaves_out_nothing(
     make(queue_name, HOURLY, args=["old"], catch_up="all")
     old = Clock(client, queue_name)
     old.turn()
-    moment = miss(client, queue_name, 6)
+    occurrence = miss(client, queue_name, 6)
     deploy(monkeypatch, queue_name, HOURLY, args=["new"], catch_up="all")
 
     def die(*args, **options):
@@ -554,35 +556,35 @@ def test_worker_that_is_killed_while_it_catches_up_leaves_out_nothing(
     # Three hours more without a worker, as far as the old one can tell.
     client.zadd(keys_of(queue_name).periods, {"beat": between[-1] - 3 * HOUR})
     for job in find_jobs(queue=queue_name):
-        if round(job.moment.timestamp() * 1000) > between[-1] - 3 * HOUR:
+        if round(job.occurrence.timestamp() * 1000) > between[-1] - 3 * HOUR:
             job.cancel()
     old.turn()
     Clock(client, queue_name).turn()
 
-    moments, args = come(queue_name)
-    assert moments == list(range(moment + HOUR, moments[-1] + 1, HOUR))
+    occurrences, args = come(queue_name)
+    assert occurrences == list(range(occurrence + HOUR, occurrences[-1] + 1, HOUR))
     assert {"new"} < {each for (each,) in args}
     assert get_schedule("beat", queue_name).args == ["new"]
 
 
-def test_missed_moment_whose_job_was_run_early_gets_no_second_one(
+def test_missed_occurrence_whose_job_was_run_early_gets_no_second_one(
     client, configure, queue_name
 ):
     make(queue_name, HOURLY, catch_up="all")
     worker = Clock(client, queue_name)
     worker.turn()
-    moment = miss(client, queue_name, 6)
+    occurrence = miss(client, queue_name, 6)
     keys = keys_of(queue_name)
     state = msgspec.json.decode(client.hget(keys.schedules, "state beat"))
-    early = moment + 3 * HOUR
+    early = occurrence + 3 * HOUR
     state["early"] = str(early)
     client.hset(keys.schedules, "state beat", msgspec.json.encode(state))
     client.hincrby(keys.schedules, "version", 1)
 
     worker.turn()
 
-    moments, _ = come(queue_name)
-    left_out = {*range(moment + HOUR, moments[-1], HOUR)} - {*moments}
+    occurrences, _ = come(queue_name)
+    left_out = {*range(occurrence + HOUR, occurrences[-1], HOUR)} - {*occurrences}
     assert left_out == {early}
 
 
@@ -608,9 +610,9 @@ def test_changed_code_replaces_the_waiting_job(
 
     after = get_schedule("beat", queue_name)
     assert str(after.when) == "cron('0 0 2 1 *', tz='UTC')"
-    assert after.next_moment.day == 2
+    assert after.next_occurrence.day == 2
     assert get_job(before.job_id).state is State.CANCELLED
-    assert len(waiting_moments(client, queue_name)) == 1
+    assert len(waiting_occurrences(client, queue_name)) == 1
 
 
 def test_earlier_code_leaves_a_later_definition_alone_and_does_not_move_it_on(
@@ -624,7 +626,7 @@ def test_earlier_code_leaves_a_later_definition_alone_and_does_not_move_it_on(
     make(queue_name, every(timedelta(hours=2)))
     Clock(client, queue_name).turn()
     schedule = get_schedule("beat", queue_name)
-    at = schedule.next_moment.timestamp() * 1000
+    at = schedule.next_occurrence.timestamp() * 1000
 
     old.turn()
     old.turn(int(at) + 10, look=False)
@@ -661,14 +663,14 @@ def other(configure, queue_name):
     return f"{queue_name}-other"
 
 
-def jobs_of_moments(*queues):
-    """Return the queue of each job that waits, by its moment, epoch ms."""
+def jobs_of_occurrences(*queues):
+    """Return the queue of each job that waits, by its occurrence, epoch ms."""
     found = {}
     for queue in queues:
         for job in find_jobs(queue=queue):
-            moment = round(job.moment.timestamp() * 1000)
-            assert moment not in found
-            found[moment] = queue
+            occurrence = round(job.occurrence.timestamp() * 1000)
+            assert occurrence not in found
+            found[occurrence] = queue
     return found
 
 
@@ -690,7 +692,7 @@ def die():
 
 
 @pytest.mark.parametrize("catch_up", ["one", "none", "all"])
-def test_schedule_that_moves_to_another_queue_has_one_job_a_moment(
+def test_schedule_that_moves_to_another_queue_has_one_job_a_occurrence(
     client, monkeypatch, queue_name, other, catch_up
 ):
     make(queue_name, HOURLY, catch_up=catch_up)
@@ -709,37 +711,39 @@ def test_schedule_that_moves_to_another_queue_has_one_job_a_moment(
     schedule = get_schedule("beat", other)
     assert [each.queue for each in get_schedules()] == [other]
     assert get_job(before.job_id).state is State.CANCELLED
-    moment = round(schedule.next_moment.timestamp() * 1000)
-    assert jobs_of_moments(queue_name, other) == {moment: other}
+    occurrence = round(schedule.next_occurrence.timestamp() * 1000)
+    assert jobs_of_occurrences(queue_name, other) == {occurrence: other}
     assert schedule.is_enrolled
     assert not schedule.is_orphan
 
 
-def test_job_that_is_due_on_the_queue_before_is_that_of_its_moment(
+def test_job_that_is_due_on_the_queue_before_is_that_of_its_occurrence(
     client, monkeypatch, queue_name, other
 ):
     make(queue_name, every(1), spread=3_600)
     Clock(client, queue_name).turn()
     before = get_schedule("beat", queue_name)
-    wait_until(lambda: datetime.now(UTC) > before.next_moment, description="it is due")
+    wait_until(
+        lambda: datetime.now(UTC) > before.next_occurrence, description="it is due"
+    )
 
     deploy(monkeypatch, other, HOURLY)
     Clock(client, other).turn()
 
-    moments = jobs_of_moments(queue_name, other)
-    assert moments[round(before.next_moment.timestamp() * 1000)] == queue_name
-    assert sorted(moments.values()) == [queue_name, other]
-    assert get_schedule("beat", other).last_moment == before.next_moment
+    occurrences = jobs_of_occurrences(queue_name, other)
+    assert occurrences[round(before.next_occurrence.timestamp() * 1000)] == queue_name
+    assert sorted(occurrences.values()) == [queue_name, other]
+    assert get_schedule("beat", other).last_occurrence == before.next_occurrence
 
 
 @pytest.mark.parametrize("step", [0, 1, 2])
-def test_moments_that_were_missed_before_a_schedule_moved_have_their_jobs(
+def test_occurrences_that_were_missed_before_a_schedule_moved_have_their_jobs(
     client, monkeypatch, queue_name, other, step
 ):
     """A worker is killed after each of the steps."""
     make(queue_name, HOURLY, args=["old"], catch_up="all")
     Clock(client, queue_name).turn()
-    moment = miss(client, queue_name, 6)
+    occurrence = miss(client, queue_name, 6)
     deploy(monkeypatch, other, HOURLY, args=["new"], catch_up="all")
     with monkeypatch.context() as patch:
         patch.setattr(periods, "arrange", Before(step, die))
@@ -747,15 +751,15 @@ def test_moments_that_were_missed_before_a_schedule_moved_have_their_jobs(
             Clock(client, other).turn()
     Clock(client, other).turn()
 
-    moments = jobs_of_moments(queue_name, other)
-    come = [each for each in sorted(moments) if each <= epoch_ms()]
-    assert come == list(range(moment + HOUR, come[-1] + 1, HOUR))
-    assert set(moments.values()) == {other}
+    occurrences = jobs_of_occurrences(queue_name, other)
+    come = [each for each in sorted(occurrences) if each <= epoch_ms()]
+    assert come == list(range(occurrence + HOUR, come[-1] + 1, HOUR))
+    assert set(occurrences.values()) == {other}
     assert all(job.args == ["new"] for job in find_jobs(queue=other))
     assert_one_after_the_other(find_jobs(queue=other))
 
 
-def test_schedule_with_missed_moments_is_not_taken_back_at_once(
+def test_schedule_with_missed_occurrences_is_not_taken_back_at_once(
     client, monkeypatch, queue_name, other
 ):
     """After an outage, old and new workers start side by side."""
@@ -778,7 +782,7 @@ def test_schedule_with_missed_moments_is_not_taken_back_at_once(
 
     assert next(calls) > 1
     assert [each.queue for each in get_schedules()] == [other]
-    assert set(jobs_of_moments(queue_name, other).values()) == {other}
+    assert set(jobs_of_occurrences(queue_name, other).values()) == {other}
 
 
 def test_schedule_that_has_not_arrived_moves_to_the_queue_of_later_code(
@@ -789,7 +793,7 @@ def test_schedule_that_has_not_arrived_moves_to_the_queue_of_later_code(
     second, third = f"{queue_name}-second", f"{queue_name}-third"
     make(queue_name, HOURLY, args=["old"], catch_up="all")
     Clock(client, queue_name).turn()
-    moment = miss(client, queue_name, 6)
+    occurrence = miss(client, queue_name, 6)
     deploy(monkeypatch, second, HOURLY, catch_up="all")
     with monkeypatch.context() as patch:
         patch.setattr(periods, "arrange", Before(1, die))
@@ -798,10 +802,10 @@ def test_schedule_that_has_not_arrived_moves_to_the_queue_of_later_code(
     deploy(monkeypatch, third, HOURLY, catch_up="all")
     Clock(client, third).turn()
 
-    moments = jobs_of_moments(queue_name, second, third)
-    come = [each for each in sorted(moments) if each <= epoch_ms()]
-    assert come == list(range(moment + HOUR, come[-1] + 1, HOUR))
-    assert set(moments.values()) == {third}
+    occurrences = jobs_of_occurrences(queue_name, second, third)
+    come = [each for each in sorted(occurrences) if each <= epoch_ms()]
+    assert come == list(range(occurrence + HOUR, come[-1] + 1, HOUR))
+    assert set(occurrences.values()) == {third}
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
@@ -821,7 +825,7 @@ def test_schedule_that_never_arrives_comes_back_after_a_minute_by_any_clock(
         registry._tasks.clear()
         registry._tasks.update(code)
     old.turn()
-    assert jobs_of_moments(queue_name, other) == {}
+    assert jobs_of_occurrences(queue_name, other) == {}
     note = perform(client, loading(old.periods._settings)).read("beat").definition
     moved = msgspec.structs.replace(note, moved_ms=epoch_ms() + hours * HOUR)
     text = definitions.sealed(queue_name, "code", "beat", moved)
@@ -830,7 +834,7 @@ def test_schedule_that_never_arrives_comes_back_after_a_minute_by_any_clock(
 
     old.turn()
 
-    assert set(jobs_of_moments(queue_name, other).values()) == {queue_name}
+    assert set(jobs_of_occurrences(queue_name, other).values()) == {queue_name}
 
 
 def test_stopped_worker_brings_no_schedule_that_has_come_back_meanwhile(
@@ -853,7 +857,7 @@ def test_stopped_worker_brings_no_schedule_that_has_come_back_meanwhile(
     monkeypatch.setattr(periods, "arrange", Before(1, stop))
     Clock(client, other).turn()
 
-    assert len(jobs_of_moments(queue_name, other)) == 1
+    assert len(jobs_of_occurrences(queue_name, other)) == 1
     assert sum(each.is_enrolled for each in get_schedules()) == 1
 
 
@@ -916,8 +920,8 @@ def test_what_somebody_has_changed_and_run_early_moves_with_a_schedule(
 
     moved = get_schedule("beat", other)
     assert moved.is_overridden
-    assert moved.next_moment == schedule.next_moment + timedelta(days=30)
-    assert jobs_of_moments(queue_name, other) == {}
+    assert moved.next_occurrence == schedule.next_occurrence + timedelta(days=30)
+    assert jobs_of_occurrences(queue_name, other) == {}
 
 
 def test_schedule_that_was_paused_is_paused_on_its_next_queue(
@@ -931,9 +935,9 @@ def test_schedule_that_was_paused_is_paused_on_its_next_queue(
     Clock(client, other).turn()
 
     assert get_schedule("beat", other).paused_reason == "migration"
-    assert jobs_of_moments(queue_name, other) == {}
-    assert get_schedule("beat", other).resume().next_moment is not None
-    assert list(jobs_of_moments(queue_name, other).values()) == [other]
+    assert jobs_of_occurrences(queue_name, other) == {}
+    assert get_schedule("beat", other).resume().next_occurrence is not None
+    assert list(jobs_of_occurrences(queue_name, other).values()) == [other]
 
 
 @pytest.mark.parametrize("end", ["in order", "kill", "stuck"])
@@ -949,7 +953,7 @@ def test_schedule_comes_back_if_nobody_with_the_code_that_moved_it_lives(
     back = Process(client, queue_name)
 
     back.turn()
-    assert set(jobs_of_moments(queue_name, other).values()) == {other}
+    assert set(jobs_of_occurrences(queue_name, other).values()) == {other}
     match end:
         case "in order":
             new.leave()
@@ -962,9 +966,9 @@ def test_schedule_comes_back_if_nobody_with_the_code_that_moved_it_lives(
     back.turn()
 
     schedule = get_schedule("beat", queue_name)
-    assert schedule.next_moment > datetime.now(UTC)
-    moment = round(schedule.next_moment.timestamp() * 1000)
-    assert jobs_of_moments(queue_name, other)[moment] == queue_name
+    assert schedule.next_occurrence > datetime.now(UTC)
+    occurrence = round(schedule.next_occurrence.timestamp() * 1000)
+    assert jobs_of_occurrences(queue_name, other)[occurrence] == queue_name
     assert [each.queue for each in get_schedules()] == [queue_name]
 
 
@@ -984,7 +988,7 @@ def test_many_new_schedules_cost_few_looks_at_other_queues(
     Clock(client, queue_name).turn()
 
     # Ten are enrolled at a time, after a look at each queue.
-    assert len(waiting_moments(client, queue_name)) == 40
+    assert len(waiting_occurrences(client, queue_name)) == 40
     assert len(pages) <= 16
 
 
@@ -1168,7 +1172,7 @@ def test_schedule_that_has_gone_from_code_is_an_orphan_until_somebody_deletes_it
     assert schedule.delete()
 
     assert get_schedules(queue_name) == []
-    assert waiting_moments(client, queue_name) == []
+    assert waiting_occurrences(client, queue_name) == []
     assert not schedule.delete()
 
 
@@ -1183,65 +1187,76 @@ def test_what_somebody_has_deleted_from_the_server_is_enrolled_again(
     for deleted in ([keys.schedules], [keys.periods, keys.schedules]):
         client.delete(*deleted)
         worker.turn()
-        assert get_schedule("beat", queue_name).next_moment is not None
-    assert len(waiting_moments(client, queue_name)) == 1
+        assert get_schedule("beat", queue_name).next_occurrence is not None
+    assert len(waiting_occurrences(client, queue_name)) == 1
 
 
-def test_server_whose_clock_was_ahead_for_a_while_gets_its_moments_back(
+def test_server_whose_clock_was_ahead_for_a_while_gets_its_occurrences_back(
     client, configure, queue_name
 ):
     make(queue_name, every(timedelta(hours=1)))
     worker = Clock(client, queue_name)
     worker.turn()
-    moment = waiting_moments(client, queue_name)[0]
-    worker.turn(moment + 720 * HOUR, look=False)
-    assert waiting_moments(client, queue_name) == [moment, moment + 721 * HOUR]
+    occurrence = waiting_occurrences(client, queue_name)[0]
+    worker.turn(occurrence + 720 * HOUR, look=False)
+    assert waiting_occurrences(client, queue_name) == [
+        occurrence,
+        occurrence + 721 * HOUR,
+    ]
 
-    worker.turn(moment - 10, look=False)
+    worker.turn(occurrence - 10, look=False)
 
-    # The job of the first moment still waits.
-    waits = waiting_moments(client, queue_name)
+    # The job of the first occurrence still waits.
+    waits = waiting_occurrences(client, queue_name)
     schedule = get_schedule("beat", queue_name)
-    assert waits[0] == moment
-    assert waits[-1] == schedule.next_moment.timestamp() * 1000 <= moment + 2 * HOUR
+    assert waits[0] == occurrence
+    assert (
+        waits[-1]
+        == schedule.next_occurrence.timestamp() * 1000
+        <= occurrence + 2 * HOUR
+    )
 
 
 @pytest.mark.parametrize("catch_up", ["one", "none", "all"])
 @pytest.mark.parametrize("who", ["worker", "new worker", "person"])
-def test_schedule_goes_on_after_moments_of_a_clock_that_was_ahead_have_come(
+def test_schedule_goes_on_after_occurrences_of_a_clock_that_was_ahead_have_come(
     client, configure, queue_name, who, catch_up
 ):
     make(queue_name, every(timedelta(hours=1)), catch_up=catch_up)
     worker = Clock(client, queue_name)
     worker.turn()
-    moment = waiting_moments(client, queue_name)[0]
-    worker.turn(moment + 240 * HOUR, look=False)
-    worker.turn(moment + 241 * HOUR, look=False)
+    occurrence = waiting_occurrences(client, queue_name)[0]
+    worker.turn(occurrence + 240 * HOUR, look=False)
+    worker.turn(occurrence + 241 * HOUR, look=False)
 
     match who:
         case "worker":
-            worker.turn(moment - 10, look=False)
+            worker.turn(occurrence - 10, look=False)
         case "new worker":
             Clock(client, queue_name).turn()
         case "person":
             get_schedule("beat", queue_name).pause().resume()
 
     schedule = get_schedule("beat", queue_name)
-    assert moment <= schedule.next_moment.timestamp() * 1000 <= moment + 2 * HOUR
-    assert schedule.last_moment <= datetime.now(UTC)
+    assert (
+        occurrence
+        <= schedule.next_occurrence.timestamp() * 1000
+        <= occurrence + 2 * HOUR
+    )
+    assert schedule.last_occurrence <= datetime.now(UTC)
 
 
 @pytest.mark.parametrize("change", [None, "deploy", "override"])
-def test_moments_of_a_clock_that_was_a_little_ahead_do_not_come_again(
+def test_occurrences_of_a_clock_that_was_a_little_ahead_do_not_come_again(
     client, configure, monkeypatch, queue_name, change
 ):
     make(queue_name, every(10), catch_up="all")
     Clock(client, queue_name).turn()
-    (moment,) = waiting_moments(client, queue_name)
+    (occurrence,) = waiting_occurrences(client, queue_name)
     # These jobs have run by the time at which the clock is set back.
-    Clock(client, queue_name).turn(moment + 30_000)
+    Clock(client, queue_name).turn(occurrence + 30_000)
     frames = keys_of(queue_name).queue.timeout_set
-    assert client.zremrangebyscore(frames, 0, moment + 30_000) == 4
+    assert client.zremrangebyscore(frames, 0, occurrence + 30_000) == 4
 
     if change == "override":
         get_schedule("beat", queue_name).override(every(5))
@@ -1250,7 +1265,7 @@ def test_moments_of_a_clock_that_was_a_little_ahead_do_not_come_again(
     Clock(client, queue_name).turn()
 
     step_ms = 5_000 if change else 10_000
-    assert waiting_moments(client, queue_name) == [moment + 30_000 + step_ms]
+    assert waiting_occurrences(client, queue_name) == [occurrence + 30_000 + step_ms]
 
 
 def test_clock_that_is_set_back_while_the_loop_has_no_room_is_noticed(
@@ -1259,8 +1274,8 @@ def test_clock_that_is_set_back_while_the_loop_has_no_room_is_noticed(
     make(queue_name, every(timedelta(hours=1)))
     worker = Clock(client, queue_name)
     worker.turn()
-    moment = waiting_moments(client, queue_name)[0]
-    worker.turn(moment + 240 * HOUR, look=False)
+    occurrence = waiting_occurrences(client, queue_name)[0]
+    worker.turn(occurrence + 240 * HOUR, look=False)
     client.hincrby(keys_of(queue_name).schedules, "version", 1)
 
     # Nobody has told the time: it learns it from what it reads.
@@ -1269,11 +1284,15 @@ def test_clock_that_is_set_back_while_the_loop_has_no_room_is_noticed(
         worker.periods.turn(monotonic_ms(), None)
 
     schedule = get_schedule("beat", queue_name)
-    assert moment <= schedule.next_moment.timestamp() * 1000 <= moment + 2 * HOUR
+    assert (
+        occurrence
+        <= schedule.next_occurrence.timestamp() * 1000
+        <= occurrence + 2 * HOUR
+    )
 
 
-@pytest.mark.parametrize("deleted", ["moments", "states"])
-def test_what_somebody_has_deleted_is_missed_at_the_next_moment_at_the_latest(
+@pytest.mark.parametrize("deleted", ["occurrences", "states"])
+def test_what_somebody_has_deleted_is_missed_at_the_next_occurrence_at_the_latest(
     client, configure, queue_name, deleted
 ):
     make(queue_name, every(timedelta(hours=1)))
@@ -1281,17 +1300,17 @@ def test_what_somebody_has_deleted_is_missed_at_the_next_moment_at_the_latest(
     keys = keys_of(queue_name)
     worker = Clock(client, queue_name)
     worker.turn()
-    moment = waiting_moments(client, queue_name)[0]
-    if deleted == "moments":
+    occurrence = waiting_occurrences(client, queue_name)[0]
+    if deleted == "occurrences":
         client.delete(keys.periods)
     else:
         client.hdel(keys.schedules, "state beat", "state other")
 
-    worker.turn(moment + 10, look=False)
+    worker.turn(occurrence + 10, look=False)
 
     assert client.zcard(keys.periods) == 2
     # The look found what is missing, and read everything again.
-    assert len(worker.periods._moments) == 2
+    assert len(worker.periods._occurrences) == 2
 
 
 def test_zone_that_this_machine_has_lost_is_told_and_stops_no_other_schedule(
@@ -1301,19 +1320,19 @@ def test_zone_that_this_machine_has_lost_is_told_and_stops_no_other_schedule(
     when = cron("* * * * *", tz="Europe/Berlin")
     store_schedule("lost", task, when, queue=queue_name)
     client.delete(keys_of(queue_name).periods)
-    known_zone = moments._known_zone
+    known_zone = occurrences._known_zone
 
     def known(name):
         if name == "Europe/Berlin":
             raise ZoneInfoNotFoundError(name)
         return known_zone(name)
 
-    monkeypatch.setattr(moments, "_known_zone", known)
+    monkeypatch.setattr(occurrences, "_known_zone", known)
 
     Clock(client, queue_name).turn()
 
     assert "schedule lost stops here" in seen.text
-    assert get_schedule("beat", queue_name).next_moment is not None
+    assert get_schedule("beat", queue_name).next_occurrence is not None
 
 
 def test_change_on_a_machine_without_the_zone_leaves_out_what_was_missed_and_says_so(
@@ -1326,19 +1345,19 @@ def test_change_on_a_machine_without_the_zone_leaves_out_what_was_missed_and_say
     def known(name):
         raise ZoneInfoNotFoundError(name)
 
-    monkeypatch.setattr(moments, "_known_zone", known)
+    monkeypatch.setattr(occurrences, "_known_zone", known)
     schedule = get_schedule("beat", queue_name).override(HOURLY)
 
     assert "what schedule beat has missed is left out" in seen.text
     assert come(queue_name) == ([], [])
-    assert schedule.next_moment is not None
+    assert schedule.next_occurrence is not None
 
 
 @pytest.mark.parametrize("is_changed", [False, True])
 def test_worker_without_the_new_key_leaves_alone_what_is_signed_with_it(
     client, configure, monkeypatch, settings, queue_name, is_changed
 ):
-    """A deploy brings a new key and new moments; a worker of before would write its own definition, and so on for ever."""
+    """A deploy brings a new key and new occurrences; a worker of before would write its own definition, and so on for ever."""
     plain = configure()
     settings.DELAYQ = {**plain, "KEYS": ["the key of before"]}
     make(queue_name, every(timedelta(hours=1)))
@@ -1365,7 +1384,9 @@ def test_worker_without_the_new_key_leaves_alone_what_is_signed_with_it(
     old.periods._known = None
     old.turn()
     assert get_schedule("beat", queue_name).when == every(timedelta(hours=1))
-    assert get_schedule("beat", queue_name).next_moment.timestamp() * 1000 > epoch_ms()
+    assert (
+        get_schedule("beat", queue_name).next_occurrence.timestamp() * 1000 > epoch_ms()
+    )
 
 
 def test_schedules_are_signed_anew_so_that_a_key_can_be_retired(
@@ -1430,7 +1451,7 @@ def test_forged_definition_is_told_and_not_obeyed(client, configure, seen, queue
     (schedule,) = get_schedules(queue_name)
     assert (schedule.name, schedule.is_paused) == ("beat", False)
     assert "what is stored of schedule 'forged' is ignored" in seen.text
-    assert len(waiting_moments(client, queue_name)) == 1
+    assert len(waiting_occurrences(client, queue_name)) == 1
 
 
 # Changes from outside.
@@ -1439,11 +1460,11 @@ def test_forged_definition_is_told_and_not_obeyed(client, configure, seen, queue
 def test_paused_schedule_rests_until_it_is_resumed(work, records, queue_name):
     make(queue_name, every(1))
     work()
-    wait_until(lambda: records.count("run"), description="a moment")
+    wait_until(lambda: records.count("run"), description="an occurrence")
 
     paused = get_schedule("beat", queue_name).pause(reason="migration")
     assert paused.is_paused
-    assert (paused.paused_reason, paused.next_moment) == ("migration", None)
+    assert (paused.paused_reason, paused.next_occurrence) == ("migration", None)
     count = records.count("run")
     job = paused.fire()
     wait_until(lambda: records.count("run") > count, description="it was fired")
@@ -1452,13 +1473,13 @@ def test_paused_schedule_rests_until_it_is_resumed(work, records, queue_name):
 
     assert not resumed.is_paused
     count = records.count("run")
-    wait_until(lambda: records.count("run") >= count + 2, description="two moments")
+    wait_until(lambda: records.count("run") >= count + 2, description="two occurrences")
 
 
-def test_moments_of_a_paused_queue_are_missed(work, records, client, queue_name):
+def test_occurrences_of_a_paused_queue_are_missed(work, records, client, queue_name):
     make(queue_name, every(1))
     work()
-    wait_until(lambda: records.count("run"), description="a moment")
+    wait_until(lambda: records.count("run"), description="an occurrence")
 
     def pause_while_one_waits():
         pause(queue_name)
@@ -1469,16 +1490,18 @@ def test_moments_of_a_paused_queue_are_missed(work, records, client, queue_name)
         resume(queue_name)
         return None
 
-    job = wait_until(pause_while_one_waits, description="a pause between two moments")
+    job = wait_until(
+        pause_while_one_waits, description="a pause between two occurrences"
+    )
     wait_until(lambda: job.refresh() is State.DUE, description="it is due")
-    later = get_schedule("beat", queue_name).next_moment + timedelta(seconds=2)
+    later = get_schedule("beat", queue_name).next_occurrence + timedelta(seconds=2)
     wait_until(lambda: epoch_ms() > later.timestamp() * 1000, description="two more")
-    assert len(waiting_moments(client, queue_name)) == 1
+    assert len(waiting_occurrences(client, queue_name)) == 1
     count = records.count("run")
     resume(queue_name)
 
     wait_until(lambda: records.count("run") >= count + 2, description="it goes on")
-    first, second = moments_of(records)[count : count + 2]
+    first, second = occurrences_of(records)[count : count + 2]
     assert second - first >= 3_000
 
 
@@ -1490,8 +1513,8 @@ def test_job_that_waits_for_its_random_start_runs_if_its_schedule_changes_then(
     Clock(client, queue_name).turn()
     schedule = get_schedule("beat", queue_name)
     wait_until(
-        lambda: epoch_ms() > schedule.next_moment.timestamp() * 1000,
-        description="its moment has come",
+        lambda: epoch_ms() > schedule.next_occurrence.timestamp() * 1000,
+        description="its occurrence has come",
     )
 
     match change:
@@ -1506,21 +1529,23 @@ def test_job_that_waits_for_its_random_start_runs_if_its_schedule_changes_then(
             Clock(client, queue_name).turn()
 
     assert get_job(schedule.job_id).state in (State.SCHEDULED, State.DUE)
-    assert get_schedule("beat", queue_name).last_moment == schedule.next_moment
+    assert get_schedule("beat", queue_name).last_occurrence == schedule.next_occurrence
 
 
-def test_override_gives_other_moments_until_it_is_taken_back(work, records, queue_name):
+def test_override_gives_other_occurrences_until_it_is_taken_back(
+    work, records, queue_name
+):
     make(queue_name, NEVER)
     work()
     schedule = enrolled(queue_name)
 
     changed = schedule.override(every(1))
     assert changed.is_overridden
-    wait_until(lambda: records.count("run") >= 2, description="two moments")
+    wait_until(lambda: records.count("run") >= 2, description="two occurrences")
     back = changed.override(None)
 
     assert not back.is_overridden
-    assert (back.when, back.next_moment.month) == (NEVER, 1)
+    assert (back.when, back.next_occurrence.month) == (NEVER, 1)
 
 
 def test_override_survives_new_code(client, configure, monkeypatch, queue_name):
@@ -1545,7 +1570,7 @@ def test_stored_schedule_runs_and_ends_with_its_deletion(work, records, queue_na
 
     stored = store_schedule("stored", task, every(1), args=[1], queue=queue_name)
     assert stored.is_stored
-    wait_until(lambda: records.count("run") >= 2, description="two moments")
+    wait_until(lambda: records.count("run") >= 2, description="two occurrences")
     assert stored.delete()
 
     assert {each["schedule"] for each in records.all("run")} == {"stored"}
@@ -1569,7 +1594,7 @@ def test_worker_hears_of_a_change_without_looking(work, records, queue_name):
 
     store_schedule("soon", task, every(1), queue=queue_name)
 
-    wait_until(lambda: "soon" in periods._moments, description="it knows")
+    wait_until(lambda: "soon" in periods._occurrences, description="it knows")
 
 
 def test_worker_that_missed_the_message_looks_once_its_subscription_stands(
@@ -1582,11 +1607,11 @@ def test_worker_that_missed_the_message_looks_once_its_subscription_stands(
     wait_until(lambda: periods._known is not None, description="it has looked")
     monkeypatch.setattr(loop, "CHANGED", b"what nobody sends")
     store_schedule("soon", task, every(1), queue=queue_name)
-    wait_until(lambda: records.count("run"), description="its first moment")
+    wait_until(lambda: records.count("run"), description="its first occurrence")
 
     worker.loop.message_came(queue_name, None)
 
-    wait_until(lambda: "soon" in periods._moments, description="it knows")
+    wait_until(lambda: "soon" in periods._occurrences, description="it knows")
 
 
 def test_worker_without_room_moves_its_schedules_on(work, records, client, queue_name):
@@ -1595,19 +1620,20 @@ def test_worker_without_room_moves_its_schedules_on(work, records, client, queue
     @delayed_task(name="tests.long", queue=queue_name)
     def long():
         wait_until(
-            lambda: len(seen_moments) >= 3, description="three moments are stored"
+            lambda: len(seen_occurrences) >= 3,
+            description="three occurrences are stored",
         )
 
-    seen_moments: set[int] = set()
+    seen_occurrences: set[int] = set()
 
     def look():
-        seen_moments.update(waiting_moments(client, queue_name))
-        return len(seen_moments) >= 3
+        seen_occurrences.update(waiting_occurrences(client, queue_name))
+        return len(seen_occurrences) >= 3
 
     long.schedule(0)
     work(threads=1)
 
-    wait_until(look, description="three moments are stored")
+    wait_until(look, description="three occurrences are stored")
 
 
 def _has_turned(worker, enough):
@@ -1626,15 +1652,17 @@ def test_schedules_of_a_paused_queue_rest_while_another_queue_has_all_threads(
         wait_until(gate_of_test().exists, description="the test lets go")
 
     worker = work([queue_name, f"{queue_name}-other"], threads=1)
-    wait_until(lambda: records.count("run"), description="a moment")
+    wait_until(lambda: records.count("run"), description="an occurrence")
     pause(queue_name)
     queue = worker.loop.queues[queue_name]
     wait_until(lambda: queue.pauses.is_paused, description="the worker knows")
     long.schedule(0)
     wait_until(lambda: records.count("start"), description="it has the thread")
     periods = queue.periods
-    wait_until(lambda: periods.is_due(monotonic_ms()), description="a moment has come")
-    stored = waiting_moments(client, queue_name)
+    wait_until(
+        lambda: periods.is_due(monotonic_ms()), description="an occurrence has come"
+    )
+    stored = waiting_occurrences(client, queue_name)
 
     for _ in range(3):
         enough = worker.loop.turns + 2
@@ -1642,7 +1670,7 @@ def test_schedules_of_a_paused_queue_rest_while_another_queue_has_all_threads(
         client.publish(keys_of(queue_name).channel, 0)
         wait_until(partial(_has_turned, worker, enough), description="it looked")
 
-    assert waiting_moments(client, queue_name) == stored
+    assert waiting_occurrences(client, queue_name) == stored
     gate_of_test().touch()
 
 
@@ -1652,7 +1680,7 @@ def test_next_job_is_dropped_while_one_runs_if_they_may_not_overlap(
     @periodic(every(1), name="beat", queue=queue_name, overlap=False)
     @delayed_task(name="tests.beat")
     def beat():
-        record("run", moment=round(current_job().moment.timestamp() * 1000))
+        record("run", occurrence=round(current_job().occurrence.timestamp() * 1000))
         wait_until(gate_of_test().exists, description="the test lets go")
 
     work()
@@ -1662,7 +1690,7 @@ def test_next_job_is_dropped_while_one_runs_if_they_may_not_overlap(
     def dropped():
         return int(client.hget(keys.counters, "cancelled") or 0)
 
-    wait_until(lambda: dropped() >= 2, description="two moments are dropped")
+    wait_until(lambda: dropped() >= 2, description="two occurrences are dropped")
     assert records.count("run") == 1
     records.let_go()
     wait_until(lambda: records.count("run") >= 2, description="it goes on")
@@ -1686,19 +1714,19 @@ def test_limit_that_a_task_gets_after_its_schedule_was_stored_is_told_of_once(
         f"queue {queue_name}: schedule alone was stored with overlap=False, and its task has the limit late now, which counts"
         " instead"
     ]
-    assert get_schedule("alone", queue_name).next_moment is not None
+    assert get_schedule("alone", queue_name).next_occurrence is not None
 
 
-def test_every_missed_moment_runs_and_none_beside_another_if_all_are_caught_up_with(
+def test_every_missed_occurrence_runs_and_none_beside_another_if_all_are_caught_up_with(
     work, records, client, queue_name
 ):
     @periodic(every(1), name="beat", queue=queue_name, overlap=False, catch_up="all")
     @delayed_task(name="tests.beat")
     def beat():
-        moment = round(current_job().moment.timestamp() * 1000)
-        record("begin", moment=moment)
+        occurrence = round(current_job().occurrence.timestamp() * 1000)
+        record("begin", occurrence=occurrence)
         wait_until(gate_of_test().exists, description="the test lets go")
-        record("end", moment=moment)
+        record("end", occurrence=occurrence)
 
     work(threads=4)
     wait_until(lambda: records.count("begin") == 1, description="one runs")
@@ -1711,15 +1739,17 @@ def test_every_missed_moment_runs_and_none_beside_another_if_all_are_caught_up_w
 
     assert client.hget(keys.counters, "cancelled") is None
     whole = records.all()
-    moments = [each["moment"] for each in whole]
+    occurrences = [each["occurrence"] for each in whole]
     for begin, end in zip(whole[::2], whole[1::2], strict=False):
         assert (begin["step"], end["step"]) == ("begin", "end")
-        assert begin["moment"] == end["moment"]
-    assert moments[::2] == list(range(moments[0], moments[-1] + 1, 1000))
+        assert begin["occurrence"] == end["occurrence"]
+    assert occurrences[::2] == list(range(occurrences[0], occurrences[-1] + 1, 1000))
 
 
 @pytest.mark.parametrize("hours", [6, 250])
-def test_missed_moments_start_one_after_the_other(client, configure, queue_name, hours):
+def test_missed_occurrences_start_one_after_the_other(
+    client, configure, queue_name, hours
+):
     """Those of one start time would be held in the order of their tokens."""
     make(queue_name, HOURLY, catch_up="all", overlap=False)
     Clock(client, queue_name).turn()
@@ -1751,7 +1781,7 @@ def test_queue_of_java_gets_the_jobs_of_schedules(configure, work, records, queu
     make(queue_name, every(1))
     work()
 
-    wait_until(lambda: records.count("run") >= 2, description="two moments")
+    wait_until(lambda: records.count("run") >= 2, description="two occurrences")
 
 
 def test_burst_worker_stores_the_next_job_and_ends(
@@ -1762,4 +1792,4 @@ def test_burst_worker_stores_the_next_job_and_ends(
 
     wait_until(lambda: not worker.is_running, description="it has ended")
 
-    assert get_schedule("beat", queue_name).next_moment is not None
+    assert get_schedule("beat", queue_name).next_occurrence is not None

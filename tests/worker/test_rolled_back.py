@@ -27,7 +27,7 @@ from tests.worker.test_periodic import (
     keys_of,
     later,
     make,
-    waiting_moments,
+    waiting_occurrences,
 )
 
 HOURLY, DAILY = every(timedelta(hours=1)), every(timedelta(days=1))
@@ -113,13 +113,13 @@ def test_deleted_schedule_does_not_come_back(client, worker, task, queue_name):
     stored = store_schedule("shop", task, HOURLY, queue=queue_name)
     thief = Thief(client, queue_name)
     stored.delete()
-    before = waiting_moments(client, queue_name)
+    before = waiting_occurrences(client, queue_name)
 
     thief.write_back("stored shop", "state shop")
     worker.turn()
 
     assert names(queue_name) == ["beat"]
-    assert waiting_moments(client, queue_name) == before
+    assert waiting_occurrences(client, queue_name) == before
 
 
 @pytest.mark.parametrize("is_stored", [True, False])
@@ -134,12 +134,12 @@ def test_pause_is_not_undone(client, worker, task, seen, queue_name, is_stored):
     worker.turn()
 
     schedule = get_schedule(name, queue_name)
-    assert (schedule.is_paused, schedule.next_moment) == (True, None)
+    assert (schedule.is_paused, schedule.next_occurrence) == (True, None)
     assert "are not what was written last" in schedule.paused_reason
     assert f"schedule '{name}' rests" in seen.text
     resumed = schedule.resume()
     assert not resumed.is_paused
-    assert resumed.next_moment is not None
+    assert resumed.next_occurrence is not None
 
 
 def test_pause_holds_when_the_definition_in_code_is_deleted_with_it(
@@ -153,7 +153,7 @@ def test_pause_holds_when_the_definition_in_code_is_deleted_with_it(
     worker.turn()
 
     assert get_schedule("beat", queue_name).is_paused
-    assert waiting_moments(client, queue_name) == []
+    assert waiting_occurrences(client, queue_name) == []
 
 
 def test_pause_outlives_a_definition_in_code_that_is_deleted(
@@ -166,10 +166,10 @@ def test_pause_outlives_a_definition_in_code_that_is_deleted(
     worker.turn()
 
     assert get_schedule("beat", queue_name).is_paused
-    assert waiting_moments(client, queue_name) == []
+    assert waiting_occurrences(client, queue_name) == []
 
 
-def test_other_moments_of_before_do_not_come_back(client, worker, queue_name):
+def test_other_times_of_before_do_not_come_back(client, worker, queue_name):
     get_schedule("beat", queue_name).override(HOURLY)
     thief = Thief(client, queue_name)
     get_schedule("beat", queue_name).override(DAILY)
@@ -507,4 +507,4 @@ def test_pause_outlives_a_definition_on_a_queue_that_the_schedule_has_left(
 
     schedule = get_schedule("beat", other)
     assert (schedule.is_paused, schedule.paused_reason) == (True, "no")
-    assert waiting_moments(client, other) == []
+    assert waiting_occurrences(client, other) == []

@@ -4,9 +4,9 @@
 --
 -- The hash has the field 'version', which rises with every change of a definition, and for each schedule up to four
 -- fields of a word, a space and its name: 'code', 'stored' and 'change' are signed and for clients only; 'state' is JSON
--- of texts: token, the job of the next moment; print, the fingerprint by which that job was made; fired, the last moment
--- that has come; behind, how many missed moments were caught up with in a row; early, the moments to come whose jobs have
--- left their places: somebody has run them early, or cancelled them. No other definition gives such a moment a second job.
+-- of texts: token, the job of the next occurrence; print, the fingerprint by which that job was made; fired, the last occurrence
+-- that has come; behind, how many missed occurrences were caught up with in a row; early, the occurrences to come whose jobs have
+-- left their places: somebody has run them early, or cancelled them. No other definition gives such an occurrence a second job.
 
 -- So many of those are kept, the next ones.
 local MOST_EARLY = 50
@@ -32,41 +32,41 @@ local function number_in(text)
   return text and #text <= 16 and tonumber(text:match('^%d+$')) or nil
 end
 
--- The last moment that has come, epoch ms; 0: none has. One that a clock saw which has been set back since counts as now.
+-- The last occurrence that has come, epoch ms; 0: none has. One that a clock saw which has been set back since counts as now.
 local function fired_by(state, now_ms)
   local fired = number_in(state.fired) or 0
   return fired > now_ms + SKEW_MS and now_ms or fired
 end
 
--- The set of the moments to come whose jobs have left their places; they are added to those that are given.
+-- The set of the occurrences to come whose jobs have left their places; they are added to those that are given.
 local function read_early(state, early)
   early = early or {}
   for text in (state.early or ''):sub(1, 16 * MOST_EARLY):gmatch('%d+') do
-    local moment = number_in(text)
-    if moment then early[moment] = true end
+    local occurrence = number_in(text)
+    if occurrence then early[occurrence] = true end
   end
   return early
 end
 
--- Note those that come after a moment.
+-- Note those that come after an occurrence.
 local function note_early(state, early, after_ms)
-  local moments = {}
-  for moment in pairs(early) do
-    if moment > after_ms then moments[#moments + 1] = moment end
+  local occurrences = {}
+  for occurrence in pairs(early) do
+    if occurrence > after_ms then occurrences[#occurrences + 1] = occurrence end
   end
-  table.sort(moments)
-  for n, moment in ipairs(moments) do moments[n] = decimal(moment) end
-  state.early = #moments > 0 and table.concat(moments, ' ', 1, math.min(#moments, MOST_EARLY)) or nil
+  table.sort(occurrences)
+  for n, occurrence in ipairs(occurrences) do occurrences[n] = decimal(occurrence) end
+  state.early = #occurrences > 0 and table.concat(occurrences, ' ', 1, math.min(#occurrences, MOST_EARLY)) or nil
 end
 
 local function write_state(name, state)
   redis.call('HSET', keys.schedules, 'state ' .. name, cjson.encode(state))
 end
 
--- The moment whose job waits, epoch ms; nil: there is none.
-local function moment_of(name)
-  local moment = tonumber(redis.call('ZSCORE', keys.periods, name))
-  return moment and is_score(moment) and moment or nil
+-- The occurrence whose job waits, epoch ms; nil: there is none.
+local function occurrence_of(name)
+  local occurrence = tonumber(redis.call('ZSCORE', keys.periods, name))
+  return occurrence and is_score(occurrence) and occurrence or nil
 end
 
 local function read_version()

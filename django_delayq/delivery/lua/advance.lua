@@ -1,4 +1,4 @@
--- Move a schedule on from a moment: store the job of the next one, or the jobs of several that were missed. Whoever
+-- Move a schedule on from an occurrence: store the job of the next one, or the jobs of several that were missed. Whoever
 -- comes second changes nothing, so it is safe to repeat.
 --
 -- Prelude  clock, count, window, frame, list, job, new, schedules
@@ -8,13 +8,13 @@
 -- ARGV[3]  1: the frames also go into the delay queue
 -- ARGV[4]  name of the schedule
 -- ARGV[5]  fingerprint of the definition that the caller goes by
--- ARGV[6]  the moment that the caller has seen, epoch ms
--- ARGV[7]  the next moment, whose job is the last of these; empty: there is none, and no job of it
--- ARGV[8]  how many jobs of missed moments were stored in a row, with these
--- ARGV[9]  the last moment that has come by now, epoch ms
+-- ARGV[6]  the occurrence that the caller has seen, epoch ms
+-- ARGV[7]  the next occurrence, whose job is the last of these; empty: there is none, and no job of it
+-- ARGV[8]  how many jobs of missed occurrences were stored in a row, with these
+-- ARGV[9]  the last occurrence that has come by now, epoch ms
 -- ARGV[10]  and on, four a job: token; wait ('=' epoch ms); tail; payload
--- Returns  the version of the definitions; the moment that is stored now, or ''; 1 if this call has moved it, 2 if it has
---          and did not store the last job, as that moment has had one; how many missed moments were caught up with in a
+-- Returns  the version of the definitions; the occurrence that is stored now, or ''; 1 if this call has moved it, 2 if it has
+--          and did not store the last job, as that occurrence has had one; how many missed occurrences were caught up with in a
 --          row; then, if an ACL closes the channel to us, the server's error
 
 -- So many are caught up with in a row. The same as in jobs/schedules.py.
@@ -23,15 +23,15 @@ local MOST_BEHIND = 1000
 local now_us, format, listed, name = read_clock(ARGV[1]), ARGV[2], ARGV[3] == '1', ARGV[4]
 local now_ms = math.floor(now_us / 1000)
 
-local version, moment, state = read_version(), moment_of(name), read_state(name)
-if not moment or moment ~= tonumber(ARGV[6]) or state.print ~= ARGV[5] then
-  return { version, moment and decimal(moment) or '', 0, state.behind or '0' }
+local version, occurrence, state = read_version(), occurrence_of(name), read_state(name)
+if not occurrence or occurrence ~= tonumber(ARGV[6]) or state.print ~= ARGV[5] then
+  return { version, occurrence and decimal(occurrence) or '', 0, state.behind or '0' }
 end
--- Of the next moment, the job may have run already.
+-- Of the next occurrence, the job may have run already.
 local early = read_early(state)
 local is_early = ARGV[7] ~= '' and early[tonumber(ARGV[7])] or false
 local places, starts, tokens = {}, {}, {}
--- Missed moments would all start now, and a limit would hold their jobs in the order of their tokens. So each starts 1 ms
+-- Missed occurrences would all start now, and a limit would hold their jobs in the order of their tokens. So each starts 1 ms
 -- after the one before, in the second before now.
 local behind, start_ms = math.min(number_in(state.behind) or 0, MOST_BEHIND), math.ceil(now_us / 1000)
 local late_ms = (behind > 0 or #ARGV > 13) and start_ms - MOST_BEHIND + behind or start_ms - 1
@@ -54,7 +54,7 @@ local is_ranked = has_ranks()
 redis.call('ZREM', keys.periods, name)
 local refusal
 if #places > 0 then
-  -- A clock that has been set back since may have seen these moments: a claim would take their jobs for copies.
+  -- A clock that has been set back since may have seen these occurrences: a claim would take their jobs for copies.
   redis.call('ZREM', keys.ended, unpack(tokens))
   local first = store_new(places, starts, format, listed, now_ms, is_ranked)
   if first < head then refusal = publish(keys.redisson_channel, first) end

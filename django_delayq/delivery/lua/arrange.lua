@@ -1,4 +1,4 @@
--- Change what defines a schedule, and replace the job of its next moment in the same step.
+-- Change what defines a schedule, and replace the job of its next occurrence in the same step.
 --
 -- Prelude  clock, count, window, frame, list, job, find, held, pause, limit, batch, cancel, new, schedules
 -- Keys     schedules, periods, channel, redisson_channel, timeout_set, delay_queue, destination, leases, retries, dead,
@@ -15,35 +15,35 @@
 -- ARGV[9]  change, likewise
 -- ARGV[10]  register of the queue; '=': it stays
 -- ARGV[11]  fingerprint of what all of them make; empty: nothing
--- ARGV[12]  the next moment, epoch ms; empty: there is none; '=': it stays, and so does its job
+-- ARGV[12]  the next occurrence, epoch ms; empty: there is none; '=': it stays, and so does its job
 -- ARGV[13]  of a schedule that comes from another queue, its state there; else empty
--- ARGV[14]  and on: the job of that moment, as four: token; wait ('=' epoch ms); tail; payload
--- Returns  the new version of the definitions; 0 if somebody else has changed one, or a moment has come: then
+-- ARGV[14]  and on: the job of that occurrence, as four: token; wait ('=' epoch ms); tail; payload
+-- Returns  the new version of the definitions; 0 if somebody else has changed one, or an occurrence has come: then
 --          nothing was changed; and, if an ACL closes a channel to us, the server's error
 
 local now_us, format, listed, name = read_clock(ARGV[1]), ARGV[2], ARGV[3] == '1', ARGV[4]
 local now_ms, request, next_ms = math.floor(now_us / 1000), ARGV[6], tonumber(ARGV[12])
 local is_kept, place, before = ARGV[12] == '=', 14, decode_state(ARGV[13])
 
-local version, moment, state = read_version(), moment_of(name), read_state(name)
+local version, occurrence, state = read_version(), occurrence_of(name), read_state(name)
 if how_ended(keys.ended, now_ms, request) then return version end
 if version ~= (tonumber(ARGV[5]) or 0) then return 0 end
 local waiting = not is_kept and state.token and state.token ~= '' and find_job(state.token, now_ms)
--- The job of a moment that has come runs, whatever the schedule is from now on, even if it waits for its random start.
-local has_come = not is_kept and moment and moment <= now_ms
+-- The job of an occurrence that has come runs, whatever the schedule is from now on, even if it waits for its random start.
+local has_come = not is_kept and occurrence and occurrence <= now_ms
 local is_replaced = waiting and not has_come and waiting.state == 'scheduled'
--- The token of a moment's job is always the same. The job may wait without a state that says so, or have been cancelled
--- by a change that is taken back now; and one that was run early is the job of its moment.
+-- The token of an occurrence's job is always the same. The job may wait without a state that says so, or have been cancelled
+-- by a change that is taken back now; and one that was run early is the job of its occurrence.
 local own = next_ms and find_job(ARGV[place], now_ms)
 local early = read_early(state, read_early(before))
-if moment and not has_come and waiting and not is_replaced then early[moment] = true end
+if occurrence and not has_come and waiting and not is_replaced then early[occurrence] = true end
 local is_new = own and not early[next_ms]
   and (own.state == 'scheduled' or own.state == 'cancelled' or own.state == 'missing')
 local fired = math.max(fired_by(state, now_ms), fired_by(before, now_ms))
-if has_come then fired = math.max(fired, moment) end
+if has_come then fired = math.max(fired, occurrence) end
 if next_ms and next_ms <= fired then return 0 end
 local start = next_ms and start_time(ARGV[place + 1], now_us)
--- A moment that a schedule from another queue has missed: those after it start in the second before now.
+-- An occurrence that a schedule from another queue has missed: those after it start in the second before now.
 if start and ARGV[13] ~= '' and start <= math.ceil(now_us / 1000) then start = next_ms end
 local head = redis.call('ZRANGE', keys.timeout_set, 0, 0, 'WITHSCORES')[2]
 redis.call('LLEN', keys.delay_queue)

@@ -6,7 +6,7 @@
 -- ARGV[2]  where to go on; 0: at the beginning
 -- ARGV[3]  about how many fields to read
 -- Returns  now, epoch us; the version of the definitions; where to go on, 0 at the end; then three for each field: its
---          name, its value, and for a state the moment whose job waits, epoch ms, else ''
+--          name, its value, and for a state the occurrence whose job waits, epoch ms, else ''
 
 local now_us = read_clock(ARGV[1])
 local version = redis.call('HGET', keys.schedules, 'version') or '0'

@@ -55,7 +55,7 @@ examples:
   manage.py delayq_frames payments --list on                  put what waits into Redisson's list, once REDISSON is set
   manage.py delayq_frames payments --list off                 take it out of there, once INSERTION_LIST is off
 
-Each step is atomic and takes some milliseconds. You may interrupt the command at any moment, and run it again.
+Each step is atomic and takes some milliseconds. You may interrupt the command at any time, and run it again.
 
 exit status:
   0 when no frame stops a Redisson of the given format, or no format was given

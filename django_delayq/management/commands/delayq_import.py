@@ -54,7 +54,7 @@ examples:
 The target is the server of DELAYQ["CONNECTION"]. Ids, due times, attempts, errors, unique keys and priorities stay.
 Results, statistics and what is known of ended jobs do not move.
 Workers may run on both servers. Each step is atomic, and takes some milliseconds. You may interrupt the command at any
-moment, and run it again: it continues, nothing is lost, and nothing is stored twice.
+time, and run it again: it continues, nothing is lost, and nothing is stored twice.
 Jobs that run end where they are, and so do jobs that wait for one that runs, or for their batch.
 
 exit status:

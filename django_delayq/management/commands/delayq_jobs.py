@@ -241,9 +241,9 @@ class Command(CommandWithExamples):
             when.add_argument(
                 "--at",
                 type=moment,
-                metavar="MOMENT",
+                metavar="TIME",
                 help=gettext(
-                    "start then; without an offset, the moment is in the project's TIME_ZONE."
+                    "start then; without an offset, the time is in the project's TIME_ZONE."
                 ),
             )
         parser.add_argument(

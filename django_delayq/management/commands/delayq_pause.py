@@ -67,9 +67,9 @@ class Command(CommandWithExamples):
         end.add_argument(
             "--until",
             type=moment,
-            metavar="MOMENT",
+            metavar="TIME",
             help=gettext(
-                "end the pause then; without an offset, the moment is in the project's TIME_ZONE."
+                "end the pause then; without an offset, the time is in the project's TIME_ZONE."
             ),
         )
         parser.add_argument(

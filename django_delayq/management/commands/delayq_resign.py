@@ -38,7 +38,7 @@ To take a key out of use:
   3. Remove the old key once the command says that it may go.
 
 Workers go on meanwhile. Each step is atomic, and takes some milliseconds; 100,000 jobs take some ten seconds.
-You may interrupt the command at any moment, and run it again.
+You may interrupt the command at any time, and run it again.
 
 exit status:
   0 when nothing in these queues needs another key than the first
@@ -54,7 +54,7 @@ class Command(CommandWithExamples):
     examples = EXAMPLES
     summary = gettext_lazy(
         "Use the first of the project's keys to sign all jobs that wait, are due, are held, or were given up.\n"
-        "Jobs that run at the moment are signed as well, in case they are tried again."
+        "Jobs that run now are signed as well, in case they are tried again."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:

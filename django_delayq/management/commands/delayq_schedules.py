@@ -18,17 +18,17 @@ from django_delayq.showing.plain_json import json_text
 from django_delayq.translating import moment_text, when_text
 from django_delayq.wording import one_line
 
-#: How many moments of each schedule are shown.
+#: How many occurrences of each schedule are shown.
 SHOWN = 5
 
 EXAMPLES = gettext_lazy(
     """
 examples:
-  manage.py delayq_schedules                              list all, in words, with the next five moments
+  manage.py delayq_schedules                              list all, in words, with the next five occurrences
   manage.py delayq_schedules --queue mail --json          those of one queue, for programs
   manage.py delayq_schedules --pause report --reason "…"  no job of it until --resume
-  manage.py delayq_schedules --resume report              it goes on with its next moment
-  manage.py delayq_schedules --fire report                one job now, beside its moments
+  manage.py delayq_schedules --resume report              continue with its next occurrence
+  manage.py delayq_schedules --fire report                one more job now
   manage.py delayq_schedules --delete report              a stored one, or one that has gone from code
 
 exit status:
@@ -40,7 +40,7 @@ exit status:
 class Command(CommandWithExamples):
     examples = EXAMPLES
     summary = gettext_lazy(
-        "List periodic schedules with their next moments; pause, resume, fire or delete them."
+        "List periodic schedules with their next occurrences; pause, resume, fire or delete them."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -60,7 +60,7 @@ class Command(CommandWithExamples):
                 "pause",
                 gettext("cancel the job that waits, and store none until --resume."),
             ),
-            ("resume", gettext("go on with the next moment.")),
+            ("resume", gettext("continue with the next occurrence.")),
             ("fire", gettext("store one more job, due now.")),
             (
                 "delete",
@@ -116,15 +116,15 @@ class Command(CommandWithExamples):
 
 
 def _said(schedule: Schedule) -> str:
-    if schedule.next_moment is None:
+    if schedule.next_occurrence is None:
         template = (
             gettext("{name} is paused")
             if schedule.is_paused
             else gettext("{name} is at its end")
         )
         return template.format(name=schedule.name)
-    return gettext("{name} comes next at {moment}").format(
-        name=schedule.name, moment=moment_text(schedule.next_moment)
+    return gettext("{name} runs next at {time}").format(
+        name=schedule.name, time=moment_text(schedule.next_occurrence)
     )
 
 
@@ -136,7 +136,7 @@ def _lines(schedule: Schedule) -> list[str]:
     if schedule.is_stored:
         notes.append(gettext("stored"))
     if schedule.is_overridden:
-        notes.append(gettext("with other moments than its definition has"))
+        notes.append(gettext("at other times than its definition says"))
     lines = [
         f"{schedule.name} ({', '.join(notes)})",
         f"  {when_text(schedule.when)}",
@@ -164,30 +164,30 @@ def _lines(schedule: Schedule) -> list[str]:
             reason=reason,
         )
         lines.append(f"  {told}")
-    if schedule.last_moment is not None:
-        told = gettext("last came at {moment}").format(
-            moment=moment_text(schedule.last_moment)
+    if schedule.last_occurrence is not None:
+        told = gettext("last ran at {time}").format(
+            time=moment_text(schedule.last_occurrence)
         )
         lines.append(f"  {told}")
     try:
-        moments = ", ".join(map(moment_text, schedule.moments(SHOWN))) or gettext(
-            "never"
-        )
+        occurrences = ", ".join(
+            map(moment_text, schedule.occurrences(SHOWN))
+        ) or gettext("never")
     except InvalidSchedule as error:
-        moments = str(error)
+        occurrences = str(error)
     template = (
-        gettext("would come: {moments}")
+        gettext("would be: {occurrences}")
         if schedule.is_paused
-        else gettext("next: {moments}")
+        else gettext("next: {occurrences}")
     )
-    return [*lines, f"  {template.format(moments=moments)}"]
+    return [*lines, f"  {template.format(occurrences=occurrences)}"]
 
 
 def _as_json(schedule: Schedule) -> dict[str, Any]:
     try:
-        moments = [iso_text(moment) for moment in schedule.moments(SHOWN)]
+        occurrences = [iso_text(moment) for moment in schedule.occurrences(SHOWN)]
     except InvalidSchedule:
-        moments = []
+        occurrences = []
     args, kwargs = masked_call(schedule.task, schedule.args, schedule.kwargs)
     return {
         "name": schedule.name,
@@ -206,9 +206,9 @@ def _as_json(schedule: Schedule) -> dict[str, Any]:
         "paused_since": _iso(schedule.paused_since),
         "paused_by": schedule.paused_by,
         "paused_reason": schedule.paused_reason,
-        "last": _iso(schedule.last_moment),
-        "next": _iso(schedule.next_moment),
-        "moments": moments,
+        "last": _iso(schedule.last_occurrence),
+        "next": _iso(schedule.next_occurrence),
+        "occurrences": occurrences,
         "job": schedule.job_id,
     }
 

@@ -4,14 +4,14 @@
 -- Prelude  clock, window, frame, job, schedules
 -- Keys     schedules, periods, channel
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  what to do: 'take' sets a stored schedule aside, and it comes to no moment here; 'read' only
+-- ARGV[2]  what to do: 'take' sets a stored schedule aside, and it comes to no occurrence here; 'read' only
 --          reads it; 'end' deletes what was set
 --          aside; 'release' takes it back; 'put' writes these here
 -- ARGV[3]  name of the schedule
 -- ARGV[4]  for 'put': its definition, empty for a schedule in code
 -- ARGV[5]  for 'put': its change, empty if there is none
 -- ARGV[6]  for 'put': its state, likewise
--- ARGV[7]  for 'put': its next moment, likewise
+-- ARGV[7]  for 'put': its next occurrence, likewise
 -- ARGV[8]  for 'put': the version of the definitions that the caller has read
 -- ARGV[9]  for 'put': the register of the queue; '=': it stays
 -- Returns  for 'take' and 'read', these four, or nothing if no such schedule is stored; for 'put' the version of the
@@ -41,8 +41,8 @@ local function write(found)
   for i = 1, 3 do
     if found[i] and found[i] ~= '' then redis.call('HSETNX', keys.schedules, places[i], found[i]) end
   end
-  local moment = tonumber(found[4] or '')
-  if moment and is_score(moment) then redis.call('ZADD', keys.periods, 'NX', decimal(moment), name) end
+  local occurrence = tonumber(found[4] or '')
+  if occurrence and is_score(occurrence) then redis.call('ZADD', keys.periods, 'NX', decimal(occurrence), name) end
   tell()
 end
 

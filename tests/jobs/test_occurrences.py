@@ -1,4 +1,4 @@
-"""`cron` and `every`: what they accept, and which moments they have, on the days on which clocks change above all."""
+"""`cron` and `every`: what they accept, and which occurrences they have, on the days on which clocks change above all."""
 
 import itertools
 import re
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_delayq import InvalidSchedule, cron, every
-from django_delayq.jobs.moments import Every, datetime_of, ms_of, when_of
+from django_delayq.jobs.occurrences import Every, datetime_of, ms_of, when_of
 
 MINUTE = timedelta(minutes=1)
 
@@ -138,14 +138,14 @@ def test_interval_counts_from_the_epoch():
         ),
     ],
 )
-def test_moments_in_words(when, words):
+def test_occurrences_in_words(when, words):
     assert when.words == words
 
 
 @pytest.mark.parametrize(
     "when", [every(7), cron("@daily", tz="UTC"), cron("0 9 * * 1-5", tz="Asia/Tokyo")]
 )
-def test_moments_are_read_as_they_were_written(when):
+def test_occurrences_are_read_as_they_were_written(when):
     assert when_of(when.as_json()) == when
 
 
@@ -161,12 +161,12 @@ def test_moments_are_read_as_they_were_written(when):
         {"cron": "* *", "tz": "UTC"},
     ],
 )
-def test_what_nobody_has_written_says_no_moments(body):
+def test_what_nobody_has_written_says_no_occurrences(body):
     with pytest.raises(InvalidSchedule):
         when_of(body)
 
 
-def test_moments_end_where_time_does():
+def test_occurrences_end_where_time_does():
     assert Every(10**15).after(0) is None
     assert (
         cron("0 0 1 1 *", tz="UTC").after(ms_of(datetime(9999, 12, 31, tzinfo=UTC)))
@@ -183,7 +183,7 @@ CHANGES = {
     "Australia/Lord_Howe": ((2026, 10, 3), (2026, 4, 4)),
     "Antarctica/Troll": ((2026, 3, 29), (2026, 10, 25)),
 }
-#: The moments at 02:30 of each of three days: (date, wall time), with the change on the second.
+#: The occurrences at 02:30 of each of three days: (date, wall time), with the change on the second.
 FIXED = {
     ("Europe/Berlin", 0): ["28 02:30+0100", "29 03:00+0200", "30 02:30+0200"],
     ("Europe/Berlin", 1): ["24 02:30+0200", "25 02:30+0200", "26 02:30+0100"],
@@ -232,7 +232,7 @@ def test_fixed_time_comes_once_a_day(zone, which):
 def test_what_goes_on_all_day_comes_whenever_its_wall_time_does(
     zone, which, expression, fits
 ):
-    """Compared with a look at each minute; and from anywhere in these days, not only from one moment to the next."""
+    """Compared with a look at each minute; and from anywhere in these days, not only from one occurrence to the next."""
     first, last = around(zone, which)
     minutes = (first + n * MINUTE for n in range((last - first) // MINUTE))
     wanted = [ms_of(each) for each in minutes if fits(each.astimezone(ZoneInfo(zone)))]
@@ -240,7 +240,8 @@ def test_what_goes_on_all_day_comes_whenever_its_wall_time_does(
 
     found = list(
         itertools.takewhile(
-            lambda moment: moment < ms_of(last), when.moments(ms_of(first) - 1)
+            lambda occurrence: occurrence < ms_of(last),
+            when.occurrences(ms_of(first) - 1),
         )
     )
 
@@ -253,7 +254,7 @@ def test_what_goes_on_all_day_comes_whenever_its_wall_time_does(
 
 @pytest.mark.parametrize("zone", list(CHANGES))
 @pytest.mark.parametrize("expression", ["30 2 * * *", "0 3 * * *", "0,30 1,2,3 * * *"])
-def test_no_moment_comes_twice_and_none_is_before_what_it_follows(zone, expression):
+def test_no_occurrence_comes_twice_and_none_is_before_what_it_follows(zone, expression):
     when = cron(expression, tz=zone)
     for which in (0, 1):
         first, last = around(zone, which)
@@ -261,7 +262,7 @@ def test_no_moment_comes_twice_and_none_is_before_what_it_follows(zone, expressi
             assert start < when.after(start) <= start + 48 * 3_600_000
 
 
-# One reading for moments and words.
+# One reading for occurrences and words.
 
 
 @pytest.mark.parametrize(
@@ -495,7 +496,7 @@ YEARS = [datetime(2023, 1, 1, tzinfo=UTC) + timedelta(days=n) for n in range(3 *
 
 
 @given(drawn=expressions(), start=st.integers(0, 365))
-def test_moments_and_words_say_what_an_expression_means(drawn, start):
+def test_occurrences_and_words_say_what_an_expression_means(drawn, start):
     expression, times, fits = drawn
     when = cron(expression, tz="UTC")
     days = [day for day in YEARS if fits(day)]
@@ -504,7 +505,7 @@ def test_moments_and_words_say_what_an_expression_means(drawn, start):
         said_times, says = read_words(when.words)
         assert said_times == times
         assert [day for day in YEARS if says(day)] == days
-    found = list(itertools.islice(when.moments(ms_of(YEARS[start]) - 1), 30))
+    found = list(itertools.islice(when.occurrences(ms_of(YEARS[start]) - 1), 30))
     meant = (
         ms_of(day + timedelta(hours=hour, minutes=minute))
         for day in days
@@ -519,7 +520,7 @@ def test_moments_and_words_say_what_an_expression_means(drawn, start):
 
 
 def reference(expression, zone, first, last):
-    """Return the moments between two, in epoch ms, by a look at each minute."""
+    """Return the occurrences between two, in epoch ms, by a look at each minute."""
     wanted, seen = set(), set()
     parts = [
         set(range(60)) if each == "*" else {int(n) for n in each.split(",")}
@@ -560,8 +561,8 @@ def reference(expression, zone, first, last):
 def compare(expression, name, first, days):
     last = first + timedelta(days=days)
     when = cron(f"{expression} * *", tz=name)
-    moments = when.moments(ms_of(first) - 1)
-    found = list(itertools.takewhile(lambda each: each <= ms_of(last), moments))
+    occurrences = when.occurrences(ms_of(first) - 1)
+    found = list(itertools.takewhile(lambda each: each <= ms_of(last), occurrences))
     wanted = reference(expression, ZoneInfo(name), first, last)
     shown = [str(datetime_of(each, ZoneInfo(name))) for each in found]
     assert shown == [str(datetime_of(each, ZoneInfo(name))) for each in wanted]
@@ -583,7 +584,9 @@ def compare(expression, name, first, days):
     "expression",
     ["0 * *", "* 3 *", "30 * 21,30,31", "0 9 *", "0,30 0,12 *", "15 * 1,22"],
 )
-def test_no_moment_is_lost_where_a_clock_is_set_by_many_hours(name, first, expression):
+def test_no_occurrence_is_lost_where_a_clock_is_set_by_many_hours(
+    name, first, expression
+):
     compare(expression, name, first, 6)
 
 
@@ -592,7 +595,7 @@ def test_no_moment_is_lost_where_a_clock_is_set_by_many_hours(name, first, expre
     first=st.datetimes(datetime(1973, 1, 1), datetime(2035, 1, 1)),
     expression=st.sampled_from(["0 * *", "* 2 *", "30 2 *", "0 0 *", "45 * 1,30"]),
 )
-def test_moments_of_any_zone_are_those_of_a_look_at_each_minute(
+def test_occurrences_of_any_zone_are_those_of_a_look_at_each_minute(
     name, first, expression
 ):
     compare(expression, name, first.replace(second=0, microsecond=0, tzinfo=UTC), 2)

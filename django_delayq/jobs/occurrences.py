@@ -1,6 +1,6 @@
-"""When a periodic schedule has its moments: `cron` and `every`.
+"""When a periodic schedule has its occurrences: `cron` and `every`.
 
-A moment is epoch ms. Both answer one question, which moment comes after a given one, and remember nothing.
+An occurrence is epoch ms. Both answer one question, which occurrence comes after a given one, and remember nothing.
 """
 
 import re
@@ -21,19 +21,19 @@ from django_delayq.exceptions import InvalidSchedule
 from django_delayq.redaction import show
 from django_delayq.wording import Wording, gettext, ngettext
 
-#: The shortest interval: at each moment, each process of a queue makes a call.
+#: The shortest interval: at each occurrence, each process of a queue makes a call.
 SHORTEST = timedelta(seconds=1)
 #: The longest interval.
 LONGEST = timedelta(days=36_500)
 #: The longest expression, characters.
 MAX_EXPRESSION = 500
-#: Later moments are none: a start time of the year 9,000 is no plan.
+#: Later occurrences are none: a start time of the year 9,000 is no plan.
 _LAST_MS = 221_845_219_200_000
 #: No clock is set by more than this, and no two changes are so near each other. Samoa left out a day.
 _NEAR = timedelta(hours=25)
 _MINUTE = timedelta(minutes=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_ANY_MOMENT = datetime(2024, 1, 1, tzinfo=UTC)
+_ANY_TIME = datetime(2024, 1, 1, tzinfo=UTC)
 _DAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
 _MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")  # fmt: skip
 #: The numbers behind names, by the index of the field.
@@ -55,35 +55,38 @@ _MACROS = {
 
 @dataclass(frozen=True)
 class When:
-    """The moments of a schedule; made by `cron` or `every`."""
+    """The occurrences of a schedule; made by `cron` or `every`."""
 
-    def after(self, moment_ms: int) -> int | None:
-        """Return the first moment after another, epoch ms; None: there is none.
+    def after(self, occurrence_ms: int) -> int | None:
+        """Return the first occurrence after another, epoch ms; None: there is none.
 
         Raises:
             InvalidSchedule: nobody can tell, as this machine does not know the zone.
         """
         raise NotImplementedError
 
-    def moments(self, after_ms: int) -> Iterator[int]:
-        """Yield the moments after another."""
-        moment: int | None = after_ms
-        while moment is not None and (moment := self.after(moment)) is not None:
-            yield moment
+    def occurrences(self, after_ms: int) -> Iterator[int]:
+        """Yield the occurrences after another."""
+        occurrence: int | None = after_ms
+        while (
+            occurrence is not None
+            and (occurrence := self.after(occurrence)) is not None
+        ):
+            yield occurrence
 
     def next(self, count: int = 5, after: datetime | None = None) -> list[datetime]:
-        """Return the next moments, by default from now on, in the time zone of the schedule.
+        """Return the next occurrences, by default from now on, in the time zone of the schedule.
 
         Raises:
             InvalidSchedule: this machine does not know the zone.
         """
         after = datetime.now(UTC) if after is None else after
-        found = islice(self.moments(ms_of(after)), count)
-        return [datetime_of(moment, self.zone) for moment in found]
+        found = islice(self.occurrences(ms_of(after)), count)
+        return [datetime_of(occurrence, self.zone) for occurrence in found]
 
     @property
     def zone(self) -> tzinfo:
-        """The zone in which its moments are shown."""
+        """The zone in which its occurrences are shown."""
         return _zone(settings.TIME_ZONE)
 
     def as_json(self) -> dict[str, Any]:
@@ -91,7 +94,7 @@ class When:
         raise NotImplementedError
 
     def check(self) -> None:
-        """Make sure that it has moments.
+        """Make sure that it has occurrences.
 
         Raises:
             InvalidSchedule: it has none, or this machine does not know its zone.
@@ -110,7 +113,7 @@ class When:
 
 @dataclass(frozen=True)
 class Cron(When):
-    """Moments by a cron expression; see `cron`."""
+    """Occurrences by a cron expression; see `cron`."""
 
     expression: str
     #: Name of the time zone; None: the project's TIME_ZONE.
@@ -131,15 +134,15 @@ class Cron(When):
     def short(self) -> str:
         return f"{self.expression} ({self.zone_name})"
 
-    def after(self, moment_ms: int) -> int | None:
+    def after(self, occurrence_ms: int) -> int | None:
         try:
-            before = datetime_of(moment_ms, self.zone)
+            before = datetime_of(occurrence_ms, self.zone)
             if self._goes_on:
-                after_ms = self._after_going_on(moment_ms, before)
+                after_ms = self._after_going_on(occurrence_ms, before)
             else:
                 # On the day on which clocks are set back, a wall time comes twice, and only its first counts.
                 found = map(ms_of, CronSim(self.expression, before))
-                after_ms = next((each for each in found if each > moment_ms), None)
+                after_ms = next((each for each in found if each > occurrence_ms), None)
         except (CronSimError, OverflowError, StopIteration):
             # The 31st of February; or beyond the year 9999.
             return None
@@ -151,8 +154,8 @@ class Cron(When):
         minute, hour, *_ = self.expression.split(" ")
         return minute.startswith("*") or hour.startswith("*")
 
-    def _after_going_on(self, moment_ms: int, before: datetime) -> int | None:
-        # CronSim leaves out moments in the hour of a change by half an hour, or at a quarter to. So it reckons without
+    def _after_going_on(self, occurrence_ms: int, before: datetime) -> int | None:
+        # CronSim leaves out occurrences in the hour of a change by half an hour, or at a quarter to. So it reckons without
         # any change, and near one we look at each minute.
         offset, zone = before.utcoffset(), self.zone
         assert offset is not None
@@ -165,7 +168,7 @@ class Cron(When):
             look = look.replace(second=0, microsecond=0)
             for _ in range(2 * _NEAR // _MINUTE):
                 look += _MINUTE
-                if _is_moment(sim, look.astimezone(zone)):
+                if _is_occurrence(sim, look.astimezone(zone)):
                     return ms_of(look)
             return self.after(ms_of(look))
         return ms_of(found)
@@ -183,7 +186,7 @@ class Cron(When):
     @property
     def words(self) -> str:
         try:
-            sim = CronSim(self.expression, _ANY_MOMENT)
+            sim = CronSim(self.expression, _ANY_TIME)
         except CronSimError:
             return "never"
         minute, hour, day, month, weekday = self.expression.split(" ")
@@ -193,9 +196,7 @@ class Cron(When):
             day = weekday = "*"
         elif is_any_weekday:
             weekday = "*"
-        text = CronSim(
-            f"{minute} {hour} {day} {month} {weekday}", _ANY_MOMENT
-        ).explain()
+        text = CronSim(f"{minute} {hour} {day} {month} {weekday}", _ANY_TIME).explain()
         # Of a day of the month and one of the week, one is enough, where cronsim's words ask for both.
         text = text.replace(" and on ", " or on ")
         return f"{text} ({self.zone_name})"
@@ -203,15 +204,15 @@ class Cron(When):
 
 @dataclass(frozen=True)
 class Every(When):
-    """Moments by an interval, counted from the epoch; see `every`."""
+    """Occurrences by an interval, counted from the epoch; see `every`."""
 
     interval_ms: int
 
     def __str__(self) -> str:
         return f"every({timedelta(milliseconds=self.interval_ms)!r})"
 
-    def after(self, moment_ms: int) -> int | None:
-        after_ms = (moment_ms // self.interval_ms + 1) * self.interval_ms
+    def after(self, occurrence_ms: int) -> int | None:
+        after_ms = (occurrence_ms // self.interval_ms + 1) * self.interval_ms
         return after_ms if after_ms < _LAST_MS else None
 
     def as_json(self) -> dict[str, Any]:
@@ -226,7 +227,7 @@ def _is_any_weekday(sim: CronSim) -> bool:
     return {day % 7 for day in sim.weekdays if isinstance(day, int)} == set(range(7))
 
 
-def _is_moment(sim: CronSim, wall: datetime) -> bool:
+def _is_occurrence(sim: CronSim, wall: datetime) -> bool:
     return (
         wall.minute in sim.minutes
         and wall.hour in sim.hours
@@ -236,13 +237,13 @@ def _is_moment(sim: CronSim, wall: datetime) -> bool:
 
 
 def cron(expression: str, *, tz: str | tzinfo | None = None) -> Cron:
-    """Return the moments of a cron expression of five fields, by the clock of a time zone.
+    """Return the occurrences of a cron expression of five fields, by the clock of a time zone.
 
     The fields are minute, hour, day of the month, month and day of the week, as Debian's cron reads them; names of months
     and days, ``L`` for the last day, and ``2#1`` for the first Tuesday work as well. ``@daily`` and its like stand for
     an expression. Without ``tz`` the project's ``TIME_ZONE`` counts.
 
-    Where a clock is set forward, a moment that it skips comes right after the gap. Where it is set back, a moment that
+    Where a clock is set forward, an occurrence that it skips comes right after the gap. Where it is set back, an occurrence that
     comes twice counts once; but with ``*`` as its hour or minute, an expression goes on through both hours.
 
     Example::
@@ -268,7 +269,7 @@ def cron(expression: str, *, tz: str | tzinfo | None = None) -> Cron:
 
 
 def _read(text: str, expression: str) -> str:
-    """Return an expression whose moments and words are read alike.
+    """Return an expression whose occurrences and words are read alike.
 
     cronsim has two parsers. They differ about the step of a single value.
 
@@ -299,7 +300,7 @@ def _read(text: str, expression: str) -> str:
     ]
     text = " ".join(fields)
     try:
-        CronSim(text, _ANY_MOMENT)
+        CronSim(text, _ANY_TIME)
     except CronSimError as error:
         # The 31st of February is well written and never comes; `check` tells.
         if not _can_be_read(fields):
@@ -353,7 +354,7 @@ def _can_be_read(fields: list[str]) -> bool:
         alone = ["*"] * 5
         alone[number] = field
         try:
-            CronSim(" ".join(alone), _ANY_MOMENT)
+            CronSim(" ".join(alone), _ANY_TIME)
         except CronSimError:
             return False
     return True
@@ -386,7 +387,7 @@ def _zone(name: str) -> ZoneInfo:
 
 
 def every(interval: timedelta | float) -> Every:
-    """Return the moments of an interval: a timedelta, or a number of seconds. The first was at the epoch, 1970 in UTC.
+    """Return the occurrences of an interval: a timedelta, or a number of seconds. The first was at the epoch, 1970 in UTC.
 
     So ``every(timedelta(minutes=5))`` comes at :00, :05, :10, and restarts shift nothing.
 
@@ -429,31 +430,31 @@ def when_of(body: object) -> When:
             return cron(expression, tz=tz)
         case {"every": int(interval_ms)} if interval_ms > 0:
             return Every(interval_ms)
-    raise InvalidSchedule(f"{show(body)} says no moments")
+    raise InvalidSchedule(f"{show(body)} has neither a cron expression nor an interval")
 
 
-def ms_of(moment: datetime) -> int:
+def ms_of(time: datetime) -> int:
     """Return epoch ms, rounded down."""
-    return (moment - _EPOCH) // timedelta(milliseconds=1)
+    return (time - _EPOCH) // timedelta(milliseconds=1)
 
 
-def in_zone(moment: datetime) -> datetime:
-    """Return a moment in the current time zone; in UTC where that zone is beyond the end of Python's calendar."""
-    if timezones.is_naive(moment):
-        return timezones.make_aware(moment)
+def in_zone(time: datetime) -> datetime:
+    """Return a time in the current time zone; in UTC where that zone is beyond the end of Python's calendar."""
+    if timezones.is_naive(time):
+        return timezones.make_aware(time)
     try:
-        return timezones.localtime(moment)
+        return timezones.localtime(time)
     except OverflowError:
-        return moment.astimezone(UTC)
+        return time.astimezone(UTC)
 
 
-def datetime_of(moment_ms: int, zone: tzinfo = UTC) -> datetime:
-    """Return a moment in a time zone.
+def datetime_of(time_ms: int, zone: tzinfo = UTC) -> datetime:
+    """Return a time in a time zone.
 
     Raises:
         OverflowError: it is beyond the year 9999.
     """
-    return (_EPOCH + timedelta(milliseconds=moment_ms)).astimezone(zone)
+    return (_EPOCH + timedelta(milliseconds=time_ms)).astimezone(zone)
 
 
 #: Each unit in ms, an interval of one, and so many of them.
