@@ -26,7 +26,7 @@ class EndedJob(NamedTuple):
     Example::
 
         (last,) = ended_jobs("mail", limit=1)
-        print(last.outcome, last.took_ms)
+        print(last.outcome, last.duration_ms)
     """
 
     #: What `get_job` takes. Dead letters and quarantined jobs are still there; of others it may find a kept result.

@@ -14,8 +14,8 @@ author = copyright = "the authors of django-delayq"
 release = version = django_delayq.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "index"
-# It would change options such as --queue.
-smartquotes = False
+# Dashes only: quotes are code.
+smartquotes_action = "D"
 # Examples have … in the place of what does not matter. Headings of one page skip a level.
 suppress_warnings = ["misc.highlighting_failure", "myst.header"]
 
@@ -83,14 +83,16 @@ def hide_colons(
     app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]
 ) -> None:
     """Hide the colons in the comment of an attribute."""
-    if what in ("attribute", "data"):
-        lines[:] = [line.replace(":", COLON) for line in lines]
+    if what in ("attribute", "data", "property"):
+        lines[:] = [re.sub("(?<!:):(?!:)", COLON, line) for line in lines]
 
 
 def show_colons(
     app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]
 ) -> None:
-    """Show them again."""
+    """Show them again, and leave out what Python says of fields without a comment."""
+    if lines and lines[0].startswith("Alias for field number "):
+        lines.clear()
     lines[:] = [line.replace(COLON, ":") for line in lines]
 
 

@@ -21,8 +21,9 @@ def title_of(text: str, line: str = "=") -> list[str]:
 
 
 def plain(text: object) -> str:
-    """Return text in which no character is markup."""
-    return re.sub(r"([\\*`|_<>:\[\]])", r"\\\1", " ".join(str(text).split()))
+    """Return text in which no character is markup, and options are code."""
+    text = re.sub(r"([\\*`|_<>:\[\]])", r"\\\1", " ".join(str(text).split()))
+    return re.sub(r"(?<!\S)(--[a-z][a-z-]*)", r"``\1``", text)
 
 
 def block_of(text: str) -> list[str]:
@@ -64,7 +65,7 @@ def options_of(name: str, parser: ArgumentParser, text: str) -> Iterator[str]:
 
 def commands_page() -> Iterator[str]:
     """Yield the lines of the page on the commands."""
-    yield from title_of("Commands")
+    yield from title_of("Commands and options")
     yield (
         "What ``manage.py NAME --help`` prints. Each command also has `the options of every command of Django"
         " <https://docs.djangoproject.com/en/stable/ref/django-admin/#default-options>`_. ``delayq_outbox`` needs the app"
