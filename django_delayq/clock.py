@@ -27,5 +27,5 @@ _COUNTS_SUSPENSION: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def boottime_ms() -> float:
-    """Return a clock that never steps and goes on while the machine is suspended, in ms. Leases end by it."""
+    """Return a clock that never steps and also runs while the machine is suspended, in ms. Leases end by it."""
     return time.clock_gettime(_COUNTS_SUSPENSION) * 1000.0

@@ -52,7 +52,7 @@ class Masker:
     """Masks secrets in texts, whole ones and those that were cut.
 
     The lines of a secret may be indented in the text. A secret that was cut is known by its first or last 8 characters,
-    if no word goes on where it was cut. One of fewer than `LEAST_SECRET` characters is masked where neither a letter nor a
+    if no word continues where it was cut. One of fewer than `LEAST_SECRET` characters is masked where neither a letter nor a
     digit of ASCII adjoins it, and if it has a letter or a digit itself. `MOST_STEPS` bounds the work.
     """
 

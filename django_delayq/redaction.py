@@ -119,7 +119,7 @@ def _redact_match(match: re.Match[str]) -> str:
 def show(value: object) -> str:
     """Return a value for a message: a short repr if that runs no code of the value, else its type.
 
-    Strings, numbers, times and containers of them are shown without passwords, cut after some 80 characters. The repr
+    Strings, numbers, times and containers of them are shown without passwords, cut after about 80 characters. The repr
     of anything else may be long, secret, or a database query.
     """
     return _show(value, SHOWN_DEPTH)

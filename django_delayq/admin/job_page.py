@@ -156,7 +156,7 @@ def _is_whole(content: display.Content) -> bool:
 
 @brief
 class Record(NamedTuple):
-    """What is kept of a job that has ended, for as long as its result is."""
+    """The record of an ended job, kept as long as its result."""
 
     state: State
     payload: bytes
@@ -181,7 +181,7 @@ class Record(NamedTuple):
         return isinstance(self.body.get("encrypted"), str)
 
     def result(self, settings: QueueSettings) -> str:
-        """What it returned, as JSON; empty: nothing is kept of that."""
+        """Its return value, as JSON; empty: it is not kept."""
         if self.is_encrypted:
             return gettext("encrypted")
         if "result" not in self.body:
@@ -197,7 +197,7 @@ class Record(NamedTuple):
 
 
 def read_record(keys: DeliveryKeys, token: str) -> Command[Record | None]:
-    """Read what is kept of a job that has ended; None: nothing, or what no version of ours has written."""
+    """Read the record of an ended job; None: there is none, or it cannot be read."""
     return Command(("LRANGE", keys.result(token), 0, 2), _read_record)
 
 

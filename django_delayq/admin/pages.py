@@ -156,7 +156,7 @@ class Row:
 
     @property
     def id(self) -> str:
-        """What a form sends to name it; "": it has no id."""
+        """Its name in a form; "": it has no id."""
         return f"{self.queue}:{self.token}" if self.token else ""
 
     @property

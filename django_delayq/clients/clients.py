@@ -231,7 +231,7 @@ class Clients:
             made.pool.disconnect()
 
     def forget_after_fork(self) -> None:
-        """Drop the clients that the parent goes on using."""
+        """Drop the clients that the parent still uses."""
         self._made.clear()
 
     def _get(self) -> "_Made":

@@ -19,7 +19,7 @@ MAX_PLAIN_DIGITS = 100_000
 def double_text(value: float) -> str:
     """Write a double (or a Float) as ``Double.toString`` does: ``1.0E300``, ``4.9E-324``.
 
-    Shape: as many digits as tell the number from its neighbours, at least one after the point;
+    Shape: as many digits as distinguish the number from its neighbours, at least one after the point;
     below 10⁻³ and from 10⁷ on, an exponent.
     """
     text = float.__repr__(shortest(value) if isinstance(value, Float) else value)

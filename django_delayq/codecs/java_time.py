@@ -248,7 +248,7 @@ def offset_text(seconds: int) -> str:
 
 
 def parse_java_time(class_name: str, text: str) -> object:
-    """Read the text of a value of a READABLE class; return a JavaValue if it has no Python twin.
+    """Read the text of a value of a READABLE class; return a JavaValue if Python has no such type.
 
     Raises:
         ValueError: the text is not of this class.

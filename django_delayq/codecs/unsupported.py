@@ -1,7 +1,7 @@
 """Redisson's codecs that we know by name only, and what to use instead.
 
 FstCodec and SerializationCodec write a Java object's fields in an order that only its class file
-tells. The others wrap a codec that the Java program chose, and no payload names it.
+has. The others wrap a codec that the Java program chose, and no payload names it.
 """
 
 from django_delayq.exceptions import DecodeError, EncodeError

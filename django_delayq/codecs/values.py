@@ -257,7 +257,7 @@ class JavaEnum:
 
 @dataclass(frozen=True, slots=True)
 class JavaValue:
-    """A value of a class that has no Python twin, in the form that the payload has.
+    """A value of a class that Python has no type for, in the form that the payload has.
 
     ``value`` is text where Java writes the class as text (``java.util.Locale``: ``"zh_CN"``,
     ``java.time.ZonedDateTime``: what ``toString`` says).

@@ -1,4 +1,4 @@
-"""The app: tells the jobs that their tables are there."""
+"""The app: lets the jobs know that their tables exist."""
 
 from django.apps import AppConfig
 from django.core import checks

@@ -42,7 +42,7 @@ class InboxRow(models.Model):
 
 
 class RelayClaim(models.Model):
-    """Who relays, where the database cannot lock rows and skip those that others have locked."""
+    """The worker that relays, where the database cannot lock rows and skip those that others have locked."""
 
     name = models.CharField(max_length=20, primary_key=True)
     owner = models.CharField(max_length=22)

@@ -37,7 +37,7 @@ PACKAGES = ("django_delayq.queues", "django_delayq.delivery", "django_delayq.wir
 
 @brief
 class Removed(NamedTuple):
-    """What one `remove` call did."""
+    """The result of one `remove` call."""
 
     cursor: Cursor
     removed: int
@@ -46,7 +46,7 @@ class Removed(NamedTuple):
 
 
 class Cleared(NamedTuple):
-    """What one `clear` call did."""
+    """The result of one `clear` call."""
 
     #: Whether the queue's elements are on their way out. Until then, the call works on another client's clear.
     has_begun: bool

@@ -81,7 +81,7 @@ def facts_of(
     queue: QueueSettings,
     batch_left: int,
 ) -> list[Field]:
-    """Describe a job, but for its arguments and its attempts.
+    """Describe a job, except its arguments and its attempts.
 
     ``batch_left``: of how many jobs it waits for the ends, as the callback of their batch.
     """
@@ -101,7 +101,7 @@ def facts_of(
 
 
 def note_of(state: str, content: Content, queue: QueueSettings) -> str:
-    """Say what a state means for whoever looks at the job; and of a job that was given up, how long it is kept."""
+    """Say what a state means for people who look at the job, and how long a dead or quarantined job is kept."""
     note = str(STATE_NOTES.get(state, ""))
     if state not in GRAVES:
         return note

@@ -60,7 +60,7 @@ class Kryo5Codec:
 
         Raises:
             DecodeError: the payload is not Kryo's, is nested too deep, or holds an object of a class that
-                is not declared or a map whose keys Python cannot tell apart.
+                is not declared or a map whose keys Python cannot distinguish.
         """
         try:
             return KryoReader(payload, self._dialect, self._declared).read()

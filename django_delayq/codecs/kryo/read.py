@@ -1,6 +1,6 @@
 """Reads Kryo 5 without references, as Redisson sets it up.
 
-Kryo writes the class of an object and then its bare fields, in an order that only the class tells.
+Kryo writes the class of an object and then its bare fields, in an order that only the class has.
 Nothing shows where an object of an unknown class ends, so such a payload is refused unless the fields
 of the class are declared.
 """

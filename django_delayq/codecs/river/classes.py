@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ClassLayout:
-    """What River writes of a Serializable class before its first object.
+    """Layout of a Serializable class, which River writes before its first object.
 
     ``fields`` are pairs of a name and a kind: ``boolean``, ``byte``, ``short``, ``int``,
     ``long``, ``char``, ``float``, ``double``, or ``object`` for everything else. ``parent`` is the

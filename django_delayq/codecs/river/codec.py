@@ -16,7 +16,7 @@ from django_delayq.exceptions import DecodeError, EncodeError
 class MarshallingCodec:
     """Values as River writes them.
 
-    ``classes`` tells how to write a JavaObject that this codec has not read: a ``ClassLayout`` with
+    ``classes`` says how to write a JavaObject that this codec has not read: a ``ClassLayout`` with
     the serialVersionUID and the fields, sorted by name.
     """
 
@@ -50,7 +50,7 @@ class MarshallingCodec:
 
         Raises:
             DecodeError: the payload is not River's, is nested too deep, contains itself, or holds a map
-                whose keys Python cannot tell apart.
+                whose keys Python cannot distinguish.
         """
         try:
             return RiverReader(payload).read()

@@ -1,4 +1,4 @@
-"""What River's objects of the JDK's own classes stand for in Python.
+"""Python values for River's objects of the JDK's own classes.
 
 An object becomes a JavaObject if we do not know its class, or not the form in which it is written.
 The JavaObject keeps everything, and can be written back.
