@@ -43,9 +43,9 @@ class Chart:
 
     def __init__(self, jobs: Iterable[EndedJob], now: datetime) -> None:
         late_ms = {
-            job: job.late_ms
+            job: job.lateness_ms
             for job in jobs
-            if job.late_ms is not None and now - job.ended_at <= SPANS[-1]
+            if job.lateness_ms is not None and now - job.ended_at <= SPANS[-1]
         }
         oldest = max((now - job.ended_at for job in late_ms), default=SPANS[0])
         self._span = next(span for span in SPANS if oldest <= span)

@@ -25,7 +25,7 @@ def last_jobs() -> list[EndedJob]:
 
 def figures_of(jobs: Sequence[EndedJob]) -> Figures | None:
     """Sum up; None if no lateness is known. A job that was tried again, or did not run, has none."""
-    late_ms = [job.late_ms for job in jobs if job.late_ms is not None]
+    late_ms = [job.lateness_ms for job in jobs if job.lateness_ms is not None]
     if not late_ms:
         return None
     return Figures(len(late_ms), statistics.median(late_ms), max(late_ms))
