@@ -336,7 +336,7 @@ def _note_sent(result: AnyResult, plan: Plan, job: Job[Any]) -> None:
 
 
 class _Undeferred:
-    """A task without its ``run_after``, for checks that know only moments."""
+    """A task without its ``run_after``, for checks that know only times."""
 
     run_after = None
 

@@ -1,4 +1,4 @@
-"""Numbers and moments as Java's ``toString`` writes them, and text in UTF-16 units."""
+"""Numbers and times as Java's ``toString`` writes them, and text in UTF-16 units."""
 
 import re
 import struct

@@ -9,7 +9,7 @@ Each process counts for itself and adds that now and then. What is stored is a f
   one for each of the last `DAYS_KEPT` days: what the tasks have in those hours of the day that are over;
 * ``totals``, of all times, which never fall.
 
-Moments are minutes or hours since the epoch, by the server's clock. Figures are a MessagePack array of code, number,
+A moment is a number of minutes or hours since the epoch, by the server's clock. Figures are a MessagePack array of code, number,
 code, number, in the order of the codes. The script that adds them knows no code, and readers leave out those that they do
 not know, so a later version may have more. Values that we did not write are ignored.
 """

@@ -1,4 +1,4 @@
-"""Moments, payloads and errors as pages and commands show them: plain text of bounded length, made without I/O.
+"""Times, payloads and errors as pages and commands show them: plain text of bounded length, made without I/O.
 
 Nothing here is HTML; the templates escape it. Anybody may have written a payload or an error, so each function takes
 any bytes.

@@ -391,7 +391,7 @@ class Claiming:
         return is_ours and not queue.pauses.is_paused
 
     def _move_on(self, queue: QueueState, now_ms: float, now_us: int | None) -> None:
-        """Move schedules on whose moments have come. ``now_us`` is the server's time, if a reply has just had it."""
+        """Move schedules on whose occurrences have come. ``now_us`` is the server's time, if a reply has just had it."""
         self._crew.threads.wake()
         # The job of this moment begins before the next one is made, which would keep the interpreter from its thread.
         time.sleep(BEGIN_FIRST_S)

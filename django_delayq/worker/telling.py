@@ -287,7 +287,7 @@ def _tell_ends(queue: str, ends: Sequence[EndedHere]) -> None:
 
 
 def tell_stored(queue: str, jobs: Sequence[NewJob]) -> None:
-    """Have signals sent for jobs that a worker has stored: those that follow one, or those of moments."""
+    """Have signals sent for jobs that a worker has stored: those that follow one, or those of occurrences."""
     if jobs and job_scheduled.receivers:
         teller.tell(
             partial(tell_stored_here, queue, jobs),

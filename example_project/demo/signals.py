@@ -1,4 +1,4 @@
-"""Ctrl-C and its like, at moments of our choice."""
+"""Ctrl-C and its like, at times of our choice."""
 
 import signal
 from collections.abc import Iterator
