@@ -47,8 +47,8 @@ def import_modules() -> None:
             import_module(name)
         except Exception as error:
             raise InvalidSettings(
-                f"DELAYQ['MODULES'] names {name!r}, which cannot be imported: {type(error).__name__}: {error}. Correct the"
-                " name, or the module: without it a worker can only hold the jobs of its tasks"
+                f"DELAYQ['MODULES'] names {name!r}, which cannot be imported: {type(error).__name__}: {error}."
+                " Correct the name or the module: without it, workers hold the jobs of its tasks"
             ) from error
 
 

@@ -67,7 +67,7 @@ def check_server(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMes
         return [
             *found,
             checks.Error(
-                f"The server of DELAYQ['CONNECTION'] cannot be asked: {one_line(fault.message).rstrip('.')}.",
+                f"The server of DELAYQ['CONNECTION'] cannot be checked: {one_line(fault.message).rstrip('.')}.",
                 hint=fault.hint,
                 id="django_delayq.E009",
             ),
@@ -90,10 +90,10 @@ def _check_certificates() -> list[checks.CheckMessage]:
     unchecked = (server.server if isinstance(server, Cluster) else server).unchecked()
     return [
         checks.Warning(
-            f"The certificate of the {peer} may be {_ACCEPTED[argument]}, by {argument}: whoever stands in between can read"
-            " jobs and the password, and change jobs.",
-            hint="Leave the argument out, have ssl_ca_certs name the authority, and name the host as its certificate does."
-            " redis-py 5 checks no host name for clients that others made: give them ssl_check_hostname=True.",
+            f"{argument} accepts {_ACCEPTED[argument]} from the {peer}: an attacker on the network can read jobs and"
+            " the password, and change jobs.",
+            hint="Remove the argument, set ssl_ca_certs to the authority, and write the host as in the certificate."
+            " With redis-py 5, a client that you make yourself needs ssl_check_hostname=True.",
             id="django_delayq.W009",
         )
         for peer, argument in unchecked.items()
@@ -109,7 +109,8 @@ def _check_run_ids() -> list[checks.CheckMessage]:
     }
     return [
         checks.Warning(
-            f"Nobody notices when another server takes the place of this one, or when it restarts empty: {one_line(why)}.",
+            "Workers do not notice if another server takes this address, or if the server restarts empty:"
+            f" {one_line(why)}.",
             hint="Grant the account +info, and name an address that leads to one server.",
             id="django_delayq.W010",
         )
@@ -119,8 +120,8 @@ def _check_run_ids() -> list[checks.CheckMessage]:
 
 
 _ACCEPTED = {
-    "ssl_cert_reqs=none": "anybody's",
-    "ssl_check_hostname=false": "for any host",
+    "ssl_cert_reqs=none": "any certificate",
+    "ssl_check_hostname=false": "a certificate for any host",
 }
 
 
@@ -212,7 +213,7 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckM
             *found,
             checks.Error(
                 f"Jobs cannot be signed: {error}.",
-                hint="Workers run signed jobs only, so that nobody else can make tasks run. Set what the message names;"
+                hint="Workers run only jobs that your project has signed. Set what the message names;"
                 " secrets.token_urlsafe(32) makes a secret.",
                 id="django_delayq.E011",
             ),
@@ -248,8 +249,9 @@ def _check_shards(task: TaskDefinition) -> Iterator[checks.CheckMessage]:
     queue = task.options.queue
     if registry.get_handler(queue) is task:
         yield checks.Error(
-            f"Handler {task.name!r} gets nothing: queue {queue!r} has shards, and what others offer lies in one of them.",
-            hint=f"Register the handler for a shard, such as {shard_name(queue, 0)!r}, or take SHARDS out.",
+            f"Handler {task.name!r} gets nothing: queue {queue!r} has shards, and other programs offer elements to"
+            " one of them.",
+            hint=f"Register the handler for a shard, such as {shard_name(queue, 0)!r}, or remove SHARDS.",
             id="django_delayq.E028",
         )
     try:
@@ -303,15 +305,16 @@ def _check_schedules() -> Sequence[checks.CheckMessage]:
                 continue
             found.append(
                 checks.Error(
-                    f"Schedule {schedule.name!r} of task {schedule.task.name!r} cannot go on: {str(error).removesuffix('.')}.",
+                    f"Schedule {schedule.name!r} of task {schedule.task.name!r} cannot run:"
+                    f" {str(error).removesuffix('.')}.",
                     hint="Correct its @periodic. A worker that starts with --skip-checks leaves this schedule out.",
                     id="django_delayq.E013",
                 )
             )
     found += [
         checks.Error(
-            f"Task {schedule.task.name!r} has a schedule named {schedule.name!r}, as another task of queue"
-            f" {schedule.queue!r} has: workers know only one of the two.",
+            f"Task {schedule.task.name!r} has a schedule named {schedule.name!r}, and so has another task of queue"
+            f" {schedule.queue!r}: workers run only one of the two.",
             hint="Give one of them another name=.",
             id="django_delayq.E014",
         )
@@ -322,9 +325,9 @@ def _check_schedules() -> Sequence[checks.CheckMessage]:
 
 def _missing_list(queue: conf.QueueSettings) -> checks.CheckMessage:
     return checks.Warning(
-        f"Queue {queue.name!r} is shared with Redisson, but keeps no list: Java's size, contains, remove and"
-        " readAll find nothing of what Django schedules.",
-        hint=f"Leave DELAYQ['QUEUES'][{queue.name!r}]['INSERTION_LIST'] out, and run manage.py delayq_frames"
+        f"Queue {queue.name!r} is shared with Redisson, but has no insertion list: Java's size, contains, remove and"
+        " readAll do not see jobs from Django.",
+        hint=f"Remove DELAYQ['QUEUES'][{queue.name!r}]['INSERTION_LIST'], and run manage.py delayq_frames"
         f" {quote(queue.name)} --list on; or silence this check if Java only offers and takes.",
         id="django_delayq.W003",
     )
@@ -378,8 +381,8 @@ def _check_shared(
     if task.options.priority:
         return [
             checks.Error(
-                f"Task {task.name!r} goes to queue {queue.name!r} with priority={task.options.priority}, and Redisson's transfer"
-                " knows no priorities.",
+                f"Task {task.name!r} goes to queue {queue.name!r} with priority={task.options.priority}, and"
+                " Redisson has no priorities.",
                 hint="Use a queue without REDISSON, or priority=0.",
                 id="django_delayq.E008",
             )
@@ -451,7 +454,7 @@ def _check_outbox(
         is_row = True
         found.append(
             checks.Error(
-                f"DELAYQ['OUTBOX'] makes jobs of task {task.name!r} rows of the outbox, which they cannot be: {error}.",
+                f"DELAYQ['OUTBOX'] is on, but jobs of task {task.name!r} cannot be rows of the outbox: {error}.",
                 hint="Give the task outbox=False.",
                 id="django_delayq.E027",
             )
@@ -460,7 +463,7 @@ def _check_outbox(
         option = "outbox" if is_row else f"once={show(once)}"
         found.append(
             checks.Error(
-                f"Task {task.name!r} needs a table for {option}, and the app of it is not installed.",
+                f"Task {task.name!r} has {option}, which needs the app django_delayq.outbox.",
                 hint=f"{outbox.ADVICE[0].upper()}{outbox.ADVICE[1:]}.",
                 id="django_delayq.E024",
             )

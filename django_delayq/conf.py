@@ -78,9 +78,9 @@ MAX_BACKOFF = 10**9
 
 @dataclass(frozen=True, kw_only=True)
 class Backoff:
-    """How long to wait before the next attempt: ``base * factor ** (failures - 1)``, in seconds, and never more than ``max``.
+    """The wait before the next attempt: ``base * factor ** (failures - 1)`` seconds, at most ``max``.
 
-    ``jitter`` is the random share of the wait: 0.25 waits between 75 % and 125 %.
+    ``jitter`` is the random part of the wait: 0.25 means between 75 % and 125 %.
 
     Example::
 
@@ -100,7 +100,7 @@ class Backoff:
                 raise InvalidSettings(f"Backoff({name}={show(value)}): give {wanted}")
 
     def delay_ms(self, failures: int, random: float) -> int:
-        """Return the wait after ``failures``, 1 and up. ``random`` is between 0 and 1."""
+        """Return the wait after a number of failures, in ms. ``random`` is between 0 and 1."""
         try:
             # A float: a whole number would grow without end, and ever more slowly.
             wait = min(self.max, self.base * float(self.factor) ** (failures - 1))
@@ -115,15 +115,15 @@ class QueueSettings:
     """One entry of ``DELAYQ["QUEUES"]``."""
 
     name: str
-    #: Also keep Redisson's list of all offered elements; None: if REDISSON is set. Without the list every operation
-    #: is flat up to ten million jobs, and Java can still transfer and take, but its size, contains, remove and readAll
-    #: see nothing.
+    #: Whether the queue also keeps Redisson's list of all offered elements. None: only if REDISSON is set. Without the
+    #: list, every operation takes the same time up to ten million jobs. Java can still transfer and take, but its size,
+    #: contains, remove and readAll see nothing.
     insertion_list: bool | None = None
     #: Version of the Redisson that this queue is shared with; None: only Django uses it.
     redisson: str | None = None
     #: Frame format, dLc0 (up to 3.21.0) or Bc0Lc0; None: that of REDISSON, else the newer one.
     frame: str | None = None
-    #: Codec of payloads that are not jobs of ours; None: the default of REDISSON, else JSON.
+    #: Codec of foreign payloads; None: the default of REDISSON, else JSON.
     codec: str | Codec | None = None
     #: Attempts before a job becomes a dead letter, including the first. With the waits between them the default
     #: outlasts a failure of more than two hours.
@@ -132,8 +132,8 @@ class QueueSettings:
     retry: Backoff = field(default_factory=Backoff)
     #: Seconds that a task may run; None: any time.
     time_limit_s: float | None = None
-    #: Seconds: among jobs with priorities, one that has waited for so long comes before a job of one point more that has
-    #: just become due. None: the highest priority comes first, however long others wait.
+    #: Seconds of waiting that count as one point of priority. None: the highest priority comes first, however long
+    #: others wait.
     priority_step_s: float | None = None
     #: Jobs of the queue that run at a time, in all its workers; None: any number.
     concurrency: int | None = None
@@ -141,32 +141,31 @@ class QueueSettings:
     rate: str | None = None
     #: Share of the claims, unless the worker has another.
     weight: int = 1
-    #: The shards that the queue consists of; None: it has none. What is said of the queue is divided among them.
+    #: Number of shards; None: the queue has no shards. They share the queue's limits.
     shards: int | None = None
-    #: How many shards keep unique keys, limits and schedules; 0: the queue under its bare name; None: as many as SHARDS.
+    #: Number of shards that keep unique keys, limits and schedules; 0: the queue under its bare name; None: SHARDS.
     key_shards: int | None = None
-    #: The queue of which this is a shard; None: it is no shard.
+    #: The queue that this shard belongs to; None: this is not a shard.
     shard_of: str | None = None
-    #: What goes before the name on the server: `Settings.prefix`, or nothing if REDISSON is set.
+    #: Prefix of the name on the server: `Settings.prefix`, or nothing if REDISSON is set.
     prefix: str = ""
     #: Jobs that the queue may hold, whether they wait or run; None: any number. A full queue takes no new ones.
     max_jobs: int | None = None
-    #: Which replicas and disks have to have a job before a call that stores or changes it returns; None: none.
+    #: Replicas and disks that must have a job before a call that stores or changes it returns; None: none.
     durable: Durable | None = None
-    #: Whether what deletes its jobs elsewhere waits for a replica; not if DURABLE is False.
+    #: Whether a replica must have a job before its other copy is deleted; False if DURABLE is False.
     waits: bool = True
-    #: Whether what the server has of its jobs is encrypted: arguments, results, errors, progress. It needs
-    #: django-delayq[encryption].
+    #: Whether arguments, results, errors and progress are encrypted on the server. It needs django-delayq[encryption].
     encrypt: bool = False
-    #: How many of its last ended jobs the queue remembers, for people; 0: none.
+    #: Number of ended jobs that the queue keeps for `ended_jobs` and the admin; 0: none.
     keep_ended: int = 1_000
     #: Seconds to keep dead letters; None: forever.
     dead_ttl_s: float | None = 180 * 86_400.0
     #: Dead letters to keep. Beyond that number, those older than a day are deleted. None: any number.
     max_dead: int | None = None
-    #: Seconds to keep quarantined payloads of others; None: forever.
+    #: Seconds to keep quarantined foreign payloads; None: forever.
     quarantine_ttl_s: float | None = 30 * 86_400.0
-    #: Seconds to keep quarantined jobs of ours; None: forever.
+    #: Seconds to keep quarantined jobs; None: forever.
     quarantined_jobs_ttl_s: float | None = None
 
     def shard(self, number: int) -> "QueueSettings":
@@ -311,15 +310,15 @@ class WorkerSettings:
     threads: int = 8
     #: ``async def`` tasks that each process runs at once.
     coroutines: int = 100
-    #: Seconds that a lease lasts. It is renewed at a third of that.
+    #: Seconds that a lease lasts. Workers renew it after a third of that time.
     lease_s: float = 30.0
-    #: Seconds that running jobs have to end after the worker was told to stop.
+    #: Seconds that running jobs have to end when the worker stops.
     grace_s: float = 25.0
     #: Times that a job may lose its worker before it becomes a dead letter.
     max_kills: int = 3
-    #: Seconds that a job of an unknown task waits for a worker that knows it, before it is quarantined; 0: none.
+    #: Seconds that a job of an unknown task waits for a worker that knows it, before it goes to quarantine; 0: none.
     hold_unknown_s: float = 900.0
-    #: Directory in which each process keeps a file for a probe while it can run jobs; None: no file.
+    #: Directory of a file for each process, for probes. The file exists while the process can run jobs. None: no files.
     heartbeat: str | os.PathLike[str] | None = None
 
     @property
@@ -336,18 +335,18 @@ class Settings:
     connection: str | None = None
     #: Secrets: the first signs jobs, all of them check jobs; None: SECRET_KEY and SECRET_KEY_FALLBACKS.
     keys: Sequence[str | bytes] | None = field(default=None, repr=False)
-    #: What goes before the names of all queues without REDISSON on the server, and of what is kept there once.
+    #: Prefix of the names of all queues without REDISSON on the server, and of other keys of the project.
     prefix: str = ""
-    #: Directory whose folder .delayq has the embedded server's data; None: BASE_DIR, else the current directory.
+    #: Directory for .delayq, the folder with the embedded server's data; None: BASE_DIR, else the current directory.
     embedded_dir: Path | None = None
-    #: The queues that hold jobs: those without shards, and in the place of each other one its shards.
+    #: The queues that hold jobs: queues without shards, and the shards of the others.
     queues: Mapping[str, QueueSettings] = field(default_factory=dict)
-    #: The queues that consist of shards. Under its bare name, such a queue may hold jobs of a time without shards.
+    #: The queues that consist of shards. Such a queue may hold older jobs under its bare name.
     sharded: Mapping[str, QueueSettings] = field(default_factory=dict)
     worker: WorkerSettings = field(default_factory=WorkerSettings)
     #: Largest payload that may be scheduled, bytes.
     max_payload_bytes: int = 1 << 20
-    #: Largest foreign payload that is decoded, bytes. A larger one is quarantined as it is.
+    #: Largest foreign payload that is decoded, bytes. Larger ones go to quarantine.
     max_foreign_bytes: int = 8 << 20
     #: Whether jobs of a transaction are sent after its commit, unless a task or a call says otherwise.
     on_commit: bool = True
@@ -356,24 +355,24 @@ class Settings:
     outbox: bool = False
     #: Seconds that the server must have had a job before a worker deletes its row: more than the server may lose.
     outbox_keep_s: float = 3.0
-    #: How many of its last ended jobs each queue remembers, unless the queue says otherwise; 0: none.
+    #: Number of ended jobs that each queue keeps, unless the queue has its own KEEP_ENDED; 0: none.
     keep_ended: int = 1_000
-    #: How many tasks each queue keeps statistics of; further ones count as one task, ``other``. 0: no statistics.
+    #: Number of tasks with statistics in each queue; further tasks count as one task, ``other``. 0: no statistics.
     statistics: int = 1_000
-    #: What a machine has to send to read the metrics, as ``Authorization: Bearer …``; None: only staff reads them.
+    #: Tokens that read the metrics, sent as ``Authorization: Bearer …``. Without any, only staff reads them.
     metrics_tokens: Sequence[str] = field(default=(), repr=False)
-    #: Modules that are imported beside the ``tasks`` of each app, because they define tasks.
+    #: Modules that define tasks, imported in addition to the ``tasks`` module of each app.
     modules: tuple[str, ...] = ()
-    #: Dotted paths of what is called around each task, the outermost first, in the style of Django's MIDDLEWARE.
+    #: Dotted paths of middleware, the outermost first, as in Django's MIDDLEWARE.
     middleware: tuple[str, ...] = ()
     #: Dotted paths of contexts that travel with each job, such as "django_delayq.context.Locale".
     context: tuple[str, ...] = ()
-    #: What jobs do in tests: they are ``captured``, run ``immediate``-ly, go to a ``server`` of the tests' own, or to the
-    #: ``connection`` that the settings name.
+    #: Mode in tests: jobs are ``captured``, run at once (``immediate``), or go to the tests' own ``server`` or to the
+    #: ``connection`` of the settings.
     test: str = "captured"
 
     def queue(self, name: str) -> QueueSettings:
-        """Return the settings of one queue that holds jobs: what the id of a job begins with.
+        """Return the settings of a queue that holds jobs, by the name with which a job's id begins.
 
         Raises:
             QueueNotFound: neither the queue nor what it is a shard of is in ``DELAYQ["QUEUES"]``.
@@ -461,7 +460,7 @@ class Settings:
         return QueueNotFound(
             f"queue {show(name)} is not configured; DELAYQ['QUEUES'] has {', '.join(map(repr, sorted(self.names)))}."
             + suggestion(name, self.names)
-            + f" Add {show(name)}: {{}} to DELAYQ['QUEUES'] if it is meant."
+            + f" Add {show(name)}: {{}} to DELAYQ['QUEUES'], or correct the name."
         )
 
 
@@ -631,9 +630,10 @@ _TOP: dict[str, tuple[str, _Check, str]] = {
         "connection",
         _optional(_is_connection),
         "the alias of a django-redis cache, or a URL that redis-py reads, such as"
-        " 'redis://localhost:6379/0': port and database are numbers, parameters those of redis-py, special characters of a password are encoded,"
-        " # as %23; or a URL of Sentinels, such as 'redis+sentinel://host1:26379,host2:26379/mymaster/0'; or that of a"
-        " cluster, such as 'redis+cluster://host1:7000,host2:7001', which has database 0 only",
+        " 'redis://localhost:6379/0': port and database are numbers, parameters those of redis-py, special"
+        " characters in a password are encoded (# as %23); or a URL of Sentinels, such as"
+        " 'redis+sentinel://host1:26379,host2:26379/mymaster/0'; or a URL of a cluster, such as"
+        " 'redis+cluster://host1:7000,host2:7001', which has only database 0",
     ),
     "KEYS": (
         "keys",
@@ -731,7 +731,7 @@ _QUEUE: dict[str, tuple[str, _Check, str]] = {
     "INSERTION_LIST": (
         "insertion_list",
         _optional(_is_bool),
-        "True, False, or None for what REDISSON has it",
+        "True, False, or None for the default, which depends on REDISSON",
     ),
     "REDISSON": (
         "redisson",
@@ -787,7 +787,7 @@ _QUEUE: dict[str, tuple[str, _Check, str]] = {
     "KEY_SHARDS": (
         "key_shards",
         _optional(_is_count(0, MOST_SHARDS)),
-        f"a number of shards, 0 to {MOST_SHARDS}, or None for that of SHARDS",
+        f"a number of shards, 0 to {MOST_SHARDS}, or None for the value of SHARDS",
     ),
     "MAX_JOBS": (
         "max_jobs",
@@ -840,7 +840,7 @@ def find_problems(value: Any) -> Iterator[Problem]:
         yield Problem(
             "E001",
             f"DELAYQ is {show(value)}, of type {type(value).__name__}.",
-            "Make it a dict, as docs/settings.md has it.",
+            "Make it a dict, as in docs/settings.md.",
         )
         return
     yield from _check_keys("DELAYQ", value, _TOP)
@@ -893,14 +893,15 @@ def _check_prefix(prefix: Any, queues: dict[Any, Any]) -> Iterator[Problem]:
         if there in bare or (has_shards and there in wholes):
             yield Problem(
                 "E004",
-                f"DELAYQ['QUEUES'][{show(name)}] is {show(there)} on the server, by DELAYQ['PREFIX'], and another queue has"
-                " that name.",
+                f"DELAYQ['QUEUES'][{show(name)}] is {show(there)} on the server, because of DELAYQ['PREFIX'], and"
+                " another queue has that name.",
                 "Rename one of the two queues, or choose another PREFIX.",
             )
         elif shard is not None and parse_shard(name) is None:
             yield Problem(
                 "E004",
-                f"DELAYQ['QUEUES'][{show(name)}] is {show(there)} on the server, by DELAYQ['PREFIX'], which is the name of a"
+                f"DELAYQ['QUEUES'][{show(name)}] is {show(there)} on the server, because of DELAYQ['PREFIX'], which"
+                " is the name of a"
                 f" shard of {show(shard[0])}.",
                 "Rename the queue, or choose a PREFIX that does not end with a colon.",
             )
@@ -912,13 +913,13 @@ def _check_encrypt(path: str, options: dict[str, Any]) -> Iterator[Problem]:
         yield Problem(
             "E003",
             f"{path} has both ENCRYPT and REDISSON.",
-            "Take one of them out: Java could not read the jobs.",
+            "Remove one of them: Java could not read the jobs.",
         )
     if not has_library():
         yield Problem(
             "E003",
-            f"{path} has ENCRYPT, and the library for encryption is not installed.",
-            f"Run {INSTALL}, or take ENCRYPT out.",
+            f"{path} has ENCRYPT, but the library for encryption is not installed.",
+            f"Run {INSTALL}, or remove ENCRYPT.",
         )
 
 
@@ -931,7 +932,7 @@ def _check_shards(
         if options.get("KEY_SHARDS") is not None:
             yield Problem(
                 "E003",
-                f"{path} has KEY_SHARDS, and no SHARDS.",
+                f"{path} has KEY_SHARDS, but no SHARDS.",
                 "Give SHARDS as well: 1 is a queue of one shard.",
             )
         return
@@ -941,7 +942,7 @@ def _check_shards(
         yield Problem(
             "E003",
             f"{path} has both SHARDS and REDISSON.",
-            "Take one of them out: Java knows no shards. To share a shard with Java, configure it as a queue of its own.",
+            "Remove one of them: Java has no shards. To share a shard with Java, configure it as a queue of its own.",
         )
     if "{" in name or "}" in name:
         yield Problem(
@@ -962,14 +963,14 @@ def _check_shards(
         if isinstance(total, int) and 0 < total < shards:
             yield Problem(
                 "E003",
-                f"{path}[{key!r}] is {total}, and {shards} shards cannot share that: each needs 1 at least.",
+                f"{path}[{key!r}] is {total}, which {shards} shards cannot share: each needs at least 1.",
                 f"Give {shards} or more, or fewer SHARDS.",
             )
     rate: Any = options.get("RATE")
     if is_rate(rate) and not is_rate(share_of_rate(rate, shards)):
         yield Problem(
             "E003",
-            f"{path}['RATE'] is {show(rate)}, and {shards} shards cannot share that: each starts a job a week at least.",
+            f"{path}['RATE'] is {show(rate)}, which {shards} shards cannot share: each starts at least one job a week.",
             "Give a higher rate, or fewer SHARDS.",
         )
 
@@ -1023,16 +1024,18 @@ def _show_setting(key: str, value: Any) -> str:
 def _describe_secrets(value: Any) -> str:
     """Describe what is wrong with secrets without showing any."""
     if isinstance(value, str | bytes):
-        return "one secret, which is not shown, and no list"
+        return "a single secret (not shown), not a list"
     if not isinstance(value, list | tuple):
-        return f"of type {type(value).__name__}, which is not shown"
+        return f"of type {type(value).__name__} (not shown)"
     for number, item in enumerate(value, 1):
         if not isinstance(item, str | bytes):
             return f"a list whose secret {number} is of type {type(item).__name__}"
         if len(item) < SHORTEST_SECRET:
             return f"a list whose secret {number} has {len(item)} characters"
     return (
-        "a list with a secret that has other characters" if value else "an empty list"
+        "a list with a secret that has characters that are not allowed"
+        if value
+        else "an empty list"
     )
 
 
@@ -1220,7 +1223,7 @@ def get_keyring() -> Keyring:
         source = "SECRET_KEY and SECRET_KEY_FALLBACKS"
         if not isinstance(django_settings.SECRET_KEY_FALLBACKS, list | tuple):
             raise InvalidSettings(
-                "SECRET_KEY_FALLBACKS is no list; write it as [the old key]"
+                "SECRET_KEY_FALLBACKS is not a list; write it as [the old key]"
             )
         try:
             secrets = hide(

@@ -47,9 +47,9 @@ def _check_atomic_requests() -> Iterator[checks.CheckMessage]:
     if not atomic or not undecided:
         return
     yield checks.Warning(
-        f"Each request is a transaction of database {_listed(map(repr, atomic))} (ATOMIC_REQUESTS), and jobs wait for the"
-        f" commit of database {DEFAULT_DB_ALIAS!r} only: those of {_listed(undecided)}.",
-        hint="A worker may start them before the rows of the request are there, and even if the request is rolled back. Give"
+        f"Each request is a transaction of database {_listed(map(repr, atomic))} (ATOMIC_REQUESTS), but the jobs of"
+        f" {_listed(undecided)} wait only for the commit of database {DEFAULT_DB_ALIAS!r}.",
+        hint="A worker may start them before the request is committed, and even if it is rolled back. Give"
         f" on_commit={atomic[0]!r} to a task that needs such rows, and on_commit=True to one that needs none.",
         id="django_delayq.W008",
     )
@@ -165,7 +165,7 @@ def check_room(
             checks.Warning(
                 f"A worker of {worker.processes} processes, each with {each} connections to database {alias!r}, needs"
                 f" {worker.processes * each:,} of them, and the database admits {room.most:,}: {room.why}.",
-                hint="Under load, jobs will fail for want of a connection, and so will requests. In DELAYQ['WORKER'],"
+                hint="Under load, jobs and requests will fail because no connection is free. In DELAYQ['WORKER'],"
                 f" {jobs.why}. Lower PROCESSES or {' or '.join(jobs.names)}, raise what the message names, or put a pooler such"
                 " as PgBouncer in between. Web processes and other workers need connections as well.",
                 id="django_delayq.W007",

@@ -59,7 +59,8 @@ class Decoder(Generic[T]):
             if self._what not in _told:
                 _told.add(self._what)
                 logger.warning(
-                    "%s; it is left out, and so are others like it from now on", error
+                    "%s; it is ignored, and more like it will be ignored without a log line",
+                    error,
                 )
             return None
 

@@ -6,32 +6,32 @@ DelayqError
 │   └── NotSigned      it looks like a job that this project did not sign; keeps .missing
 ├── NewerFormat        a later version writes to the queue; update this one
 ├── InvalidDelay       a delay that is negative, naive, or not a time
-├── InvalidTask        something that cannot be a task, an option, or a job to send
+├── InvalidTask        a function that cannot be a task, or an option or job that does not fit
 ├── InvalidArguments   a call that does not fit its task's signature
 ├── TaskNotFound       a name without a registered task in this process
 ├── QueueNotFound      a name that is not in DELAYQ["QUEUES"]
-├── InvalidSearch      something that find_jobs cannot look for
-├── InvalidSchedule    a cron expression, an interval, or a schedule that cannot be
+├── InvalidSearch      something that find_jobs cannot search for
+├── InvalidSchedule    a cron expression, an interval, or a schedule that is not valid
 ├── ScheduleNotFound   a name that no schedule has
-├── JobNotFound        an id that no job has (any more)
+├── JobNotFound        an id that no job has, or no longer has
 ├── JobFailed          the job that wait() waits for ended without a result
 │   ├── JobCancelled   somebody cancelled it
-│   └── JobExpired     it was too late to matter, and was not started
-├── InvalidResult      what a function of Django's @task returned cannot be kept
-├── MaybeScheduled     an error on the way; .scheduled are stored, .unsent are not, .unknown may be
-├── NotDurable         stored or changed, but not on as many replicas or disks as asked; .jobs
+│   └── JobExpired     it expired before it started
+├── InvalidResult      a function of Django's @task returned a value that cannot be stored
+├── MaybeScheduled     an error interrupted the call; .scheduled are stored, .unsent are not, .unknown may be
+├── NotDurable         stored or changed, but not on as many replicas or disks as requested; .jobs
 ├── QueueFull          the queue holds MAX_JOBS jobs; .unsent can be sent again when there is room
-├── MaybeChanged       an error while found jobs were changed; .won and .lost are counts, .unknown may be changed
-├── PartialAnswer      some queues did not answer; .found is what the others said, .missing names them
+├── MaybeChanged       an error interrupted a change of found jobs; .won and .lost are counts, .unknown may be changed
+├── PartialAnswer      some queues did not answer; .found is the result of the others, .missing names them
 ├── LeaseLost          the job may be running elsewhere; stop writing
 ├── TimeLimitExceeded  a task ran longer than its time limit
 ├── EmbeddedServerError the embedded Valkey did not start
 └── InvalidSettings    also django.core.exceptions.ImproperlyConfigured
 
-What a task raises to decide about its job is no error: Retry, Snooze and Cancel are in
+Retry, Snooze and Cancel, which a task raises to decide about its job, are not errors: they are in
 jobs/decisions.py, and derive from BaseException.
 
-Errors of the server and of the connection (redis.exceptions.*) pass through untouched, unless
+Errors of the server and of the connection (redis.exceptions.*) pass through unchanged, unless
 one of the classes above adds a decision to them.
 """
 
@@ -42,7 +42,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 
 class DelayqError(Exception):
-    """Base of every error that this package raises by itself.
+    """Base class of the errors of this package.
 
     Example::
 
@@ -54,7 +54,7 @@ class DelayqError(Exception):
 
 
 class EncodeError(DelayqError, ValueError):
-    """Raised when a value cannot be written in the format asked for.
+    """Raised when a value cannot be written in the format of its queue or codec.
 
     Example::
 
@@ -63,7 +63,7 @@ class EncodeError(DelayqError, ValueError):
 
 
 class DecodeError(DelayqError, ValueError):
-    """Raised when bytes cannot be read; ``data`` keeps them, ``offset`` says where reading stopped.
+    """Raised when bytes cannot be read: ``data`` has them, and ``offset`` is where reading stopped.
 
     Example::
 
@@ -82,10 +82,10 @@ class DecodeError(DelayqError, ValueError):
 
 
 class NotSigned(DecodeError):
-    """Raised when a payload looks like a job that this project has not signed.
+    """Raised when a payload looks like a job, but this process cannot verify its signature.
 
-    ``missing`` names what this process lacks to check it: ``key Ab3d``, ``format 3`` or ``codec other than
-    StringCodec``; else it is empty.
+    ``missing`` names what the process needs for that: ``key Ab3d``, ``format 3`` or ``codec other than StringCodec``.
+    It is empty if the signature is wrong.
     """
 
     def __init__(self, message: str, *, missing: str = "") -> None:
@@ -94,11 +94,11 @@ class NotSigned(DecodeError):
 
 
 class NewerFormat(DelayqError):
-    """Raised when a queue is in a later format, which this version cannot read. It leaves the queue alone."""
+    """Raised when a queue is in a later format that this version cannot read. The queue is not changed."""
 
 
 class InvalidDelay(DelayqError, ValueError):
-    """Raised when a delay is negative, a naive datetime, or not a time at all.
+    """Raised when a delay is negative, a naive datetime, or not a time.
 
     Example::
 
@@ -107,7 +107,7 @@ class InvalidDelay(DelayqError, ValueError):
 
 
 class InvalidTask(DelayqError, TypeError):
-    """Raised when something cannot be a task, an option of one, or a job to send or wait for.
+    """Raised when a function cannot be a task, or an option or a job does not fit the task or call.
 
     Example::
 
@@ -125,7 +125,7 @@ class InvalidArguments(DelayqError, TypeError):
 
 
 class TaskNotFound(DelayqError, LookupError):
-    """Raised when no task has this name; ``task`` is the name, or empty if a queue has no handler.
+    """Raised when no task has this name. ``task`` is the name; it is empty if a queue has no handler.
 
     Example::
 
@@ -138,7 +138,7 @@ class TaskNotFound(DelayqError, LookupError):
 
 
 class QueueNotFound(DelayqError, LookupError):
-    """Raised when a queue is not configured in ``DELAYQ["QUEUES"]``.
+    """Raised when a queue is not in ``DELAYQ["QUEUES"]``.
 
     Example::
 
@@ -147,7 +147,7 @@ class QueueNotFound(DelayqError, LookupError):
 
 
 class InvalidSearch(DelayqError, ValueError):
-    """Raised when `find_jobs` is asked for something that cannot be looked for.
+    """Raised when `find_jobs` cannot search for this.
 
     Example::
 
@@ -156,7 +156,7 @@ class InvalidSearch(DelayqError, ValueError):
 
 
 class InvalidSchedule(DelayqError, ValueError):
-    """Raised when a cron expression, an interval or a periodic schedule cannot be used as it stands.
+    """Raised when a cron expression, an interval or a periodic schedule is not valid.
 
     Example::
 
@@ -174,7 +174,7 @@ class ScheduleNotFound(DelayqError, LookupError):
 
 
 class JobNotFound(DelayqError, LookupError):
-    """Raised when no job has this id, or none has it any more.
+    """Raised when no job has this id, or the job no longer exists.
 
     Example::
 
@@ -210,7 +210,7 @@ class JobCancelled(JobFailed):
 
 
 class JobExpired(JobFailed):
-    """Raised when the job that ``wait()`` waits for was too late to matter, and so was not started.
+    """Raised when the job that ``wait()`` waits for expired before it started.
 
     Example::
 
@@ -222,7 +222,7 @@ class JobExpired(JobFailed):
 
 
 class InvalidResult(DelayqError, TypeError):
-    """Raised when a function of Django's ``@task`` returns what is not JSON, or is too large to be kept.
+    """Raised when a function of Django's ``@task`` returns a value that is not JSON, or too large.
 
     Example::
 
@@ -233,11 +233,11 @@ class InvalidResult(DelayqError, TypeError):
 
 
 class MaybeScheduled(DelayqError):
-    """Raised when an error came up while jobs or elements were being stored.
+    """Raised when an error interrupts the storing of jobs or elements.
 
-    ``scheduled`` holds the stored jobs, ``unsent`` all others. Sending those again is safe for some seconds, and
-    refused later. ``unknown`` holds those of ``unsent`` that may be stored because their reply was lost; the rest are
-    not stored. The lists are empty if bare elements were offered.
+    ``scheduled`` holds the stored jobs, ``unsent`` all others. Sending these again is safe for some seconds, and
+    refused later. ``unknown`` holds the jobs of ``unsent`` that may be stored, because their reply was lost; the rest
+    are not stored. For elements of a `DelayedQueue` or `BlockingQueue`, the lists are empty.
 
     Example::
 
@@ -262,10 +262,11 @@ class MaybeScheduled(DelayqError):
 
 
 class NotDurable(DelayqError):
-    """Raised when jobs are stored or changed, but too few replicas or disks have that in time: see `Durable`.
+    """Raised when jobs are stored or changed, but too few replicas or disks have them in time; see `Durable`.
 
-    ``jobs`` holds those jobs, ``job`` the first of them. ``wanted`` replicas were asked for, and ``acknowledged`` have
-    it; ``is_on_disk`` says whether the primary has it on disk, if that was asked.
+    ``jobs`` holds those jobs, and ``job`` is the first of them. ``wanted`` is the number of replicas that were
+    requested, ``acknowledged`` the number that have the jobs. ``is_on_disk`` is whether the primary has them on disk,
+    if requested.
 
     Example::
 
@@ -298,9 +299,9 @@ class NotDurable(DelayqError):
 class QueueFull(DelayqError):
     """Raised when a queue has no room for new jobs: ``count`` wait or run, and ``limit`` is its ``MAX_JOBS``.
 
-    ``queue`` is its name. ``unsent`` holds the jobs that are not stored; sending them again is safe at any time. Of
-    `schedule_many`, ``scheduled`` holds the stored jobs, and ``unknown`` those of ``unsent`` for which the last
-    sentence of `MaybeScheduled` holds.
+    ``queue`` is its name. ``unsent`` holds the jobs that are not stored; sending them again is safe at any time. After
+    `schedule_many`, ``scheduled`` holds the stored jobs, and ``unknown`` the jobs of ``unsent`` that may be stored, as
+    in `MaybeScheduled`.
 
     Example::
 
@@ -331,12 +332,12 @@ class QueueFull(DelayqError):
 
 
 class MaybeChanged(DelayqError):
-    """Raised when an error came up while the jobs that `find_jobs` finds were being changed.
+    """Raised when an error interrupts a change of the jobs that `find_jobs` finds.
 
-    ``won`` is how many jobs are changed. ``lost`` says how many were left alone, by the `State` they were left in.
-    ``unknown`` holds the jobs, some hundred of a node at most, that may be changed or not because their reply was lost.
-    All other jobs are as they were. ``missing`` has the error of each queue that was not worked through, by its name; it
-    is empty if the call broke off. The same call again goes on.
+    ``won`` is the number of changed jobs. ``lost`` is the number of jobs that were left alone, by their `State`.
+    ``unknown`` holds the jobs that may be changed, because their reply was lost: at most some hundred for each node.
+    All other jobs are unchanged. ``missing`` has the error of each queue that was not finished, by its name; it is
+    empty if the whole call stopped. Make the same call again to continue.
 
     Example::
 
@@ -363,10 +364,10 @@ class MaybeChanged(DelayqError):
 
 
 class PartialAnswer(DelayqError):
-    """Raised when several queues were asked, and some of them did not answer.
+    """Raised when some of several queues did not answer.
 
-    ``found`` is what the function would have returned, from the other queues; None after a loop over `find_jobs`, which
-    has yielded their jobs. ``missing`` has the error of each queue that did not answer, by its name.
+    ``found`` is the result from the other queues; it is None after a loop over `find_jobs`, which has yielded their
+    jobs. ``missing`` has the error of each queue that did not answer, by its name.
 
     Example::
 
@@ -390,7 +391,7 @@ class PartialAnswer(DelayqError):
 
 
 class LeaseLost(DelayqError):
-    """Raised by ``current_job().check()`` when the lease is over: the job may be running elsewhere.
+    """Raised by ``current_job().check()`` when the lease has ended: the job may be running elsewhere.
 
     Example::
 
@@ -399,7 +400,7 @@ class LeaseLost(DelayqError):
 
 
 class TimeLimitExceeded(DelayqError):
-    """Raised inside a task that runs longer than its time limit.
+    """Raised in a task that runs longer than its time limit.
 
     Example::
 
@@ -418,7 +419,7 @@ class EmbeddedServerError(DelayqError):
 
 
 class InvalidSettings(DelayqError, ImproperlyConfigured):
-    """Raised when ``DELAYQ`` cannot be used as it stands.
+    """Raised when ``DELAYQ`` is not valid.
 
     Example::
 

@@ -152,22 +152,22 @@ def _meaning(error: Exception, message: str) -> tuple[str, str]:
             if isinstance(error, PrimaryNotFound)
             else gettext("The server's certificate is not accepted."),
             gettext(
-                "Name the authority that has signed it, by ssl_ca_certs in DELAYQ['CONNECTION'], and the host as the"
-                " certificate does. Behind Sentinels and in a cluster, the certificate has to hold for the address that"
-                " they announce."
+                "Set ssl_ca_certs in DELAYQ['CONNECTION'] to the authority that signed it, and write the host as in"
+                " the certificate. Behind Sentinels and in a cluster, the certificate has to be valid for the"
+                " address that they announce."
             ),
         )
     if isinstance(error, PrimaryNotFound):
         return (
             gettext("No Sentinel answers."),
             gettext(
-                "Are the Sentinels of DELAYQ['CONNECTION'] up, and can they be reached from here? Or do they ask for what"
-                " it does not have: TLS (rediss+sentinel://), or a certificate of ours (ssl_certfile and ssl_keyfile)?"
+                "Are the Sentinels of DELAYQ['CONNECTION'] up, and can this process reach them? Do they require TLS"
+                " (rediss+sentinel://), or a client certificate (ssl_certfile and ssl_keyfile)?"
             ),
         )
     if isinstance(error, AuthenticationError) and _NO_PASSWORD.search(message):
         return (
-            gettext("The server wants a password, and got none."),
+            gettext("The server requires a password, and got none."),
             gettext("Add user and password to DELAYQ['CONNECTION']."),
         )
     if isinstance(error, AuthenticationError | AuthorizationError):
@@ -196,8 +196,8 @@ def _meaning(error: Exception, message: str) -> tuple[str, str]:
         return (
             gettext("A node of the cluster does not answer."),
             gettext(
-                "Is the node up, and can it be reached from here at the address that it announces? Its jobs stay on it, and"
-                " the queues of the other nodes are served."
+                "Is the node up, and can this process reach it at the address that it announces? Its jobs stay on"
+                " it, and the queues of the other nodes are served."
             ),
         )
     if isinstance(error, RedisConnectionError) and _CLOSED.search(message):
@@ -205,8 +205,8 @@ def _meaning(error: Exception, message: str) -> tuple[str, str]:
         return (
             gettext("The server closed the connection."),
             gettext(
-                "Was it restarted? Or does it ask for what DELAYQ['CONNECTION'] does not have: a password, TLS (rediss://),"
-                " or a certificate of ours (ssl_certfile and ssl_keyfile)?"
+                "Was it restarted? Does it require a password, TLS (rediss://), or a client certificate"
+                " (ssl_certfile and ssl_keyfile) that DELAYQ['CONNECTION'] does not have?"
             ),
         )
     if isinstance(error, RedisConnectionError) and "was forked" in message:
@@ -218,9 +218,9 @@ def _meaning(error: Exception, message: str) -> tuple[str, str]:
         return (
             gettext("The server does not answer."),
             gettext(
-                "Is the server of DELAYQ['CONNECTION'] up, and can it be reached from here? If the URL begins with"
-                " rediss://, does the server speak TLS? Jobs that are scheduled stay on it; workers go on as soon as it"
-                " is back."
+                "Is the server of DELAYQ['CONNECTION'] up, and can this process reach it? If the URL begins with"
+                " rediss://, does the server speak TLS? Scheduled jobs stay on it; workers continue as soon as it is"
+                " back."
             ),
         )
     if isinstance(error, TryAgainError):
@@ -237,8 +237,8 @@ def _meaning(error: Exception, message: str) -> tuple[str, str]:
         return (
             gettext("The cluster does not serve the slot of this queue."),
             gettext(
-                "Is a node down that has no replica? With cluster-require-full-coverage no, the other nodes go on"
-                " serving their queues."
+                "Is a node down that has no replica? With cluster-require-full-coverage no, the other nodes continue"
+                " to serve their queues."
             ),
         )
     if isinstance(error, MovedError):
@@ -250,7 +250,7 @@ def _meaning(error: Exception, message: str) -> tuple[str, str]:
         )
     if is_forbidden(error):
         return (
-            gettext("The server's account may not do this."),
+            gettext("The account has no right to do this."),
             gettext(
                 "Give the user of DELAYQ['CONNECTION'] the rights to the queue's keys, channels and commands; the"
                 " worker's start-up check lists what is missing."
@@ -260,7 +260,7 @@ def _meaning(error: Exception, message: str) -> tuple[str, str]:
         return (
             gettext("The server is at its maxmemory."),
             gettext(
-                "Raise maxmemory, and keep maxmemory-policy at noeviction; due jobs go on running and make room."
+                "Raise maxmemory, and keep maxmemory-policy at noeviction; due jobs still run and make room."
             ),
         )
     if "WRONGTYPE" in message:
@@ -270,5 +270,5 @@ def _meaning(error: Exception, message: str) -> tuple[str, str]:
         )
     return (
         gettext("The server refused the call."),
-        gettext("The server's own text above says why."),
+        gettext("The server's own message above says why."),
     )

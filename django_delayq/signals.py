@@ -1,7 +1,7 @@
-"""Django signals about jobs: what a project hears of them, in the process in which it happens.
+"""Django signals about jobs, sent in the process where the event happens.
 
-The ``sender`` is the task, None where it is not known; ``job`` is the handle. docs/howto/signals.md says when each is
-sent, and what else comes with it. A receiver that raises is logged, and changes nothing about its job.
+``sender`` is the task, or None if it is unknown; ``job`` is the `Job`. docs/howto/signals.md says when each signal is
+sent, and with which arguments. An error of a receiver is logged, and does not change the job.
 """
 
 from collections.abc import Sequence

@@ -122,8 +122,8 @@ def list_text(items: Iterable[str]) -> str:
 def unsearched_text(count: int) -> str:
     """Say that a text was not looked for in encrypted jobs."""
     template = ngettext(
-        "{count} encrypted job was not searched: nobody looks for a text inside of it",
-        "{count} encrypted jobs were not searched: nobody looks for a text inside of them",
+        "{count} encrypted job was not searched: a search for text does not read encrypted jobs",
+        "{count} encrypted jobs were not searched: a search for text does not read encrypted jobs",
         count,
     )
     return template.format(count=number_text(count))

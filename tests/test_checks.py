@@ -80,7 +80,7 @@ def test_checks_need_no_server() -> None:
             [],
             "E001",
             "DELAYQ is [], of type list.",
-            "Make it a dict, as docs/settings.m",
+            "Make it a dict, as in docs/settings.m",
         ),
         (
             {"CONNECTION": URL, "QUEUE": {}},
@@ -130,7 +130,7 @@ def test_mistake_is_told(delayq: Any, id_: str, message: str, hint: str) -> None
             "SECRET_KEY is empty, and jobs are signed with it. Set it",
         ),
         ({"SECRET_KEY_FALLBACKS": [""]}, "secret 2 of 2 is empty."),
-        ({"SECRET_KEY_FALLBACKS": "old"}, "SECRET_KEY_FALLBACKS is no list; write"),
+        ({"SECRET_KEY_FALLBACKS": "old"}, "SECRET_KEY_FALLBACKS is not a list; write"),
     ],
 )
 def test_secrets_that_nothing_can_be_signed_with_are_told(
@@ -147,7 +147,7 @@ def test_secrets_that_nothing_can_be_signed_with_are_told(
     assert its_id == "django_delayq.E011"
     assert its_message.startswith("Jobs cannot be signed: ")
     assert message in its_message
-    assert its_hint.startswith("Workers run signed jobs only")
+    assert its_hint.startswith("Workers run only jobs")
 
 
 def test_all_mistakes_are_told_at_once() -> None:
@@ -238,7 +238,7 @@ def test_task_with_a_priority_on_a_queue_shared_with_java_is_told() -> None:
     assert found(DELAYQ={"CONNECTION": URL, "QUEUES": {"java": java}}) == [
         (
             "django_delayq.E008",
-            "Task 'tests.checks.urgent' goes to queue 'java' with priority=5, and Redisson's transfer knows no priorities.",
+            "Task 'tests.checks.urgent' goes to queue 'java' with priority=5, and Redisson has no priorities.",
             "Use a queue without REDISSON, or priority=0.",
         )
     ]
@@ -567,12 +567,14 @@ def test_atomic_requests_of_another_database_need_its_alias() -> None:
 
     assert id_ == "django_delayq.W008"
     assert "of database 'other' (ATOMIC_REQUESTS)" in message
-    assert "commit of database 'default' only" in message
-    assert message.endswith(
-        "tests.checks.0, tests.checks.1, tests.checks.2 and 3 more."
+    assert "wait only for the commit of database 'default'" in message
+    assert (
+        "jobs of tests.checks.0, tests.checks.1, tests.checks.2 and 3 more wait"
+        in message
     )
     assert "Give on_commit='other'" in hint
-    assert [message[-18:] for _, message, _ in at_once] == ["of tests.checks.d."]
+    [(_, message, _)] = at_once
+    assert "the jobs of tests.checks.d wait" in message
 
 
 def test_atomic_requests_without_a_task_that_leaves_it_open_are_no_mistake() -> None:

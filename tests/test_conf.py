@@ -207,8 +207,8 @@ def test_unknown_queue_is_told_with_what_there_is() -> None:
 
     assert str(caught.value) == (
         "queue 'email' is not configured; DELAYQ['QUEUES'] has 'emails', 'orders'."
-        " Did you mean 'emails'? Add 'email': {} to DELAYQ['QUEUES'] if it"
-        " is meant."
+        " Did you mean 'emails'? Add 'email': {} to DELAYQ['QUEUES'], or correct"
+        " the name."
     )
 
 
@@ -311,16 +311,16 @@ HUNTER = "hunter2-hunter2-hunter2"
     ("keys", "what"),
     [
         ([], "an empty list"),
-        ({}, "of type dict, which is not shown"),
-        (5, "of type int, which is not shown"),
-        (HUNTER, "one secret, which is not shown, and no list"),
-        (HUNTER.encode(), "one secret, which is not shown, and no list"),
-        (hide(HUNTER), "one secret, which is not shown, and no list"),
+        ({}, "of type dict (not shown)"),
+        (5, "of type int (not shown)"),
+        (HUNTER, "a single secret (not shown), not a list"),
+        (HUNTER.encode(), "a single secret (not shown), not a list"),
+        (hide(HUNTER), "a single secret (not shown), not a list"),
         (["hunter2-hunter"], "a list whose secret 1 has 14 characters"),
         ([HUNTER, ""], "a list whose secret 2 has 0 characters"),
         ((HUNTER, None), "a list whose secret 2 is of type NoneType"),
         ([[HUNTER]], "a list whose secret 1 is of type list"),
-        ({HUNTER: HUNTER}, "of type dict, which is not shown"),
+        ({HUNTER: HUNTER}, "of type dict (not shown)"),
     ],
 )
 def test_wrong_keys_are_told_and_not_shown(keys: Any, what: str) -> None:
@@ -337,12 +337,18 @@ def test_wrong_keys_are_told_and_not_shown(keys: Any, what: str) -> None:
         (["hunter2"], "a list whose secret 1 has 7 characters"),
         (
             [HUNTER, "hunter2 hunter2 hunter2"],
-            "a list with a secret that has other characters",
+            "a list with a secret that has characters that are not allowed",
         ),
-        (["hunter2-hunter2-hünter2"], "a list with a secret that has other characters"),
-        ([HUNTER.encode()], "a list with a secret that has other characters"),
-        (HUNTER, "one secret, which is not shown, and no list"),
-        (None, "of type NoneType, which is not shown"),
+        (
+            ["hunter2-hunter2-hünter2"],
+            "a list with a secret that has characters that are not allowed",
+        ),
+        (
+            [HUNTER.encode()],
+            "a list with a secret that has characters that are not allowed",
+        ),
+        (HUNTER, "a single secret (not shown), not a list"),
+        (None, "of type NoneType (not shown)"),
     ],
 )
 def test_wrong_token_is_told_and_not_shown(token: Any, what: str) -> None:
@@ -417,10 +423,10 @@ def test_keys_take_the_place_of_the_secret_key(settings: Any) -> None:
         ({"SECRET_KEY_FALLBACKS": [5]}, "secret 2 of 2 is of type int, and has"),
         (
             {"SECRET_KEY_FALLBACKS": ["hunter2\udcff"]},
-            "secret 2 of 2 is no Unicode",
+            "secret 2 of 2 is not valid Unicode",
         ),
         # Each of its characters would be a secret.
-        ({"SECRET_KEY_FALLBACKS": "hunter2"}, "SECRET_KEY_FALLBACKS is no list"),
+        ({"SECRET_KEY_FALLBACKS": "hunter2"}, "SECRET_KEY_FALLBACKS is not a list"),
         (
             {"DELAYQ": {"KEYS": ["secret number 06917", "secret number 09631"]}},
             "DELAYQ['KEYS']: two different secrets have keys with the id '2hDA'",
@@ -1122,19 +1128,19 @@ def test_shards_are_a_number_that_workers_can_serve(value: Any) -> None:
         ),
         (
             {"mail": {"SHARDS": 4, "CONCURRENCY": 3}},
-            "E003 DELAYQ['QUEUES']['mail']['CONCURRENCY'] is 3, and 4 shards cannot share",
+            "E003 DELAYQ['QUEUES']['mail']['CONCURRENCY'] is 3, which 4 shards cannot share",
         ),
         (
             {"mail": {"SHARDS": 4, "MAX_JOBS": 3}},
-            "E003 DELAYQ['QUEUES']['mail']['MAX_JOBS'] is 3, and 4 shards cannot share",
+            "E003 DELAYQ['QUEUES']['mail']['MAX_JOBS'] is 3, which 4 shards cannot share",
         ),
         (
             {"mail": {"SHARDS": 64, "RATE": "1/d"}},
-            "E003 DELAYQ['QUEUES']['mail']['RATE'] is '1/d', and 64 shards cannot share",
+            "E003 DELAYQ['QUEUES']['mail']['RATE'] is '1/d', which 64 shards cannot share",
         ),
         (
             {"mail": {"KEY_SHARDS": 2}},
-            "E003 DELAYQ['QUEUES']['mail'] has KEY_SHARDS, and no SHARDS.",
+            "E003 DELAYQ['QUEUES']['mail'] has KEY_SHARDS, but no SHARDS.",
         ),
         (
             {"mail": {"SHARDS": 2, "KEY_SHARDS": -1}},

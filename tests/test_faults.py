@@ -33,17 +33,17 @@ from django_delayq.faults import describe_fault, is_refused
 def test_missing_right_is_told_as_such_in_the_words_of_every_server(
     error: ResponseError,
 ) -> None:
-    assert "may not do this" in describe_fault(error).what
+    assert "no right to do this" in describe_fault(error).what
 
 
 @pytest.mark.parametrize(
     ("message", "what"),
     [
-        ("Authentication required.", "wants a password, and got none"),
+        ("Authentication required.", "requires a password, and got none"),
         (
             "HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass>"
             " option can be used",
-            "wants a password, and got none",
+            "requires a password, and got none",
         ),
         ("invalid username-password pair or user is disabled.", "accept the account"),
     ],

@@ -126,8 +126,9 @@ class DelayqBackend(BaseTaskBackend):
         self._check_installed()
         if not isinstance(task, DelayqTask):
             raise InvalidTask(
-                f"task {task.module_path!r} was made for another backend, {type(task).__qualname__} is its class: decorate its"
-                f" function with @task(backend={self.alias!r}), which can go to other backends with using(backend=…)"
+                f"task {task.module_path!r} belongs to another backend, as its class is {type(task).__qualname__}:"
+                f" decorate its function with @task(backend={self.alias!r}); using(backend=…) sends a call to"
+                " another backend"
             )
         when: Any = task.run_after
         if when is not None and not isinstance(when, datetime | timedelta):
@@ -159,8 +160,8 @@ class DelayqBackend(BaseTaskBackend):
         # Django has imported its module if the app is installed. The registry may lack it in a test with `available_apps`.
         if "django_delayq.apps" not in sys.modules:
             raise InvalidSettings(
-                f"TASKS[{self.alias!r}] names a backend of django_delayq, which is not in INSTALLED_APPS: add it there, as"
-                " nothing runs the tasks without it"
+                f"TASKS[{self.alias!r}] uses the backend of django_delayq, which is not in INSTALLED_APPS: add"
+                " 'django_delayq' there"
             )
         self._is_installed = True
 
@@ -172,8 +173,8 @@ class DelayqBackend(BaseTaskBackend):
             return
         if queue is not None and queue.is_shared:
             raise InvalidTask(
-                f"priority={task.priority} of task {task.module_path!r}: queue {queue.name!r} is shared with Redisson, whose"
-                " transfer knows no priorities; use a queue without REDISSON, or priority 0"
+                f"priority={task.priority} of task {task.module_path!r}: queue {queue.name!r} is shared with"
+                " Redisson, which has no priorities; use a queue without REDISSON, or priority 0"
             )
 
     def enqueue(  # type: ignore[override]
@@ -293,10 +294,10 @@ class DelayqBackend(BaseTaskBackend):
         _Teller([job], tell).join(commit.using)
 
     def get_result(self, result_id: str) -> AnyResult:
-        """Return what is known of a task by the id of its result.
+        """Return the result with this id.
 
         Raises:
-            TaskResultDoesNotExist: it is not there, or is no longer kept, or is none of a task of Django's.
+            TaskResultDoesNotExist: there is no such result, it is no longer kept, or the job does not belong to a Django task.
         """
         try:
             return result_of(get_job(result_id), self.alias)
@@ -311,7 +312,7 @@ class DelayqBackend(BaseTaskBackend):
             raise _missing(error) from error
 
     def check(self, **kwargs: Any) -> list[checks.CheckMessage]:
-        """Report what is wrong with this backend's part of ``TASKS``."""
+        """Check this backend's part of ``TASKS``."""
         return list(
             find_problems(self.alias, self.queues, self.options, apps.get_app_configs())
         )

@@ -46,7 +46,7 @@ _SENSITIVE = "_delayq_sensitive"
 
 
 def sensitive(*names: str) -> Callable[[F], F]:
-    """Mark parameters of a function whose values no page, log or error shows. It stands below ``@task``.
+    """Hide the values of these parameters in pages, logs and errors. Put this decorator below ``@task``.
 
     Example::
 
@@ -55,8 +55,8 @@ def sensitive(*names: str) -> Callable[[F], F]:
         def call(url, token): ...
 
     Raises:
-        InvalidTask: of Django: no names are given, or it stands above ``@task``. ``@task`` itself raises it for a name that is
-            no parameter of the function.
+        InvalidTask: of Django: there are no names, or the decorator is above ``@task``. ``@task`` itself raises it for a
+            name that is not a parameter of the function.
     """
     if not names or not all(isinstance(name, str) and name for name in names):
         told = ", ".join(map(show, names))
@@ -67,7 +67,7 @@ def sensitive(*names: str) -> Callable[[F], F]:
     def mark(function: F) -> F:
         if isinstance(function, Task):
             raise InvalidTask(
-                f"@sensitive stands above @task of {function.module_path!r}, which does not see it: put it below"
+                f"@sensitive is above @task of {function.module_path!r}, where it has no effect: put it below"
             )
         setattr(function, _SENSITIVE, names)
         return function
@@ -106,7 +106,7 @@ class _Planned(AnyTask):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelayqTask(_Planned):
-    """A function of Django's ``@task`` whose backend is ours."""
+    """A function of Django's ``@task`` with this backend."""
 
     #: When it is to run: an aware datetime, or how long after the call of `enqueue`.
     run_after: datetime | timedelta | None = None  # type: ignore[assignment]
@@ -156,10 +156,10 @@ class DelayqTask(_Planned):
         backend: str | None = None,
         **options: Unpack[SharedOptions],
     ) -> "DelayqTask":
-        """Return this task with other values, for the calls made through it.
+        """Return this task with other options for its calls.
 
         Raises:
-            InvalidTask: of Django: an option is unknown, or has a value that it cannot have.
+            InvalidTask: of Django: an option is unknown, or has a wrong value.
         """
         given = {
             "priority": priority,
@@ -295,7 +295,8 @@ def check_path(task: AnyTask) -> None:
     if not isinstance(found, Task) or found.func is not func:
         what = "a Task of another function" if isinstance(found, Task) else "no Task"
         raise InvalidTask(
-            f"{task.module_path!r} should lead to a Task of this function, and leads to {what}: a worker finds a task by the"
+            f"{task.module_path!r} should lead to a Task of this function, but leads to {what}: a worker finds a"
+            " task by the"
             " module and name of its function. Decorate the function where it is defined, and keep its name"
         )
 

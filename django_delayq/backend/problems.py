@@ -76,7 +76,7 @@ def find_problems(
     where = f"TASKS[{alias!r}]"
     if not any(app.name == "django_delayq" for app in app_configs):
         yield checks.Error(
-            f"{where} names a backend of django_delayq, which is not in INSTALLED_APPS.",
+            f"{where} uses the backend of django_delayq, which is not in INSTALLED_APPS.",
             hint="Add 'django_delayq' to INSTALLED_APPS: its worker runs the tasks.",
             id="django_delayq.E020",
         )
@@ -91,7 +91,7 @@ def find_problems(
             yield checks.Error(
                 f"{where}['QUEUES'] has {show(name)}, which is not in DELAYQ['QUEUES']."
                 + suggestion(name, known),
-                hint=f"Add {name!r}: {{}} to DELAYQ['QUEUES'], or take it out of {where}['QUEUES'].",
+                hint=f"Add {name!r}: {{}} to DELAYQ['QUEUES'], or remove it from {where}['QUEUES'].",
                 id="django_delayq.E021",
             )
     for name in sorted(queues or known):

@@ -212,17 +212,17 @@ def _final_errors(
 def _task_of(job: Job[Any], alias: str) -> DelayqTask:
     if job.task is None:
         raise TaskResultDoesNotExist(
-            f"job {job.id} is {job.state}, and what it was is no longer kept"
+            f"job {job.id} is {job.state}, and its call is no longer stored"
         )
     known = registry.find_task(job.task)
     if not isinstance(known, BackendTask):
         why = (
-            "is not registered here: import its module, or name that in DELAYQ['MODULES']"
+            "is not registered here: import its module, or add it to DELAYQ['MODULES']"
             if known is None
-            else "is no task of Django's: django_delayq.get_job(id) finds it"
+            else "is not a Django task: use django_delayq.get_job(id)"
         )
         raise TaskResultDoesNotExist(
-            f"job {job.id} is of {show(job.task)}, which {why}"
+            f"job {job.id} belongs to task {show(job.task)}, which {why}"
         )
     return task_of(known, job, alias)
 

@@ -258,7 +258,7 @@ def _running_unread(
     task: DelayqTask, job: Job[Any], error: Exception, now: datetime
 ) -> AnyResult:
     logger.warning(
-        "job %s (%s): the attempts before this one cannot be read, so its context has no worker ids and errors of theirs: %s",
+        "job %s (%s): its earlier attempts cannot be read, so its context lacks their worker ids and errors: %s",
         job.id,
         job.task,
         error,
@@ -283,7 +283,7 @@ def _kept(task: DelayqTask, value: object) -> Any:
         size = len(_encoder.encode(plain))
     except Exception as error:
         raise InvalidResult(
-            f"{task.module_path} returned what cannot be kept, and is not tried again: {text_of(error)}"
+            f"{task.module_path} returned a value that cannot be stored, and is not tried again: {text_of(error)}"
         ) from error
     if size > (most := get_settings().max_payload_bytes):
         raise InvalidResult(

@@ -80,7 +80,7 @@ def of_those_behind(error: Exception) -> Exception:
     if may_have_run(error):
         return error
     lost = RedisConnectionError(
-        f"the connection was given up after the call before this: {error}"
+        f"the connection was closed after the previous call: {error}"
     )
     lost.__cause__ = error
     if (node := node_named_by(error)) is not None:
@@ -161,9 +161,9 @@ def is_demoted(reply: Any) -> bool:
 def astray(reply: Any) -> Exception | None:
     """Return an error if the wrong server answered a fence or WAIT that followed a call; None if the reply counts."""
     if isinstance(reply, REDIRECTIONS):
-        what = "the slot moved meanwhile, so this was not run where the calls before it were"
+        what = "the slot moved, so this command ran on another node than the calls before it"
     elif isinstance(reply, LOST) or is_demoted(reply):
-        what = "no word of how durable it is"
+        what = "no reply says how durable it is"
     else:
         return None
     # Whatever the error says of its own command, the call before it has run.

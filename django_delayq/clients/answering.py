@@ -79,7 +79,7 @@ def note_another(what: str, is_older: Callable[[Any], bool]) -> None:
         connection.shut()
     # Only now: what is read again must not come from the former server.
     note_change()
-    logger.warning("%s: %d connections to the former server closed", what, len(older))
+    logger.warning("%s: closed %d connections to the former server", what, len(older))
 
 
 def note_change() -> None:
@@ -121,7 +121,8 @@ def note_answer(connection: Any, run_id: str) -> None:
         known.run_id, known.since_s = run_id, now_s
     if takes_turns:
         logger.warning(
-            "%s, so it is not noticed any more when one replaces another", known.why_off
+            "%s, so this process no longer notices if one server replaces another",
+            known.why_off,
         )
     elif former:
         note_another(

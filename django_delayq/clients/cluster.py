@@ -260,9 +260,11 @@ class Slots:
                 raise told.__context__ from None
             if "not enabled" in str(told):
                 raise InvalidSettings(
-                    "the server has no cluster mode (cluster-enabled no); name it by redis://, or name a cluster"
+                    "the server is not a cluster (cluster-enabled no): write redis://, or name a cluster"
                 ) from None
-            lost = RedisConnectionError(f"no node of the cluster can be asked: {told}")
+            lost = RedisConnectionError(
+                f"no node of the cluster can be reached: {told}"
+            )
             mark_unsent(lost)
             if is_of_some(told):
                 mark_of_some(lost)
@@ -287,7 +289,7 @@ class _NodeConnection(Connection):
             return
         if is_replaced:
             raise ConnectionResetError(
-                f"{self.host}:{self.port} is silent, and another node has taken over"
+                f"{self.host}:{self.port} does not answer, and another node has taken over"
             )
 
 

@@ -414,7 +414,7 @@ def _demoted(
     """Return what to raise for a server that is a replica by now. Shut the other connections to it as well."""
     if not isinstance(unhidden(error), ReadOnlyError):
         return None
-    reason = f"the server that was the primary of {connection.sentinels.name!r} is a replica now"
+    reason = f"the former primary of {connection.sentinels.name!r} is a replica now"
     if not connection._has_moved:
         lead, primary = connection.lead, connection.primary
         note_another(

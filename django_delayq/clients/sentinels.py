@@ -422,7 +422,7 @@ class _Answers:
             )
         if any("CERTIFICATE_VERIFY" in str(error) for error in self._errors.values()):
             return PrimaryNotFound(
-                f"no Sentinel of {name!r} has a certificate that is accepted: {told}; name its authority by ssl_ca_certs"
+                f"no Sentinel of {name!r} has a certificate that is accepted: {told}; set ssl_ca_certs to its authority"
             )
         return PrimaryNotFound(f"no Sentinel of {name!r} answers: {told}")
 

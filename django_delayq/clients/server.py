@@ -222,7 +222,7 @@ class Server:
                 return twins[is_async]
         raise InvalidSettings(
             f"cannot make the other kind of client, sync or async, from one with connections of type {cls.__name__};"
-            " give a URL, or use the methods of the kind that it has"
+            " give a URL, or call only the methods of its own kind"
         )
 
     def _arguments(self, *, is_async: bool) -> dict[str, Any]:

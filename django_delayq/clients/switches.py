@@ -244,7 +244,7 @@ class _Ear:
                 said += len(data)
                 # Or it would keep the thread from the other Sentinels.
                 if said > MOST_SAID:
-                    raise OSError("no Sentinel says so much")
+                    raise OSError("it sends more than a Sentinel does")
         except _FAILURES as error:
             self._fail(error)
         return is_to_ask
@@ -412,7 +412,9 @@ def listen() -> None:
             try:
                 listener.start()
             except RuntimeError as error:
-                logger.debug("no thread can listen to the Sentinels: %s", error)
+                logger.debug(
+                    "cannot start a thread that listens to the Sentinels: %s", error
+                )
             else:
                 _listener = listener
 

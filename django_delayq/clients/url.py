@@ -89,10 +89,11 @@ def read_url(url: str) -> SecretUrl:
     if not is_readable(url):
         # Not chained: redis-py's message may repeat a part of the password.
         raise InvalidSettings(
-            f"connection is {redact_url(url)!r}, which is not a URL that redis-py reads; give one such as"
-            " 'redis://localhost:6379/0', its database a number, its parameters those of redis-py, special characters"
-            " of a password as %23; for Sentinels one such as 'redis+sentinel://host1:26379,host2:26379/mymaster/0'; for a"
-            " cluster, which has no other database than 0, one such as 'redis+cluster://host1:7000,host2:7001'"
+            f"connection is {redact_url(url)!r}, which is not a URL that redis-py reads. Give one such as"
+            " 'redis://localhost:6379/0': its database is a number, its parameters are those of redis-py, and"
+            " special characters in a password are encoded (# as %23). For Sentinels, give one such as"
+            " 'redis+sentinel://host1:26379,host2:26379/mymaster/0'. For a cluster, which has only database 0, give"
+            " one such as 'redis+cluster://host1:7000,host2:7001'"
         )
     return SecretUrl(url)
 
@@ -113,7 +114,7 @@ def read_sentinel_url(url: str) -> SentinelUrl | None:
     hosts, slash, path = place.partition("/")
     matched = _PATH.fullmatch(slash + path)
     if matched is None or "/" in account or "#" in rest:
-        raise ValueError("it names no primary, or its database is no number")
+        raise ValueError("it names no primary, or its database is not a number")
     parts = parse_qs(query, keep_blank_values=True)
     own = {
         argument: parts.pop(name)[0]
@@ -153,5 +154,5 @@ def _read_address(text: str) -> tuple[str, int]:
     matched = _HOST.fullmatch(unquote(text))
     port = int(matched[3] or SENTINEL_PORT) if matched else 0
     if matched is None or not 0 < port < 65_536:
-        raise ValueError("a host is missing, or its port is no number")
+        raise ValueError("a host is missing, or its port is not a number")
     return matched[1] or matched[2], port

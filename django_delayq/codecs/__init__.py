@@ -1,4 +1,4 @@
-"""Codecs: what a payload says. Sans-I/O, like frames and keys.
+"""Codecs: the encoding of values as payloads. Sans-I/O, like frames and keys.
 
 ``get_codec("Kryo5Codec", version="3.16.6").decode(payload)``. ``values`` has the types that Java has
 and Python lacks. Two codecs take declarations of your classes: ``Kryo5Codec(classes=…)`` needs them to

@@ -90,7 +90,7 @@ class ByteReader:
         self.take(0 if last < 0x80 else 1 if last < 0xE0 else 2)
         raw = self.data[start : self.position]
         if max(raw) >= 0xF0:
-            self.fail("not text of Java's, which has no 4-byte units", start)
+            self.fail("not Java's text, which has no 4-byte units", start)
         try:
             text = raw.replace(b"\xc0\x80", b"\0").decode("utf-8", "surrogatepass")
         except UnicodeDecodeError as error:

@@ -12,11 +12,11 @@ MAX_CLASS_NAME = 500
 
 @runtime_checkable
 class Codec(Protocol):
-    """Turns values into payloads and back. Stateless, so one serves any number of threads."""
+    """Turn values into payloads and back. A codec has no state, so threads can share it."""
 
     @property
     def name(self) -> str:
-        """The name of Redisson's class without its package, or our name if Redisson has no such codec."""
+        """Name of Redisson's class without its package, or another name if Redisson has no such codec."""
         ...
 
     def encode(self, value: object) -> bytes:
@@ -28,7 +28,7 @@ class Codec(Protocol):
         ...
 
     def decode(self, payload: bytes) -> object:
-        """Read a payload, whoever wrote it: build plain values, never call a class.
+        """Read a payload from any writer: build plain values, never call a class.
 
         Raises:
             DecodeError: the bytes are not this codec's, or hold a value that Python cannot.

@@ -93,7 +93,7 @@ def looks_like(payload: bytes, *, size: int | None = None) -> str:
     """Say in a few words which codec has probably written a payload: ``looks like Kryo5Codec``."""
     if likely := likely_codecs(payload, size=size):
         return f"looks like {' or '.join(likely[:3])}"
-    return "fits no codec known here; perhaps one of the peer's own, or one that encrypts or compresses"
+    return "fits no known codec; perhaps the other program has its own codec, or one that encrypts or compresses"
 
 
 class _Guess:

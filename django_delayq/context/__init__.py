@@ -1,4 +1,4 @@
-"""Contexts to name in ``DELAYQ["CONTEXT"]``, and what one's own need to know of the job."""
+"""Contexts for ``DELAYQ["CONTEXT"]``, and what your own contexts need to know about the job."""
 
 from django_delayq.context.locale import Locale
 from django_delayq.jobs.contexts import Scheduling, being_scheduled

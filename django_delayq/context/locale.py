@@ -9,7 +9,7 @@ from django.utils import timezone, translation
 
 
 class Locale:
-    """Has a job run in the language and the time zone that were active where it was scheduled.
+    """Run a job with the language and the time zone that were active where it was scheduled.
 
     Example::
 
@@ -19,7 +19,7 @@ class Locale:
     name = "locale"
 
     def capture(self) -> dict[str, str]:
-        """Return the active language, and the active time zone if its name says all of it."""
+        """Return the active language, and the active time zone if its name is enough to restore it."""
         headers = {}
         if (language := translation.get_language()) is not None:
             headers["language"] = language
@@ -28,7 +28,7 @@ class Locale:
         return headers
 
     def restore(self, headers: Mapping[str, str]) -> None:
-        """Activate them. They end with the attempt, which has a context of its own, so there is nothing to put back."""
+        """Activate both. They end with the attempt, because each attempt has its own context."""
         if language := headers.get("language"):
             translation.activate(language)
         if zone := headers.get("zone"):

@@ -1,8 +1,8 @@
 """OpenTelemetry: a span where a job is scheduled, and one in a trace of its own for each attempt, linked to the first.
 
 Attributes and names are those of the semantic conventions of messaging. ``pip install "django-delayq[otel]"``; the
-project sets up the SDK, and without one this costs little and does nothing. What a task marks as sensitive is masked in the
-span of its attempt.
+project sets up the SDK; without one, this does nothing. Values that a task marks as sensitive are masked in the span of
+its attempt.
 """
 
 import traceback
@@ -38,7 +38,7 @@ _NOTHING = Context()
 
 
 class OpenTelemetry:
-    """Traces jobs: a producer span in the trace of whoever schedules, and a consumer span for each attempt.
+    """Trace jobs: a producer span where a job is scheduled, and a consumer span for each attempt.
 
     Example::
 
@@ -54,7 +54,7 @@ class OpenTelemetry:
         self._tracer: Tracer | None = None
 
     def capture(self) -> dict[str, str]:
-        """Record that a job is scheduled, and return what names that span."""
+        """Start a span where a job is scheduled, and return its id for the job."""
         if (tracer := self._find_tracer()) is None or (
             job := being_scheduled()
         ) is None:

@@ -1,7 +1,7 @@
-"""Sentry: its queues page, traces across the queue, and the errors of tasks in a scope of their own.
+"""Sentry: its queues page, traces from the caller to the task, and the errors of tasks in their own scope.
 
-``pip install "django-delayq[sentry]"``; the project calls ``sentry_sdk.init``, and without that this does nothing.
-What a task marks as sensitive is masked in all that an attempt sends.
+``pip install "django-delayq[sentry]"``; the project calls ``sentry_sdk.init``; without that, this does nothing.
+Values that a task marks as sensitive are masked in everything that an attempt sends.
 """
 
 import asyncio

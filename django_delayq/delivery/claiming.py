@@ -160,8 +160,8 @@ def transfer(
 def newer_format(queue: str, format: int) -> NewerFormat:
     """Return the error for a queue in a later format than this version reads."""
     return NewerFormat(
-        f"queue {queue!r} is in format {format}, and this version reads format {signing.FORMAT}: it takes and moves nothing"
-        " there. Update this project"
+        f"queue {queue!r} is in format {format}, and this version reads format {signing.FORMAT}: it does not serve"
+        " the queue. Update this project"
     )
 
 

@@ -55,7 +55,7 @@ class EndRecord(msgspec.Struct, array_like=True, gc=False):
 
 _encode = msgspec.msgpack.Encoder().encode
 _ends = Decoder[EndRecord](
-    EndRecord, "a remembered end cannot be read", form=msgspec.msgpack
+    EndRecord, "the record of an ended job cannot be read", form=msgspec.msgpack
 )
 
 

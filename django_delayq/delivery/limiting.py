@@ -131,7 +131,7 @@ class _Said(msgspec.Struct):
     has_schedules: str
 
 
-_said = Decoder[_Said](_Said, "what a process has said of its code cannot be read")
+_said = Decoder[_Said](_Said, "the description of a worker's code cannot be read")
 _any = Decoder[Any](Any, "a limit cannot be read", holds_any=True)
 
 

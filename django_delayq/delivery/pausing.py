@@ -32,9 +32,9 @@ class Pause(NamedTuple):
     #: The name of the task; None: the queue itself is paused.
     task: str | None
     since: datetime
-    #: None: it lasts until somebody resumes what is paused.
+    #: End of the pause; None if only `resume` ends it.
     until: datetime | None
-    #: Who paused it.
+    #: Name of the person or program that paused it.
     by: str
     reason: str
 
@@ -46,13 +46,13 @@ class Pause(NamedTuple):
         """The pause in one line: what, since when and why."""
         if self.task is None:
             what = gettext(
-                "queue {queue} is paused since {since}",
+                "queue {queue} has been paused since {since}",
                 queue=self.queue,
                 since=self.since,
             )
         else:
             what = gettext(
-                "task {task} on queue {queue} is paused since {since}",
+                "task {task} on queue {queue} has been paused since {since}",
                 task=one_line(self.task),
                 queue=self.queue,
                 since=self.since,
@@ -71,7 +71,7 @@ class Pause(NamedTuple):
 
     @property
     def until_ms(self) -> float:
-        """When it ends, epoch ms; infinite if it has no end."""
+        """End of the pause, epoch ms; infinite if it has no end."""
         if self.until is None:
             return float("inf")
         return (self.until - _EPOCH) / timedelta(milliseconds=1)

@@ -17,8 +17,8 @@ MOST_AT_A_TIME = 1_000_000
 #: Without a burst, what a rate has in this time may start at once.
 BURST_US = 1_000_000
 RATE_WANTED = (
-    "a rate such as '500/s', '10/m', '5/2s' or '100/h burst 20': how many, in how many"
-    f" {', '.join(UNITS)}; at most a hundred thousand a second, at least one a week"
+    "a rate such as '500/s', '10/m', '5/2s' or '100/h burst 20': jobs in a time, in"
+    f" {', '.join(UNITS)}; at most 100,000 a second, at least one a week"
 )
 _RATE = re.compile(r"(\d{1,7})/(\d{0,7})([smhd])(?: burst (\d{1,7}))?", re.ASCII)
 

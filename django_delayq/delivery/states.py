@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class State(StrEnum):
-    """Where a job is in its life.
+    """The state of a job.
 
     Example::
 

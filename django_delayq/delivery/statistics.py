@@ -121,9 +121,9 @@ class Histogram(msgspec.Struct):
         print(figures.lateness.percentile(99), "ms")
     """
 
-    #: Bucket → how many.
+    #: Number of times in each bucket.
     buckets: Counter[int] = msgspec.field(default_factory=Counter)
-    #: All of them together, us.
+    #: Sum of all times, us.
     sum_us: int = 0
 
     @property
@@ -132,11 +132,11 @@ class Histogram(msgspec.Struct):
 
     @property
     def mean_ms(self) -> float | None:
-        """The mean; None: there is nothing."""
+        """The mean in ms; None if there are no times."""
         return self.sum_us / self.count / 1_000 if self.count else None
 
     def percentile(self, percent: float) -> float | None:
-        """Return the time in ms that ``percent`` of all do not exceed, in the right bucket; None: there is nothing."""
+        """Return the time in ms that ``percent`` of all times do not exceed; None if there are no times."""
         count = self.count
         if not count:
             return None
@@ -150,9 +150,9 @@ class Histogram(msgspec.Struct):
         raise AssertionError("the count is the sum of all buckets")
 
     def folded(self, bounds_ms: Sequence[float]) -> list[int]:
-        """Return how many are at most as long as each of some bounds, as the buckets of Prometheus are counted.
+        """Return the number of times up to each bound, as Prometheus counts its buckets.
 
-        A bucket is counted by its middle, so a bound that lies in a bucket is off by half of it.
+        A bucket is counted by its middle, so a bound inside a bucket is off by up to half of it.
         """
         ends = sorted(bounds_ms)
         found = [0] * len(ends)
@@ -177,11 +177,11 @@ class Figures(msgspec.Struct):
         print(figures.runs, figures.failures, figures.duration.mean_ms)
     """
 
-    #: Outcome → how many.
+    #: Number of attempts by outcome.
     outcomes: Counter[Outcome] = msgspec.field(default_factory=Counter)
-    #: How long after they could run attempts began: see `Leased.held_ms`.
+    #: Time from when an attempt could start until it started; see `Leased.held_ms`.
     lateness: Histogram = msgspec.field(default_factory=Histogram)
-    #: Of attempts that ran.
+    #: Duration of attempts that ran.
     duration: Histogram = msgspec.field(default_factory=Histogram)
 
     @property

@@ -87,7 +87,7 @@ def check_home(home: Path) -> None:
     _check_owner(found, home)
     if stat.S_ISDIR(found.st_mode) and found.st_mode & 0o077:
         raise NotOurs(
-            f"others may enter {str(home)!r} (mode {found.st_mode & 0o777:o}, and it has to be 700)"
+            f"other users may enter {str(home)!r} (its mode is {found.st_mode & 0o777:o} and has to be 700)"
         )
     check_files(home)
 
@@ -111,7 +111,7 @@ def check_files(folder: Path, *, is_deep: bool = False) -> None:
         elif not stat.S_ISREG(found.st_mode):
             raise NotOurs(f"{str(path)!r} is not a file")
         elif found.st_nlink > 1:
-            raise NotOurs(f"{str(path)!r} has a second name somewhere")
+            raise NotOurs(f"{str(path)!r} has a second name (a hard link)")
 
 
 def _check_owner(found: os.stat_result, path: Path) -> None:
@@ -119,7 +119,7 @@ def _check_owner(found: os.stat_result, path: Path) -> None:
         raise NotOurs(f"{str(path)!r} is a link")
     if found.st_uid != os.geteuid():
         raise NotOurs(
-            f"{str(path)!r} belongs to user {found.st_uid}, and this process is user {os.geteuid()}"
+            f"{str(path)!r} belongs to user {found.st_uid}, but this process runs as user {os.geteuid()}"
         )
 
 
@@ -464,8 +464,8 @@ class Guardian:
         written_by = recorded_engine(self._home)
         if not engine.can_read(written_by):
             raise ServerRefused(
-                f"the data were written by {written_by}, and {str(self._binary)!r} is {engine}, which may not"
-                " be able to read them"
+                f"the data were written by {written_by}, and {str(self._binary)!r} is {engine}, which might not be"
+                " able to read them"
             )
         if engine != written_by:
             # Recorded before the server starts, because it rewrites the data while it loads them.

@@ -90,8 +90,8 @@ def ensure_server(
                 path = _reach(home, linger_s, binary)
         except guardian.NotOurs as error:
             raise EmbeddedServerError(
-                f"The embedded server does not use {str(home)!r}: {error}. Remove it if the jobs in it may go,"
-                f" or make it yours (chown, chmod 700), or set DELAYQ['EMBEDDED_DIR'], {_INSTEAD}."
+                f"The embedded server does not use {str(home)!r}: {error}. Remove it if you do not need the jobs in"
+                f" it, or make it yours (chown, chmod 700), or set DELAYQ['EMBEDDED_DIR'], {_INSTEAD}."
             ) from error
         except OSError as error:
             raise EmbeddedServerError(
@@ -149,7 +149,7 @@ def _reach(home: Path, linger_s: float, binary: Path | None) -> Path:
             raise EmbeddedServerError(
                 f"The embedded server of {str(home)!r} does not answer at {str(path)!r}, though "
                 "another process guards it. If that process is in another container, "
-                f'both need one server: name it in DELAYQ["CONNECTION"]. The log of the other process:\n'
+                f'both need the same server: name it in DELAYQ["CONNECTION"]. The log of the other process:\n'
                 f"{_tail(home / 'guardian.log')}"
             )
         time.sleep(POLL_S)

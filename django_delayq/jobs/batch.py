@@ -41,17 +41,17 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 #: What to do about a callback that is not durable.
-WAITS_NOT = "It starts all the same, unless what is missing is lost with the primary"
+WAITS_NOT = "It still starts, unless the primary fails before enough copies exist"
 #: Why the callback is held, for people.
 WHY = "It starts once all jobs of its batch have ended."
 
 
 class Batch(Generic[R]):
-    """Jobs of one queue that belong together, and their callback: a job that starts once all of them have ended.
+    """Jobs of one queue, and a callback that starts when all of them have ended.
 
-    ``Batch(report.prepare(0, 2026)).schedule([resize.prepare(0, photo) for photo in photos])``: the callback and all jobs
-    are prepared, and only the batch sends them. A job ends when it succeeds, becomes a dead letter, expires, is cancelled
-    or is put into quarantine. Until all have ended the callback is held; its delay counts from the last end.
+    ``Batch(report.prepare(0, 2026)).schedule([resize.prepare(0, photo) for photo in photos])`` sends the
+    prepared callback and the prepared jobs together. A job ends when it succeeds, becomes a dead letter, expires, is
+    cancelled or goes to quarantine. The callback is held until all jobs have ended. Its delay counts from the last end.
     """
 
     def __init__(self, callback: Job[R]) -> None:
@@ -73,8 +73,8 @@ class Batch(Generic[R]):
             )
         if conf.get_settings().queue(callback.queue).max_jobs == 1:
             raise InvalidTask(
-                f"queue {callback.queue!r} holds one job (MAX_JOBS), and a batch is two at least: its callback and a job; raise"
-                " MAX_JOBS, or use another queue"
+                f"queue {callback.queue!r} holds one job (MAX_JOBS), but a batch needs at least two, its callback"
+                " and a job; raise MAX_JOBS, or use another queue"
             )
         #: The job that starts in the end. Its id is that of the batch.
         self.callback = callback
@@ -93,7 +93,7 @@ class Batch(Generic[R]):
 
     @classmethod
     def of(cls, callback_id: str) -> "Batch[Any]":
-        """Return a batch by the id of its callback, to ask what is left of it. It takes no jobs.
+        """Return the batch whose callback has this id, for `left`. It takes no more jobs.
 
         Raises:
             JobNotFound, QueueNotFound: this is not the id of a job.
@@ -109,20 +109,20 @@ class Batch(Generic[R]):
         return f"<Batch {self.callback.id}>"
 
     def schedule(self, jobs: Iterable[Job[T]]) -> list[Job[T]]:
-        """Store the callback, send all jobs of the batch as `schedule_many` does, and say that no more come.
+        """Store the callback, send all jobs of the batch as `schedule_many` does, and close the batch.
 
-        It returns the jobs that `schedule_many` returns. One that is not stored, because another holds its unique key, does
-        not count. After an error, the jobs that were stored run, and the callback stays held until this is called again
-        with ``error.unsent``, or with ``[]`` to do without those.
+        It returns the jobs that `schedule_many` returns. The batch does not wait for a job that is not stored because
+        another job holds its unique key. After an error, the stored jobs run, and the callback stays held. Then call
+        this method again with ``error.unsent``, or with ``[]`` to leave those jobs out.
 
-        In a transaction, the commit does all of that, unless the callback's task says ``on_commit=False``. Until then
+        In a transaction, the commit does all of this, unless the callback's task has ``on_commit=False``. Until then,
         the callback and all jobs are ``uncommitted``.
 
         Raises:
-            InvalidTask: there is no job; or one of them was sent, is in another queue, or cannot be part of a batch.
-                Nothing was sent.
-            MaybeScheduled, QueueFull: not all are stored, as `schedule_many` says.
-            NotDurable: all are stored, the callback among them, but too few replicas or disks have them in time.
+            InvalidTask: the batch has no jobs, or one of them was sent already, is in another queue, or cannot be part of a
+                batch. Nothing was sent.
+            MaybeScheduled, QueueFull: not all jobs are stored; see `schedule_many`.
+            NotDurable: all jobs and the callback are stored, but too few replicas or disks have them in time.
         """
         with self._scheduling():
             joined = self._join(jobs)
@@ -177,7 +177,10 @@ class Batch(Generic[R]):
         return stored
 
     async def aschedule(self, jobs: Iterable[Job[T]]) -> list[Job[T]]:
-        """`schedule` on the event loop, which has no transaction: it waits for a commit only if the callback's task says so."""
+        """Do what `schedule` does, on the event loop, which has no transaction.
+
+        It waits for a commit only if the callback's task has ``on_commit``.
+        """
         draft = self._draft
         if draft is not None and draft.commit is not None and draft.commit.is_written:
             return await sync_to_async(self.schedule)(jobs)
@@ -223,13 +226,14 @@ class Batch(Generic[R]):
             _draft_of(self.callback, "the callback")
         if not isinstance(jobs, Iterable):
             raise InvalidTask(
-                f"the jobs of a batch are an iterable, such as a list, and not {show(jobs)}; for a single one, schedule([job])"
+                f"the jobs of a batch are an iterable, such as a list; got {show(jobs)}. For a single job, write"
+                " schedule([job])"
             )
         found = list(jobs)
         if not found and not self._is_begun:
             raise InvalidTask(
-                f"batch {self.callback.id} has no job, so none would ever end and start its callback; give it one, or send the"
-                " callback by itself, schedule_many([callback])"
+                f"batch {self.callback.id} has no jobs, so its callback would never start; give it one, or send only"
+                " the callback with schedule_many([callback])"
             )
         joining = []
         for job in found:
@@ -238,7 +242,7 @@ class Batch(Generic[R]):
             draft = _draft_of(job, "part")
             if job is self.callback:
                 raise InvalidTask(
-                    f"job {job.id} is the callback of the batch, so it cannot be part of it as well"
+                    f"job {job.id} is the callback of the batch, so it cannot also be one of its jobs"
                 )
             if job.queue != self.callback.queue and not self._can_move(job, draft):
                 raise InvalidTask(
@@ -310,7 +314,7 @@ class Batch(Generic[R]):
             )
         except RedisError as lost:
             error.add_note(
-                f"django-delayq: its callback may be left there, held: {lost!r}"
+                f"django-delayq: its callback may still be there, held: {lost!r}"
             )
             return
         self._take_back()
@@ -352,8 +356,8 @@ class Batch(Generic[R]):
     def _scheduling(self) -> Iterator[None]:
         if not self._is_busy.acquire(blocking=False):
             raise InvalidTask(
-                f"batch {self.callback.id} is being scheduled already, by another thread or coroutine: do so once, with all"
-                " of its jobs"
+                f"batch {self.callback.id} is being scheduled already, by another thread or coroutine: schedule it"
+                " once, with all of its jobs"
             )
         try:
             yield
@@ -365,7 +369,10 @@ class Batch(Generic[R]):
                     "all of its jobs were sent: call schedule([]) of the same Batch"
                 )
             else:
-                advice = "pass error.unsent to schedule() of the same Batch; or [] to do without what is left"
+                advice = (
+                    "pass error.unsent to schedule() of the same Batch; or [] to leave out the jobs that are not"
+                    " stored"
+                )
             error.add_note(
                 f"django-delayq: the callback of batch {self.callback.id} does not start yet: {advice}"
             )
@@ -378,8 +385,8 @@ def _draft_of(job: object, what: str) -> Draft:
     """Return what was prepared of a job, if it can be ``what`` of a batch: the callback, or part."""
     if not isinstance(job, Job):
         raise InvalidTask(
-            f"{what} of a batch has to be a job that was prepared, task.prepare(delay, …), and not {show(job)}: a task is"
-            " prepared, and not called"
+            f"{what} of a batch has to be a job that task.prepare(delay, …) made; got {show(job)}. Prepare the task,"
+            " do not call it"
         )
     draft = job._draft
     why = ""
@@ -399,7 +406,7 @@ def _draft_of(job: object, what: str) -> Draft:
         )
     if draft.extras.duplicates is not None:
         raise InvalidTask(
-            f"job {job.id} cannot be {what} of a batch: its task has on_duplicate, and would change a job that waits instead"
-            " of being stored; use task.using(on_duplicate='keep')"
+            f"job {job.id} cannot be {what} of a batch: its task has on_duplicate, so it might change a waiting job"
+            " instead of being stored; use task.using(on_duplicate='keep')"
         )
     return draft

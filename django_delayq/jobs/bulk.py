@@ -30,7 +30,7 @@ BATCH = 100
 
 
 class Changed(NamedTuple):
-    """How the change of many jobs went.
+    """The result of a change of many jobs.
 
     Example::
 

@@ -31,7 +31,7 @@ PATIENCE_MS = 10_000
 #: Django runs the commit hooks of a connection by this method.
 _RUN = "run_and_clear_commit_hooks"
 #: What to do if the server may be away at a commit.
-ADVICE = "With outbox=True, a job is a row of its transaction, so no commit is without its job: see docs/howto/outbox.md"
+ADVICE = "With outbox=True, a job is a row that is committed with its transaction: see docs/howto/outbox.md"
 
 
 def is_awaited(commit: Commit, task: str | None) -> bool:
@@ -295,11 +295,11 @@ class _Failures:
             return
         (jobs, error), *others = self._failed
         error.add_note(
-            f"django-delayq: the transaction is committed; what failed is its {_named(jobs)}"
+            f"django-delayq: the transaction is committed; sending its {_named(jobs)} failed"
         )
         for other, its_error in others:
             error.add_note(
-                f"django-delayq: and its {_named(other)}: {_text_of(its_error)}"
+                f"django-delayq: sending its {_named(other)} failed, too: {_text_of(its_error)}"
             )
         if isinstance(error, RedisError | MaybeScheduled):
             error.add_note(f"django-delayq: {ADVICE}")

@@ -13,7 +13,7 @@ running_job: ContextVar[Callable[[], Job[Any]] | None] = ContextVar(
 
 
 def current_job() -> Job[Any] | None:
-    """Return the job that runs here, or None outside a worker. Its `attempts` says how often it failed before.
+    """Return the job that is running, or None outside a worker. Its `attempts` is the number of earlier failures.
 
     Example::
 

@@ -158,8 +158,8 @@ def capture(
             except Exception as error:
                 if each.is_required:
                     error.add_note(
-                        f"django-delayq: capture() of {each.path} raised this, which is required, so no job of {task!r} was"
-                        " scheduled"
+                        f"django-delayq: capture() of {each.path} raised this, and that context is required, so no"
+                        f" job of {task!r} was scheduled"
                     )
                     raise
                 _log_failure(each, "capture()", f"a job of {task!r}", error)
@@ -182,7 +182,7 @@ def _take(each: Traveller, found: object, headers: dict[str, str]) -> None:
         own[key] = value
     if size > MAX_CONTEXT_BYTES:
         raise ValueError(
-            f"it returned {size:,} bytes, more than the {MAX_CONTEXT_BYTES:,} that may travel"
+            f"it returned {size:,} bytes, more than the {MAX_CONTEXT_BYTES:,} that a job may carry"
         )
     headers.update(own)
 
@@ -196,7 +196,7 @@ def required(paths: tuple[str, ...], headers: dict[str, str]) -> dict[str, str]:
 def log_left_out(task: str) -> None:
     """Log that a job of a task goes without what it can do without."""
     logger.warning(
-        "a job of %r is too large for what was captured of its context; it goes without that, see MAX_PAYLOAD_BYTES",
+        "a job of %r goes without its captured context, which would make it larger than MAX_PAYLOAD_BYTES",
         task,
     )
 

@@ -27,10 +27,10 @@ class Decision(BaseException):
 
 
 class Retry(Decision):
-    """Raised by a task whose attempt has failed, to have the next one after ``delay``.
+    """Raised by a task to fail its attempt and run again after ``delay``.
 
-    It counts as a failed attempt, whatever ``retry_on`` says; out of attempts, the job is a dead letter. Without a
-    delay, the task's backoff decides.
+    It counts as a failed attempt, and ignores ``retry_on``. After the last attempt, the job becomes a dead letter.
+    Without a delay, the task's backoff applies.
 
     Example::
 
@@ -56,7 +56,7 @@ class Retry(Decision):
 
 
 class Snooze(Decision):
-    """Raised by a task to have its job wait for ``delay`` and run again. It counts neither as attempt nor as kill.
+    """Raised by a task to run its job again after ``delay``. This counts neither as an attempt nor as a kill.
 
     Example::
 
@@ -79,7 +79,7 @@ class Snooze(Decision):
 
 
 class Cancel(Decision):
-    """Raised by a task to end its job as cancelled. Callers of `Job.wait` get the reason.
+    """Raised by a task to cancel its own job. `Job.wait` raises `JobCancelled` with the reason.
 
     Example::
 

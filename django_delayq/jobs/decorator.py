@@ -34,13 +34,13 @@ T = TypeVar("T")
 MAX_NAME = 512
 #: Methods that the tasks of other libraries have, and what to write here instead.
 HINTS = {
-    "delay": ".schedule(0, …) has a worker run it at once, .schedule(90, …) in 90 seconds",
+    "delay": ".schedule(0, …) runs it in a worker at once, .schedule(90, …) in 90 seconds",
     "apply_async": ".schedule(delay, …) takes the delay first, then the arguments of the function",
     "delay_on_commit": ".schedule(0, …) sends it after the commit of a transaction",
     "apply_async_on_commit": ".schedule(delay, …) sends it after the commit of a transaction",
-    "enqueue": ".schedule(0, …) has a worker run it at once",
-    "aenqueue": "await .aschedule(0, …) has a worker run it at once",
-    "send": ".schedule(0, …) has a worker run it at once",
+    "enqueue": ".schedule(0, …) runs it in a worker at once",
+    "aenqueue": "await .aschedule(0, …) runs it in a worker at once",
+    "send": ".schedule(0, …) runs it in a worker at once",
     "send_with_options": ".using(…).schedule(delay, …) changes options for a call",
     "s": ".prepare(delay, …) makes a job that schedule() sends",
     "si": ".prepare(delay, …) makes a job that schedule() sends",
@@ -65,18 +65,18 @@ class _Hint:
 
 #: Options that only the decorator takes, and why.
 FIXED = {
-    "name": "workers know the task by it",
+    "name": "workers find the task by it",
     "retry_on": "exceptions do not travel with a job",
     "no_retry_on": "exceptions do not travel with a job",
-    "limit": "workers know by the decorator how many jobs it admits",
-    "sensitive": "pages and workers know by the decorator what to hide",
-    "encrypt": "it is about all that the server has of the task",
+    "limit": "workers read it from the decorator",
+    "sensitive": "pages and workers read it from the decorator",
+    "encrypt": "it covers everything that the server stores about the task",
     "once": "the decorator wraps the function that workers run",
 }
 
 
 class DelayedTask(TaskDefinition, Generic[P, R_co]):
-    """A registered function. Calling it runs it here and now; `schedule` has a worker run it later.
+    """A registered function. A call runs it in this process; `schedule` runs it later, in a worker.
 
     Example::
 
@@ -106,14 +106,14 @@ class DelayedTask(TaskDefinition, Generic[P, R_co]):
         return self.function.__qualname__
 
     def using(self, **options: Unpack[CallOptions]) -> "DelayedTask[P, R_co]":
-        """Return this task with other options, for the calls made through it.
+        """Return this task with other options for its calls.
 
         Example::
 
             send_receipt.using(queue="bulk", priority=-10).schedule(60, order.pk)
 
         Raises:
-            InvalidTask: an option is unknown, has a value it cannot have, or belongs to the decorator.
+            InvalidTask: an option is unknown, has a wrong value, or belongs to the decorator.
         """
         for name, why in FIXED.items():
             if name in options:
@@ -140,7 +140,7 @@ class DelayedTask(TaskDefinition, Generic[P, R_co]):
     def prepare(
         self, delay: Any = None, /, *args: P.args, **kwargs: P.kwargs
     ) -> Job[Any]:
-        """Make a job with its id, but do not send it: ``schedule(job)`` does, or `schedule_many` with others.
+        """Make a job with its id, without sending it. ``schedule(job)`` or `schedule_many` sends it.
 
         Example::
 
@@ -167,7 +167,7 @@ class DelayedTask(TaskDefinition, Generic[P, R_co]):
     def schedule(
         self, delay: Any = None, /, *args: P.args, **kwargs: P.kwargs
     ) -> Job[Any]:
-        """Call this task later; see `django_delayq.schedule`.
+        """Schedule a call of this task; see `django_delayq.schedule`.
 
         Example::
 
@@ -219,10 +219,10 @@ def delayed_task(
 def delayed_task(
     function: Any = None, /, *, name: str | None = None, **options: Any
 ) -> Any:
-    """Register a function, sync or async, so that it can be scheduled; with options if given (see `TaskOptions`).
+    """Register a function, sync or async, as a task. For the options, see `TaskOptions`.
 
-    On the wire the task is named after its module and function, unless ``name`` is given. Keep the name when the code
-    moves: waiting jobs carry it.
+    On the server the task is named after its module and function, unless you give a ``name``. Keep the name when you
+    move the function, because waiting jobs have it.
 
     Example::
 
@@ -243,9 +243,9 @@ def delayed_task(
 def queue_handler(
     queue: str, /, *, name: str | None = None, **options: Unpack[HandlerOptions]
 ) -> Callable[[Callable[[Any], R]], DelayedTask[[Any], R]]:
-    """Register the function that is called with each foreign payload of a queue, decoded by the queue's codec.
+    """Register a function that workers call with each foreign payload of a queue, decoded by the queue's codec.
 
-    It is a task like any other: leases, attempts, dead letters, and the options of `delayed_task`.
+    It is a task with leases, attempts, dead letters, and most options of `delayed_task`.
 
     Example::
 
@@ -260,13 +260,13 @@ def queue_handler(
     read = _read_options({**options, "queue": queue})
     if read.duplicates:
         raise InvalidTask(
-            f"on_duplicate={read.on_duplicate!r}: what others offer to queue {queue!r} holds no unique key, so its handler"
-            " gets no duplicates; leave it out"
+            f"on_duplicate={read.on_duplicate!r}: payloads of other programs on queue {queue!r} have no unique key,"
+            " so its handler gets no duplicates; leave it out"
         )
 
     if read.encrypt:
         raise InvalidTask(
-            f"encrypt=True: what others offer to queue {queue!r} is not encrypted; leave it out"
+            f"encrypt=True: payloads of other programs on queue {queue!r} are not encrypted; leave it out"
         )
 
     def decorate(function: Callable[[Any], R]) -> DelayedTask[[Any], R]:
@@ -277,7 +277,8 @@ def queue_handler(
             )
         if task.options.limit is not None:
             raise InvalidTask(
-                f"{task.name!r} handles what others offer, which carries no limit; set CONCURRENCY or RATE of queue {queue!r}"
+                f"{task.name!r} handles payloads of other programs, which carry no limit; set CONCURRENCY or RATE of"
+                f" queue {queue!r}"
             )
         register_handler(queue, task)
         return task
@@ -319,8 +320,8 @@ def _make_task(
     owner = function.__qualname__.rpartition(".")[0]
     if owner and not owner.endswith("<locals>"):
         raise InvalidTask(
-            f"{function.__qualname__} is defined in a class, and a task is a function of a module, which a worker calls"
-            " without an instance; move it to the module, and pass it what it needs, such as a primary key"
+            f"{function.__qualname__} is defined in a class, but a task has to be a function of a module; move it to"
+            " the module, and pass it what it needs, such as a primary key"
         )
     if "<lambda>" in function.__qualname__ and name is None:
         raise InvalidTask(

@@ -91,7 +91,7 @@ class TaskDefinition:
         )
 
     def misfit(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        """Say what is wrong with the arguments of a call; empty if the function takes them."""
+        """Return what is wrong with the arguments of a call; empty if the function takes them."""
         taking = _taking(self.call_signature, len(args))
         missing = [
             *taking.unfilled,
@@ -131,7 +131,7 @@ class TaskDefinition:
 
     @property
     def commit(self) -> Commit | None:
-        """The commit that sends its jobs; None: they are sent at once.
+        """The commit that sends its jobs; None if they are sent at once.
 
         Raises:
             InvalidTask: see `commit_of`.
@@ -243,8 +243,8 @@ def _check_names(
     for name in names:
         if name not in signature.parameters:
             raise InvalidTask(
-                f"{option} of {task!r} names {show(name)}, which is not a parameter of it;"
-                f" name parameters of the function: {', '.join(signature.parameters) or 'it has none'}."
+                f"{option} of {task!r} names {show(name)}, which is not one of its parameters:"
+                f" {', '.join(signature.parameters) or 'it has none'}."
                 + suggestion(name, signature.parameters)
             )
 

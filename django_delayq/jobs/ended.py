@@ -1,4 +1,4 @@
-"""`ended_jobs`: how the last jobs of a queue ended, as the queue remembers it for people."""
+"""`ended_jobs`: the most recent ended jobs of a queue, and how they ended."""
 
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -29,10 +29,10 @@ class EndedJob(NamedTuple):
         print(last.outcome, last.duration_ms)
     """
 
-    #: What `get_job` takes. Dead letters and quarantined jobs are still there; of others it may find a kept result.
+    #: Id for `get_job`, which finds dead letters, quarantined jobs, and jobs with a kept result.
     id: str
     queue: str
-    #: The name of its task; None: it is not known.
+    #: Name of its task; None if unknown.
     task: str | None
     #: ``SUCCEEDED``, ``CANCELLED``, ``EXPIRED``, ``DEAD`` or ``QUARANTINED``.
     outcome: State
@@ -40,19 +40,19 @@ class EndedJob(NamedTuple):
     ended_at: datetime
     #: How long after it could run its last attempt began, ms; None: it did not run.
     lateness_ms: float | None
-    #: How long its last attempt took, ms; None: it did not run.
+    #: Duration of its last attempt, ms; None: it did not run.
     duration_ms: float | None
-    #: Attempts that were made; None: whoever ended the job did not know.
+    #: Number of attempts; None if unknown.
     attempts: int | None
-    #: The first line of its error, or why it did not run; else empty.
+    #: First line of its error, or the reason why it did not run; else empty.
     error: str
 
 
 def ended_jobs(queue: str | None = None, *, limit: int = ENDED_BATCH) -> list[EndedJob]:
-    """Return how the last jobs of a queue ended, the newest first; by default those of every queue of the settings.
+    """Return the jobs of a queue that ended last, the newest first; by default those of all queues in the settings.
 
-    Each queue remembers ``KEEP_ENDED`` of them, for people: a worker writes them down within 0.3 s, and takes those of
-    its last moment with it if it is killed.
+    Each queue keeps ``KEEP_ENDED`` of them. Workers store them within 0.3 s; a worker that is killed loses those that
+    it has not stored yet.
 
     Example::
 
@@ -62,7 +62,7 @@ def ended_jobs(queue: str | None = None, *, limit: int = ENDED_BATCH) -> list[En
     Raises:
         QueueNotFound: the queue is not configured.
         InvalidSearch: ``limit`` is not a number of jobs.
-        PartialAnswer: some queues cannot be read; ``found`` has the jobs of the others.
+        PartialAnswer: some queues did not answer; ``found`` has the jobs of the others.
     """
     return perform(own_clients.of_thread, _reading(queue, limit))
 

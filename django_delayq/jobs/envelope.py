@@ -142,13 +142,15 @@ _encoder = msgspec.json.Encoder()
 _signed = Decoder[Envelope](
     Envelope, "not a call that this version reads", trusted=True
 )
-_claimed = Decoder[Envelope](Envelope, "it does not hold a call", holds_any=True)
+_claimed = Decoder[Envelope](
+    Envelope, "it does not hold a call of a task", holds_any=True
+)
 _secrets = Decoder[_Secret](_Secret, "not what this version encrypts", trusted=True)
 
 
 #: Of an envelope that is signed, and of what this project has encrypted.
 _trusted = Decoder[dict[str, Any]](dict[str, Any], trusted=True)
-_unsealer = Decoder[_Sealed](_Sealed, "not a job of ours")
+_unsealer = Decoder[_Sealed](_Sealed, "not a job")
 #: How `NotSigned.missing` begins where a codec did not read the payload; its name follows.
 OTHER_CODEC = "codec other than "
 #: `peek_task` looks at this many bytes.
@@ -416,7 +418,7 @@ def _unseal(payload: bytes, codec: Codec | None) -> _Sealed:
     except DelayqError:
         raise
     except Exception as error:  # of msgspec, or of the project's own codec
-        why = DecodeError(f"not a job of ours: {error}", payload)
+        why = DecodeError(f"not a job: {error}", payload)
         why.__cause__ = error
     if payload.startswith(JOB_START) or _shown(payload) is None:
         raise why
@@ -489,7 +491,8 @@ def signed_as(
     most = get_settings().max_payload_bytes
     if len(written) > most:
         raise EncodeError(
-            f"the job of {envelope.task!r}, with what stays of the job that it replaces, has {len(written):,} bytes, more than"
+            f"the job of {envelope.task!r}, with what it keeps of the job that it replaces, has {len(written):,}"
+            " bytes, more than"
             f" DELAYQ['MAX_PAYLOAD_BYTES'], {most:,}; store the data elsewhere and pass its key"
         )
     return written
@@ -519,7 +522,7 @@ def _seal_in(value: object) -> _Sealed:
         return _unsealer.decode(value)
     if isinstance(value, dict):
         return msgspec.convert(value, _Sealed)
-    raise DecodeError(f"not a job of ours: a {type(value).__name__}")
+    raise DecodeError(f"not a job: a {type(value).__name__}")
 
 
 def _open(
@@ -621,7 +624,8 @@ def _plain(value: Any, path: str, depth: int) -> Any:
     if issubclass(cls, dict):
         if hasattr(cls, "getlist"):
             raise InvalidArguments(
-                f"{path} is a {cls.__qualname__}, which may have many values for a key, and JSON has one; pass value.dict()"
+                f"{path} is a {cls.__qualname__}, which may have many values for a key, but JSON has only one; pass"
+                " value.dict()"
                 " for the last value of each key, or dict(value.lists()) for all of them"
             )
         for key in value:
@@ -726,7 +730,7 @@ def read_result(text: bytes | str, token: str = "") -> dict[str, Any]:
         body["state"] = State(str(body.get("state")))
     except ValueError as error:
         raise DecodeError(
-            f"what is kept of how a job ended cannot be read: {error}"
+            f"the stored result or error of a job cannot be read: {error}"
         ) from error
     try:
         msgspec.convert(body.get("last"), _Last)

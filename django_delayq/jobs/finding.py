@@ -69,9 +69,9 @@ _ORDER = {place: number for number, place in enumerate(searching.PLACES)}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _ENDED = (
-    "the server keeps no job that has ended, only how it ended, and that for 30 s: get_job(id) says it. How the last"
-    " ones ended is in ended_jobs() and in `manage.py delayq_jobs list --state ended`. What a task decorated with keep_result has returned is there for longer, by the job's"
-    " id"
+    "the server does not keep ended jobs; for 30 s, get_job(id) says how one ended. ended_jobs() and `manage.py"
+    " delayq_jobs list --state ended` show how the last jobs ended. The result of a task with keep_result is kept"
+    " for longer, by the job's id"
 )
 #: Why jobs in the other states are not listed.
 _UNLISTED = {
@@ -81,8 +81,8 @@ _UNLISTED = {
     State.CANCELLED: _ENDED,
     State.EXPIRED: _ENDED,
     State.TAKEN: _ENDED,
-    State.UNKNOWN: "no place of the server holds it: it says that a job of a known id was not found where it should be",
-    State.MISSING: "it says that the server has no job of some id",
+    State.UNKNOWN: "it means that a job with a known id was not found where it should be",
+    State.MISSING: "it means that the server has no job with a given id",
 }
 #: Where to look instead, for words that people take for states.
 _NO_STATES = {
@@ -129,9 +129,9 @@ class _Search(NamedTuple):
 
 
 class FoundJobs(Generic[R]):
-    """The jobs that a search finds, read as they are asked for: see `find_jobs`.
+    """The jobs that a search finds; see `find_jobs`.
 
-    Iterate over it with ``for`` or ``async for``. Each iteration, and each method below, searches anew.
+    Iterate over it with ``for`` or ``async for``. Each iteration, and each method below, searches again.
 
     Example::
 
@@ -149,7 +149,7 @@ class FoundJobs(Generic[R]):
 
     @property
     def unsearched(self) -> int:
-        """How many encrypted jobs the last iteration passed over: whether the text is in them is not looked at."""
+        """Number of encrypted jobs that the last iteration skipped, because a search for text does not read them."""
         return 0 if self._walk is None else self._walk.unsearched
 
     def watched(self, watch: Callable[[int], None]) -> "FoundJobs[R]":
@@ -232,10 +232,10 @@ class FoundJobs(Generic[R]):
         return FoundJobs(every).count()
 
     def count(self) -> int:
-        """Count the jobs. With nothing but queues and states it is one short call a queue; else all are read.
+        """Return the number of jobs. A search by queue and state alone is fast; any other reads all jobs.
 
         Raises:
-            PartialAnswer: some queues cannot be read; ``found`` is the number of jobs in the others.
+            PartialAnswer: some queues did not answer; ``found`` is the number of jobs in the others.
         """
         return perform(own_clients.of_thread, self._counting())
 
@@ -260,11 +260,11 @@ class FoundJobs(Generic[R]):
         return total
 
     def cancel(self) -> Changed:
-        """Cancel the jobs, each as `Job.cancel` does; return how many are cancelled, and why others are not.
+        """Cancel the jobs, each as `Job.cancel` does; return how many were cancelled, and why others were not.
 
         Raises:
-            MaybeChanged: the server or the connection failed on the way, or for some of the queues; the error says what
-                was done.
+            MaybeChanged: an error of the server or the connection interrupted the change, or stopped it for some queues.
+                The error says what was done.
         """
         return perform(own_clients.of_thread, bulk.cancelling(self.walk()))
 
@@ -273,7 +273,7 @@ class FoundJobs(Generic[R]):
         return await aperform(own_clients.of_loop, bulk.cancelling(self.walk()))
 
     def reschedule(self, delay: Delay) -> Changed:
-        """Give the jobs another start time, each as `Job.reschedule` does, and all the same: the delay counts from now.
+        """Give all jobs the same new start time, each as `Job.reschedule` does. The delay counts from now.
 
         A job that has this start time already is left alone and not counted.
 
@@ -783,19 +783,18 @@ def find_jobs(
     due: tuple[Bound, Bound] | None = None,
     limit: int | None = None,
 ) -> FoundJobs[Any]:
-    """Find jobs. Nothing is asked of the server before the first one is wanted, and then a page at a time.
+    """Find jobs. The search reads the server page by page, while you iterate.
 
-    Without arguments it finds everything that the configured queues hold. ``queue`` is a name or several, ``state`` a
-    `State` or several, ``task`` a task or its registered name, ``limit`` the most jobs to find. ``text`` stands, in
-    upper or lower case, in one value of the arguments, in the name of one, or in the error. ``due`` is a range from its
-    start up to, but without, its end: aware datetimes, timedeltas from now, or None for an open end; it is compared
-    with `Job.start_time`.
+    Without arguments it finds all jobs in the configured queues. ``queue`` is a name or several, ``state`` a `State` or
+    several, ``task`` a task or its registered name, and ``limit`` the largest number of jobs. ``text`` is searched, in
+    upper or lower case, in the names and values of the arguments and in the error. ``due`` is a range of
+    `Job.start_time` that includes its start but not its end. An end of the range is an aware datetime, a timedelta from
+    now, or None.
 
-    Queues that cannot be read, because a node of a cluster is down, are passed over. At the end, after the last job that
-    is found, the iteration raises `PartialAnswer` with their names.
+    The search skips queues that cannot be read, because a node of a cluster is down. After the last job, the iteration
+    raises `PartialAnswer` with their names.
 
-    A job that stays where it is while the search goes on is found once. A job that moves meanwhile may be found, also
-    twice, or missed.
+    A job that does not move during the search is found once. A job that moves may be found once, twice, or not at all.
 
     Example::
 
@@ -806,7 +805,7 @@ def find_jobs(
 
     Raises:
         QueueNotFound: a queue is not configured.
-        InvalidSearch: something cannot be looked for; the message says what and why.
+        InvalidSearch: an argument is wrong; the message says which, and why.
     """
     first, end = _check_due(due)
     return FoundJobs(
@@ -852,11 +851,11 @@ def _check_states(state: Any) -> frozenset[State]:
         except ValueError:
             hint = _NO_STATES.get(one, "") if isinstance(one, str) else ""
             raise InvalidSearch(
-                f"{show(one)} is not a state; jobs can be found that are {listed}{hint}"
+                f"{show(one)} is not a state; the states that can be found are {listed}{hint}"
             ) from None
         if known in _UNLISTED:
             raise InvalidSearch(
-                f"jobs that are {known} cannot be found: {_UNLISTED[known]}. Jobs can be found that are {listed}"
+                f"jobs that are {known} cannot be found: {_UNLISTED[known]}. The states that can be found are {listed}"
             )
         found.add(known)
     return frozenset(found)

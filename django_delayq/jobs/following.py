@@ -54,7 +54,7 @@ def carrying(queue: str, new: NewJob, follow: Follow) -> bytes:
         )
     call = envelopes.claimed_call(new.payload)
     call.follow = follow
-    return written_anew(call, new.token, queue, "and all that follows it")
+    return written_anew(call, new.token, queue, "and all jobs that follow it")
 
 
 def written_anew(call: Envelope, token: str, queue: str, what: str) -> bytes:

@@ -155,7 +155,7 @@ class Here(NamedTuple):
 class Job(Generic[R_co]):
     """One call of a task, scheduled or found by its id.
 
-    The attributes are as of the last look: by scheduling, `refresh`, `get_job`, or a call below.
+    The attributes show the job as it was at the last call: `schedule`, `get_job`, `refresh`, or another method.
 
     Example::
 
@@ -201,11 +201,11 @@ class Job(Generic[R_co]):
         kwargs: dict[str, Any],
         draft: Draft | None = None,
     ) -> None:
-        #: Name of the queue; queue and token make the id.
+        #: Name of the queue, the first part of the id.
         self.queue = queue
         #: The part of the id after the last colon.
         self.token = token
-        #: Registered name of the task; None if the element is foreign.
+        #: Registered name of the task; None for a foreign payload.
         self.task = task
         #: Positional arguments of the task.
         self.args = args
@@ -215,22 +215,22 @@ class Job(Generic[R_co]):
         self.options: dict[str, Any] | None = None
         #: Where the job was at the last look, a `State`.
         self.state = State.UNCOMMITTED
-        #: When the job is due next, by the server's clock, epoch ms; None if not known.
+        #: Next start time by the server's clock, epoch ms; None if unknown.
         self.start_time_ms: int | None = None
-        #: How many attempts failed.
+        #: Number of failed attempts.
         self.attempts = 0
-        #: How many leases expired because a worker died.
+        #: Number of leases that expired because a worker died.
         self.kills = 0
-        #: The last error: error, kind, traceback, at (epoch ms).
+        #: The last error, a dict with error, kind, traceback and at (epoch ms).
         self.error: dict[str, Any] | None = None
-        #: The attempts behind it, the last first, as far as the server keeps them: each as `error`, with ``began`` (epoch
-        #: ms) and ``worker``. After a kill, ``worker`` is only the id by which the worker's claims go.
+        #: Earlier attempts that the server still keeps, the last first: each as `error`, with ``began`` (epoch ms) and
+        #: ``worker``. After a kill, ``worker`` is only the id in the worker's claims.
         self.history: Sequence[dict[str, Any]] = ()
-        #: From −100 to 100: on its queue, jobs of a higher priority come first.
+        #: Priority among the due jobs of the queue, −100 to 100; higher comes first.
         self.priority = 0
         #: The unique key that the job holds, or "".
         self.unique = ""
-        #: False if another job already held the unique key: then this is a handle on that job.
+        #: False if another job already held the unique key. This object is then that job.
         self.created = True
         #: True if this call changed that job: its arguments, its start time, or both.
         self.replaced = False
@@ -251,12 +251,12 @@ class Job(Generic[R_co]):
 
     @property
     def id(self) -> str:
-        """``queue:token``. It stays the same through moves, retries and dead letter."""
+        """Id of the job, ``queue:token``. It never changes."""
         return f"{self.queue}:{self.token}"
 
     @property
     def start_time(self) -> datetime | None:
-        """When the job is due next, in UTC, by the server's clock; None if not known, or not in the years 1 to 9999."""
+        """Next start time in UTC, by the server's clock; None if unknown, or outside the years 1 to 9999."""
         ms = self.start_time_ms
         # Java may have written a time that no datetime can show.
         if ms is None or not MIN_START_TIME_MS <= ms <= MAX_START_TIME_MS:
@@ -265,7 +265,7 @@ class Job(Generic[R_co]):
 
     @property
     def schedule_name(self) -> str:
-        """The periodic schedule that the job belongs to; empty: none."""
+        """Name of the periodic schedule that the job belongs to; empty if there is none."""
         return self._header("schedule")
 
     @property
@@ -290,14 +290,14 @@ class Job(Generic[R_co]):
 
     @property
     def enqueued_at(self) -> datetime | None:
-        """When Django's tasks enqueued it, by the clock of that process, in UTC; None: the job is none of theirs."""
+        """Time in UTC when Django's tasks enqueued the job, by the clock of that process; None for other jobs."""
         # As with the headers, few jobs have the slot.
         at_ms = getattr(self, "_at_ms", None)
         return None if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC)
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether the server had its arguments encrypted at the last look; here they are as they were given."""
+        """Whether the arguments are encrypted on the server. This object has them decrypted."""
         return getattr(self, "_is_encrypted", False)
 
     @property
@@ -387,20 +387,20 @@ class Job(Generic[R_co]):
         return conf.keys_of(self.queue)
 
     def then(self: J, *jobs: "Job[Any]") -> J:
-        """Have other jobs follow this one, once it has succeeded; return this job.
+        """Schedule other jobs for when this one succeeds; return this job.
 
-        ``task.prepare(0, 1).then(other.prepare(60, 2))``: all of them are prepared, and none was sent. The job carries
-        them, so only this one is passed to `schedule_many`. Their delays count from its end. Those in its own queue are
-        stored with its end, atomically. A chain is ``a.then(b.then(c))``.
+        In ``task.prepare(0, 1).then(other.prepare(60, 2))``, all jobs are prepared and none was sent. This job carries
+        the others, so pass only this one to `schedule_many`. Their delays count from its end. Jobs in the same queue
+        are stored in the same step as its end. A chain is ``a.then(b.then(c))``.
 
         Raises:
-            InvalidTask: one of them cannot follow, or this job has what follows it already.
-            EncodeError: all together are larger than MAX_PAYLOAD_BYTES.
+            InvalidTask: one of them cannot follow, or this job already has followers.
+            EncodeError: all jobs together are larger than MAX_PAYLOAD_BYTES.
         """
         return self._be_followed("then", jobs)
 
     def on_dead(self: J, *jobs: "Job[Any]") -> J:
-        """Have other jobs follow this one, once it is a dead letter; else as `then`."""
+        """Schedule other jobs for when this one becomes a dead letter; otherwise as `then`."""
         return self._be_followed("on_dead", jobs)
 
     def _be_followed(self: J, name: str, jobs: tuple["Job[Any]", ...]) -> J:
@@ -408,8 +408,8 @@ class Job(Generic[R_co]):
         before = draft.extras.follow or Follow()
         if before.then if name == "then" else before.dead:
             raise InvalidTask(
-                f"job {self.id} has its {name}() already: {name}(a, b) has several jobs follow, and for a chain the next"
-                " one has a then() of its own, first.then(second.then(third))"
+                f"job {self.id} already has {name}(). For several followers, write {name}(a, b); for a chain,"
+                " first.then(second.then(third))"
             )
         followers = self._followers(name, jobs)
         follow = (
@@ -474,16 +474,16 @@ class Job(Generic[R_co]):
             )
         if draft.extras.duplicates is not None:
             raise InvalidTask(
-                f"job {job.id} cannot be used with {name}(): its task has on_duplicate, and what follows or is followed"
-                " changes no job that waits; use task.using(on_duplicate='keep')"
+                f"job {job.id} cannot be used with {name}(): its task has on_duplicate, which no job of a chain may"
+                " have; use task.using(on_duplicate='keep')"
             )
         return draft
 
     def check(self) -> None:
-        """Make sure that this worker still has the lease of the job it runs: ``current_job().check()``.
+        """Raise `LeaseLost` if this worker no longer has the job's lease: ``current_job().check()``.
 
-        A task calls it before a step that must not happen twice. It asks no server and costs next to nothing: the
-        worker renews the lease, and knows when it has run out. In a process that the task forked, no lease is renewed.
+        Call it in a task before a step that must not happen twice. It does not ask the server, and costs almost
+        nothing. In a process that the task forked, no lease is renewed.
 
         Example::
 
@@ -502,13 +502,13 @@ class Job(Generic[R_co]):
             )
 
     def progress(self, done: float, total: float | None = None, text: str = "") -> None:
-        """Say how far the job is, for people: ``current_job().progress(40, 200, "pictures")``.
+        """Report the progress of the job: ``current_job().progress(40, 200, "pictures")``.
 
-        Call it as often as you like, in threads and coroutines: the worker writes the last one down, twice a second at
-        most. Once the lease is over, nothing is written. In tests without a worker it only checks its arguments.
+        Call it as often as you like, in threads and coroutines: the worker stores the last report, at most twice a
+        second. When the lease has ended, nothing is stored. In tests without a worker it only checks its arguments.
 
         Raises:
-            InvalidTask: a number is none or negative, or this is not what `current_job` returned.
+            InvalidTask: an argument is not a number, or negative, or this job was not returned by `current_job`.
         """
         here = self._running_here("it makes no progress", "progress()")
         if text and (secrets := here.secrets()):
@@ -516,7 +516,7 @@ class Job(Generic[R_co]):
         here.report(stored_progress(done, total, text, here.encrypt))
 
     def read_progress(self) -> Progress | None:
-        """Return how far the job is, as its task has said last; None: it does not run, or has not said so."""
+        """Return the last reported progress of the job; None if it does not run, or has reported none."""
         return perform(own_clients.of_thread, self._reading_progress())
 
     async def aread_progress(self) -> Progress | None:
@@ -528,10 +528,10 @@ class Job(Generic[R_co]):
 
     @property
     def stopping(self) -> bool:
-        """Whether the worker that runs this job is to end: ``current_job().stopping``.
+        """Whether the worker of this job is stopping: ``current_job().stopping``.
 
-        A long task asks at places where it can leave off, saves how far it is, and raises ``Snooze(0)`` or returns. It
-        costs next to nothing. It stays True once it is.
+        A long task reads it where it can be interrupted, saves its progress, and raises ``Snooze(0)`` or returns.
+        Reading it costs almost nothing. Once True, it stays True.
 
         Example::
 
@@ -546,7 +546,7 @@ class Job(Generic[R_co]):
         return self._worker_stop("stopping").is_set
 
     def wait_for_stop(self, timeout: float | timedelta | None = None) -> bool:
-        """Sleep for ``timeout``, or until the worker is to end; return `stopping`. Without a timeout, it waits on.
+        """Sleep for ``timeout``, or until the worker stops; return `stopping`. Without a timeout, sleep until it stops.
 
         Raises:
             InvalidDelay: ``timeout`` is not a number of seconds.
@@ -582,7 +582,7 @@ class Job(Generic[R_co]):
         return self.state
 
     def refresh(self) -> State:
-        """Ask where the job is, and return its state: MISSING if the server knows no such job.
+        """Read the job from the server and return its state. MISSING means that the server does not have the job.
 
         A job that waits for a commit is UNCOMMITTED, and MISSING after a rollback.
         """
@@ -609,7 +609,7 @@ class Job(Generic[R_co]):
         waiting = self._waiting_for(durable)
         is_changed = yield from operation(waiting)
         if is_changed and waiting is not None:
-            advice = _ADVICE.get(name, f"Call {name}() again: it waits for them anew")
+            advice = _ADVICE.get(name, f"Call {name}() again to wait for them")
             waiting.check([self], "changed", advice)
         return is_changed
 
@@ -622,15 +622,15 @@ class Job(Generic[R_co]):
     def cancel(self, *, durable: Durability | None = None) -> bool:
         """Cancel the job unless it runs. True means that it will not run.
 
-        Either this or a worker's claim wins, never both. If the result is False, `state` says why. A job that waits
-        for a commit is not sent. On a queue shared with Java, `state` is UNKNOWN if the job lay deep in the destination
-        queue: no worker of ours will run it, but Java may have taken it.
+        The job is either cancelled or run, never both. If the result is False, `state` says why. A job that waits for a
+        commit is not sent. On a queue shared with Java, `state` is UNKNOWN if the job was deep in the destination
+        queue: no Python worker will run it, but Java may have taken it.
 
-        ``durable`` says what the call waits for, as for a task; None: what the queue says.
+        ``durable`` says which copies the call waits for, as for a task; None means the setting of the queue.
 
         Raises:
             InvalidTask: ``durable`` is something else.
-            NotDurable: the job is cancelled, but too few replicas or disks have that in time.
+            NotDurable: the job is cancelled, but too few replicas or disks have the change in time.
         """
         return perform(own_clients.of_thread, self._cancelling_so(durable))
 
@@ -693,7 +693,7 @@ class Job(Generic[R_co]):
         return bool(count)
 
     def reschedule(self, delay: Delay, *, durable: Durability | None = None) -> bool:
-        """Give the job another start time unless it runs; return whether it has it. Its id and attempts stay.
+        """Give the job another start time unless it runs; return whether it now has it. Id and attempts do not change.
 
         A job that waits for a commit is sent with the new delay, which counts from the commit.
 
@@ -737,11 +737,13 @@ class Job(Generic[R_co]):
         return is_moved
 
     def reprioritize(self, priority: int, *, durable: Durability | None = None) -> bool:
-        """Give the job another priority unless it runs; return whether it has it. Its id, start time and attempts stay.
+        """Give the job another priority unless it runs; return whether it now has it.
+
+        Its id, start time and attempts do not change.
 
         Raises:
-            InvalidTask: it is no whole number from −100 to 100, the queue is shared with Redisson, or a worker of an
-                earlier version still serves the queue; or as `cancel`.
+            InvalidTask: the priority is not a whole number from −100 to 100, the queue is shared with Redisson, or a worker of
+                an earlier version still serves the queue; or as `cancel`.
             NotDurable: as `cancel`.
         """
         return perform(
@@ -840,7 +842,7 @@ class Job(Generic[R_co]):
         return bool(count)
 
     def wait(self, timeout: float | timedelta | None = None) -> R_co:
-        """Wait for the job's end and return its result, if the task keeps results.
+        """Wait for the end of the job and return its result. The task needs ``keep_result``.
 
         Example::
 
@@ -848,11 +850,11 @@ class Job(Generic[R_co]):
 
         Raises:
             TimeoutError: the job has not ended within ``timeout`` seconds.
-            JobFailed: it ended without a result: a dead letter, cancelled, expired.
-            JobNotFound: neither the job nor its result exists any more; or the job is not sent yet, and waits for a
-                commit that this call would hold up.
+            JobFailed: the job ended without a result: it is a dead letter, cancelled or expired.
+            JobNotFound: neither the job nor its result exists any more; or the job is not sent yet, because it waits for a
+                commit that cannot come during this call.
             InvalidDelay: ``timeout`` is not a number of seconds.
-            InvalidTask: the task keeps no result.
+            InvalidTask: the task does not keep its result.
         """
         client = own_clients.of_thread()
         return perform(client, self._waiting(timeout, silence_of(client)))
@@ -999,7 +1001,7 @@ class Job(Generic[R_co]):
         self.state = body["state"]
         if "error" in body and self.state is State.SUCCEEDED:
             raise JobFailed(
-                f"job {self.id} has succeeded, but what it returned could not be kept: {body['error']}"
+                f"job {self.id} has succeeded, but its result could not be stored: {body['error']}"
             )
         if "error" in body:
             raise _error_of(self.state)(
@@ -1014,7 +1016,7 @@ class Job(Generic[R_co]):
             return
         if state is State.MISSING:
             raise JobNotFound(
-                f"job {self.id} is not there any more, and its result is no longer kept"
+                f"job {self.id} no longer exists, and its result is no longer kept"
             )
         if state is State.SUCCEEDED:
             raise JobNotFound(

@@ -20,7 +20,7 @@ MAX_LIMIT_KEY = 128
 
 @dataclass(frozen=True)
 class Limit:
-    """Give it to `delayed_task`. Tasks with limits of one name share them; each queue counts for itself.
+    """A limit for `delayed_task`. Tasks whose limits have the same name share one limit; each queue counts separately.
 
     Example::
 
@@ -28,7 +28,7 @@ class Limit:
         def sync(tenant_id): ...
 
     Raises:
-        InvalidTask: it limits nothing, or something about it is wrong.
+        InvalidTask: it limits nothing, or an argument is wrong.
     """
 
     #: Without spaces.

@@ -70,7 +70,7 @@ class LimitInForce(NamedTuple):
 
     @property
     def words(self) -> Wording:
-        """What is limited to what, in one line."""
+        """The limit in one line of text."""
         most = self.concurrency
         return joined(
             what=gettext("queue {queue}: ", queue=self.queue)
@@ -93,15 +93,15 @@ def set_limit(
     concurrency: Concurrency = UNCHANGED,
     rate: Rate = UNCHANGED,
 ) -> None:
-    """Change a limit while workers run, in the place of what settings or code say, until `clear_limit`.
+    """Change a limit while workers run. It replaces the settings or the code until `clear_limit`.
 
-    ``set_limit("mail", rate="100/s")`` limits a queue, ``set_limit(limit="stripe", concurrency=5)`` the tasks with this
-    limit on every queue of the settings, and ``set_limit("mail", limit="stripe", …)`` those on one queue. What is left
-    out stays as it is; None lifts it.
+    ``set_limit("mail", rate="100/s")`` limits a queue. ``set_limit(limit="stripe", concurrency=5)`` limits the tasks
+    with this limit on every queue in the settings, and ``set_limit("mail", limit="stripe", …)`` those on one queue. An
+    argument that you leave out does not change; None removes that limit.
 
     Raises:
         QueueNotFound, InvalidArguments: nothing was set.
-        redis.exceptions.RedisError: the server's own error. The limit may be set on some of the queues.
+        redis.exceptions.RedisError: an error of the server. The limit may be set on some of the queues.
     """
     perform(own_clients.of_thread, _setting(queue, limit, concurrency, rate))
 
@@ -118,9 +118,9 @@ async def aset_limit(
 
 
 def clear_limit(queue: str | None = None, *, limit: str | Limit | None = None) -> bool:
-    """Forget what `set_limit` with the same names has set: what settings or code say is in force again.
+    """Undo `set_limit` with the same names; return False if nothing was set.
 
-    Returns False if nothing was set.
+    The settings or the code apply again.
 
     Example::
 
@@ -140,9 +140,9 @@ async def aclear_limit(
 
 
 def limits(queue: str | None = None) -> list[LimitInForce]:
-    """Return the limits of a queue and of tasks on it; by default those of every queue of the settings.
+    """Return the limits of a queue and of tasks on it; by default of every queue in the settings.
 
-    A limit of tasks is there once a worker with their code has begun.
+    The limit of a task appears when the first worker with its code has started.
 
     Example::
 
@@ -151,7 +151,7 @@ def limits(queue: str | None = None) -> list[LimitInForce]:
 
     Raises:
         QueueNotFound: the queue is not configured.
-        PartialAnswer: some queues cannot be read; ``found`` has the limits of the others.
+        PartialAnswer: some queues did not answer; ``found`` has the limits of the others.
     """
     return perform(own_clients.of_thread, _reading(queue))
 
@@ -229,8 +229,8 @@ def _numbers(
                 value = share_in(part, whole, value)
             except ValueError:
                 raise InvalidArguments(
-                    f"{what}={show(value)}: the {whole.shards} shards of queue {whole.name!r} share it, and this is too"
-                    " little; give more"
+                    f"{what}={show(value)}: the {whole.shards} shards of queue {whole.name!r} share it, and this is"
+                    " too low; give more"
                 ) from None
         numbers |= numbers_of(**{what: value})  # type: ignore[arg-type]
     return numbers
@@ -280,7 +280,7 @@ def _clearing(queue: str | None, limit: str | Limit | None) -> Steps[bool]:
             was_set = True
             what = "" if name is None else f"limit {name} on "
             logger.warning(
-                "%squeue %s is again what the code says, by %s",
+                "%squeue %s is again as the code says, by %s",
                 what,
                 each.name,
                 actor(),

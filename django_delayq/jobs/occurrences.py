@@ -239,9 +239,9 @@ def _is_occurrence(sim: CronSim, wall: datetime) -> bool:
 def cron(expression: str, *, tz: str | tzinfo | None = None) -> Cron:
     """Return the occurrences of a cron expression of five fields, by the clock of a time zone.
 
-    The fields are minute, hour, day of the month, month and day of the week, as Debian's cron reads them; names of months
-    and days, ``L`` for the last day, and ``2#1`` for the first Tuesday work as well. ``@daily`` and its like stand for
-    an expression. Without ``tz`` the project's ``TIME_ZONE`` counts.
+    The fields are minute, hour, day of the month, month and day of the week, as Debian's cron reads them; names of
+    months and days, ``L`` for the last day, and ``2#1`` for the first Tuesday work as well. ``@daily`` and its like
+    stand for an expression. Without ``tz`` the project's ``TIME_ZONE`` counts.
 
     Where a clock is set forward, an occurrence that it skips comes right after the gap. Where it is set back, an occurrence that
     comes twice counts once; but with ``*`` as its hour or minute, an expression goes on through both hours.
@@ -252,8 +252,8 @@ def cron(expression: str, *, tz: str | tzinfo | None = None) -> Cron:
         cron("@daily")
 
     Raises:
-        InvalidSchedule: it is no such expression. That it never comes, or that this machine does not know the zone, is
-            told by ``manage.py check``.
+        InvalidSchedule: the expression is not valid. ``manage.py check`` reports one that never occurs, and a time zone that
+            this machine does not know.
     """
     if not isinstance(expression, str):
         raise InvalidSchedule(
@@ -382,7 +382,7 @@ def _zone(name: str) -> ZoneInfo:
         return _known_zone(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise InvalidSchedule(
-            f"this machine knows no time zone {show(name)}; correct its name, or install the package tzdata"
+            f"this machine does not have time zone {show(name)}; correct its name, or install the package tzdata"
         ) from None
 
 
@@ -396,7 +396,7 @@ def every(interval: timedelta | float) -> Every:
         every(timedelta(minutes=5))
 
     Raises:
-        InvalidSchedule: it is no interval of a second or more, in whole milliseconds.
+        InvalidSchedule: the interval is shorter than a second, or not a whole number of milliseconds.
     """
     if isinstance(interval, bool) or not isinstance(interval, int | float | timedelta):
         raise InvalidSchedule(
@@ -407,14 +407,16 @@ def every(interval: timedelta | float) -> Every:
             interval if isinstance(interval, timedelta) else timedelta(seconds=interval)
         )
     except (OverflowError, ValueError):
-        raise InvalidSchedule(f"every({show(interval)}) is no time") from None
+        raise InvalidSchedule(
+            f"every({show(interval)}) is not a length of time"
+        ) from None
     if not SHORTEST <= span <= LONGEST:
         raise InvalidSchedule(
-            f"every({show(interval)}): an interval has a second at least, and 100 years at most"
+            f"every({show(interval)}): an interval is at least a second and at most 100 years"
         )
     if span % timedelta(milliseconds=1):
         raise InvalidSchedule(
-            f"every({show(interval)}): an interval has whole milliseconds"
+            f"every({show(interval)}): an interval is a whole number of milliseconds"
         )
     return Every(span // timedelta(milliseconds=1))
 

@@ -52,7 +52,7 @@ _ON_DUPLICATE = (
 
 
 class SharedOptions(TypedDict, total=False):
-    """Those that tasks of Django's have as well; see `django_delayq.backend`."""
+    """Options that Django's tasks also have; see `django_delayq.backend`."""
 
     max_attempts: int | None
     backoff: Backoff | None
@@ -75,13 +75,13 @@ class _CommonOptions(SharedOptions, total=False):
 
 
 class CallOptions(_CommonOptions, total=False):
-    """What `DelayedTask.using` and schedules may change."""
+    """Options that `DelayedTask.using` and schedules can change."""
 
     queue: str
 
 
 class HandlerOptions(_CommonOptions, total=False):
-    """What `queue_handler` takes beside its queue and a name."""
+    """Options of `queue_handler`, in addition to queue and name."""
 
     retry_on: ExceptionClasses
     no_retry_on: ExceptionClasses
@@ -89,7 +89,7 @@ class HandlerOptions(_CommonOptions, total=False):
 
 
 class DecoratorOptions(CallOptions, HandlerOptions, total=False):
-    """What `delayed_task` takes beside a name: every field of `TaskOptions`."""
+    """Options of `delayed_task`, in addition to a name: every field of `TaskOptions`."""
 
     limit: Limit | None
     sensitive: tuple[str, ...]
@@ -98,56 +98,56 @@ class DecoratorOptions(CallOptions, HandlerOptions, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class TaskOptions:
-    """Options of a task. None means: what the queue's settings say."""
+    """Options of a task. None means the value in the queue's settings."""
 
-    #: Queue of its jobs; one of DELAYQ["QUEUES"].
+    #: Queue of its jobs, one of DELAYQ["QUEUES"].
     queue: str = "default"
     #: Attempts before a job becomes a dead letter, the first one included.
     max_attempts: int | None = None
     #: Waits between attempts.
     backoff: Backoff | None = None
-    #: Exceptions after which a job is tried again.
+    #: Exceptions after which a job is retried.
     retry_on: tuple[type[BaseException], ...] = (Exception,)
-    #: Exceptions among these after which it is not.
+    #: Exceptions among ``retry_on`` after which a job is not retried.
     no_retry_on: tuple[type[BaseException], ...] = ()
-    #: How long one attempt may take.
+    #: Time limit of one attempt.
     time_limit: Seconds | None = None
-    #: One job at a time: True for each set of arguments, names of the parameters that count, or a function of the
-    #: arguments that returns the key.
+    #: Allow one waiting or running job for each unique key. The key is made of all arguments (True), of the named
+    #: parameters, or by a function of the arguments.
     unique: bool | tuple[str, ...] | Callable[..., str] = False
-    #: How long the job holds the key: to its "end", or only to its "start".
+    #: When the job frees its unique key: at its "end" or at its "start".
     unique_until: Literal["end", "start"] = "end"
-    #: What a call does if a job that waits holds its key: "keep" that job as it is; "replace" its arguments; "postpone"
-    #: it to the later of both start times, or have it "sooner", at the earlier one. ("replace", "postpone") does both.
+    #: Effect of a call on a waiting job with the same unique key: "keep" the job; "replace" its arguments; "postpone"
+    #: it to the later start time; or start it "sooner", at the earlier one. ("replace", "postpone") does both.
     on_duplicate: OnDuplicate | tuple[OnDuplicate, ...] = "keep"
-    #: How long calls may postpone a job, from when the first of them was scheduled.
+    #: Longest time that calls can postpone a job, counted from the first call.
     max_wait: Seconds | None = None
-    #: This long after its start time a job is too late to matter, and is not started any more.
+    #: Time after the start time when a job expires: it is then too late, and does not start.
     expires: Seconds | None = None
-    #: What happens to a job that is too late: "drop" it, or make it a "dead" letter.
+    #: Effect of ``expires``: "drop" the job, or make it a "dead" letter.
     on_expiry: Literal["drop", "dead"] = "drop"
-    #: On its queue, jobs of a higher priority come first: −100 to 100. Not on queues shared with Redisson.
+    #: Priority among the due jobs of the queue, −100 to 100; higher comes first. Not for queues shared with Redisson.
     priority: int = 0
-    #: How many of its jobs run at a time, and how often one starts.
+    #: Limit on how many of its jobs run at a time, or how often one starts.
     limit: Limit | None = None
-    #: Names of parameters whose values no page, log, error or repr shows.
+    #: Names of parameters whose values are hidden in pages, logs, errors and reprs.
     sensitive: tuple[str, ...] = ()
-    #: Encrypt what the server has of its jobs: arguments, results, errors, progress. It needs django-delayq[encryption].
+    #: Encrypt arguments, results, errors and progress on the server. It needs django-delayq[encryption].
     encrypt: bool = False
-    #: How long the result is kept for `Job.wait`; None: not at all.
+    #: Time to keep the result for `Job.wait`; None: the result is not kept.
     keep_result: Seconds | None = None
     #: A random wait, up to this long, is added to each delay, so that many jobs of one time do not begin together.
     spread: Seconds | None = None
     #: In a transaction, send the job after its commit: True for the default database, or a database alias. False sends
     #: it at once.
     on_commit: bool | str | None = None
-    #: Write the job as a row of the caller's transaction, so that no commit is without its job; `on_commit` names the
+    #: Write the job as a row of the caller's transaction, so that both are committed together. `on_commit` names the
     #: database. It needs the app django_delayq.outbox.
     outbox: bool | None = None
-    #: Which replicas and disks have to have a job before the call that stores it returns: a number of replicas, "disk", or
+    #: Replicas and disks that must have a job before the call that stores it returns: a number of replicas, "disk", or
     #: a `Durable`; False: none.
     durable: Durability | None = None
-    #: Run in a transaction with a row of the job's id, so that what the task does in that database is done once: True
+    #: Run the task in a transaction with a row of the job's id, so that its changes in that database happen once: True
     #: for the default database, or a database alias. It needs the app django_delayq.outbox.
     once: bool | str = False
 
@@ -417,8 +417,8 @@ def check_priority(priority: object, queue: str) -> None:
     _Checker()(is_priority(priority), "priority", priority, PRIORITY_WANTED)
     if priority and get_settings().queue(queue).is_shared:
         raise InvalidTask(
-            f"priority={priority}: queue {queue!r} is shared with Redisson, whose transfer knows no priorities;"
-            " use a queue without REDISSON, or priority=0"
+            f"priority={priority}: queue {queue!r} is shared with Redisson, which has no priorities; use a queue"
+            " without REDISSON, or priority=0"
         )
 
 

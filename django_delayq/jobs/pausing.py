@@ -77,12 +77,12 @@ def pause(
     reason: str = "",
     by: str = "",
 ) -> None:
-    """Pause a queue, or a task: nothing of it starts until somebody resumes it, or ``until`` has come.
+    """Pause a queue or a task: none of its jobs start until `resume`, or until the time ``until``.
 
-    ``pause("mail")`` pauses a queue, ``pause(task=send)`` a task on every queue of the settings, and
-    ``pause("mail", task=send)`` the task on one queue. What runs already goes on to its end. ``until`` is a number of
-    seconds, a timedelta or an aware datetime; the server's clock decides. To pause again changes until when and why.
-    ``by`` is who pauses, by default the user and host of this process.
+    ``pause("mail")`` pauses a queue, ``pause(task=send)`` a task on every queue in the settings, and ``pause("mail",
+    task=send)`` the task on one queue. Running jobs continue. ``until`` is a number of seconds, a timedelta or an aware
+    datetime, by the server's clock. A second call changes ``until`` and ``reason``. ``by`` is the name of the person
+    who pauses, by default the user and host of this process.
 
     Example::
 
@@ -90,7 +90,7 @@ def pause(
 
     Raises:
         QueueNotFound, TaskNotFound, InvalidDelay, InvalidArguments, InvalidTask, EncodeError: nothing was paused.
-        redis.exceptions.RedisError: the server's own error. A task may be paused on some of its queues.
+        redis.exceptions.RedisError: an error of the server. A task may be paused on some of its queues.
     """
     perform(own_clients.of_thread, _pausing(queue, task, until, reason, by))
 
@@ -108,14 +108,14 @@ async def apause(
 
 
 def resume(queue: str | None = None, *, task: Task | None = None) -> bool:
-    """End what `pause` with the same arguments began; return False if nothing of it was paused.
+    """End the pause of `pause` with the same arguments; return False if nothing was paused.
 
-    ``resume(task=send)`` ends the pauses of a task on all queues. Its jobs that were held are due at once, in the order of
+    ``resume(task=send)`` ends the pauses of a task on all queues. Its held jobs become due at once, in the order of
     their start times.
 
     Raises:
         QueueNotFound, TaskNotFound, InvalidArguments, InvalidTask: nothing was resumed.
-        redis.exceptions.RedisError: the server's own error. Call it again: what is left goes on then.
+        redis.exceptions.RedisError: an error of the server. Call it again to resume the rest.
     """
     return perform(own_clients.of_thread, _resuming(queue, task))
 
@@ -126,7 +126,7 @@ async def aresume(queue: str | None = None, *, task: Task | None = None) -> bool
 
 
 def paused(queue: str | None = None) -> list[Pause]:
-    """Return the pauses of a queue and of tasks on it; by default those of every queue of the settings.
+    """Return the pauses of a queue and of tasks on it; by default of every queue in the settings.
 
     Example::
 
@@ -135,7 +135,7 @@ def paused(queue: str | None = None) -> list[Pause]:
 
     Raises:
         QueueNotFound: the queue is not configured.
-        PartialAnswer: some queues cannot be read; ``found`` has the pauses of the others.
+        PartialAnswer: some queues did not answer; ``found`` has the pauses of the others.
     """
     return perform(own_clients.of_thread, _asking(queue))
 
@@ -155,8 +155,7 @@ def _pausing(
     name = None if task is None else name_of(task)
     if name is not None and not holding.can_be_held(name):
         raise InvalidTask(
-            f"jobs of {show(name)} cannot be held, so it cannot be paused: a name may have"
-            f" {holding.MAX_HELD_NAME} bytes"
+            f"task {show(name)} cannot be paused: its name has more than {holding.MAX_HELD_NAME} bytes"
         )
     queues = _queues_of(queue, name, "pause")
     when = "" if until is None else _parse_until(until)
@@ -175,7 +174,8 @@ def _pausing(
             )
         if done < 0:
             raise InvalidArguments(
-                f"{MAX_PAUSED_TASKS} tasks are paused on queue {each.name!r} already, and no more can be; pause the queue"
+                f"{MAX_PAUSED_TASKS} tasks are paused on queue {each.name!r}, and that is the most; pause the queue"
+                " instead"
             )
 
     queues = yield from on_each(queues, change)
@@ -316,7 +316,7 @@ def _parse_until(until: Delay) -> str:
         )
     elif _is_over(until):
         raise InvalidDelay(
-            f"a pause lasts for longer than 0 s; got until={show(until)}"
+            f"a pause has to be longer than 0 s; got until={show(until)}"
         )
     return parse_delay(until)
 
@@ -348,7 +348,7 @@ def checked_text(text: object, what: str) -> str:
         raise EncodeError(f"{what}= cannot be written as UTF-8: {error}") from None
     if steers(text):
         raise EncodeError(
-            f"{what}={show(text)} has characters that steer a terminal, or turn the direction of a line; leave them out"
+            f"{what}={show(text)} has control characters, or characters that change the direction of text; remove them"
         )
     return text
 

@@ -290,7 +290,8 @@ class CodeSchedule:
         except Exception as error:
             secrets = sensitive_texts(self.task, self.args, self.kwargs)
             raise InvalidArguments(
-                f"the limit of task {task!r} cannot tell the key of schedule {self.name!r}: {type(error).__name__}:"
+                f"the limit of task {task!r} has no key for schedule {self.name!r}, as its key function failed:"
+                f" {type(error).__name__}:"
                 f" {mask(str(error), secrets)}"
             ) from error
         if not self.overlap:
@@ -363,8 +364,8 @@ def periodic(
         def report(): ...
 
     Raises:
-        InvalidSchedule, InvalidTask, InvalidArguments: it cannot be. What depends on the machine and its settings is
-            told by ``manage.py check``.
+        InvalidSchedule, InvalidTask, InvalidArguments: the schedule is not valid. ``manage.py check`` reports problems that
+            depend on the machine and its settings.
     """
     if callable(when):
         raise InvalidSchedule(
@@ -377,12 +378,12 @@ def periodic(
     def decorate(task: T) -> T:
         if not isinstance(task, DelayedTask):
             raise InvalidTask(
-                f"@periodic stands above @delayed_task; got {show(task)}, a {type(task).__name__}"
+                f"@periodic has to be above @delayed_task; got {show(task)}, a {type(task).__name__}"
             )
         if task.options is not task.base:
             raise InvalidTask(
-                f"@periodic got {task.name}.using(…), and workers know the schedules of the task itself only; put it above the"
-                " function, and give the options to @periodic"
+                f"@periodic got {task.name}.using(…), but workers know only the schedules of the task itself; put"
+                " @periodic above the function, and give the options to @periodic"
             )
         full_name = task.name if name is None else name
         schedule = schedule_of(
@@ -408,8 +409,8 @@ def check_names(options: Mapping[str, Any]) -> None:
     for name in ("on_commit", "outbox", "durable"):
         if options.get(name):
             raise InvalidTask(
-                f"{name}={show(options[name])} of a schedule: workers store the jobs of a schedule, in no transaction of yours,"
-                f" and nobody waits for that; leave {name} out, or give it to the task, for your own calls"
+                f"{name}={show(options[name])} of a schedule: workers store the jobs of a schedule, outside your"
+                f" transactions; leave {name} out, or give it to the task, for your own calls"
             )
     of_tasks = [item.name for item in fields(TaskOptions)]
     if unknown := set(options) - set(of_tasks):
@@ -482,8 +483,8 @@ def check_options(task: str, options: TaskOptions, overlap: bool) -> None:
         )
     if options.limit is not None and not overlap:
         raise InvalidTask(
-            f"task {task!r} has a limit, and a job has one limit: overlap=False would be another; leave it out, and a"
-            " limit with concurrency=1 holds the next job back"
+            f"task {task!r} has a limit, and overlap=False would be a second one; leave overlap out: a limit with"
+            " concurrency=1 also holds the next job back"
         )
 
 

@@ -149,8 +149,9 @@ def check_key(task: str, options: TaskOptions) -> None:
     if limit is None or limit.key is None or not unique or unique is True:
         return
     raise InvalidTask(
-        f"task {task!r} has a limit by a key, and a unique key of its own, and queue {options.queue!r} has shards: a job is"
-        " in one shard, and the two keys may lead to two. Give unique=True, for which equal jobs have equal limit keys; or"
+        f"task {task!r} has a limit by a key, and a unique key of its own, and queue {options.queue!r} has shards:"
+        " the two keys may lead to different shards, but a job is in one. Give unique=True, for which equal jobs"
+        " have equal limit keys; or"
         " use a queue without SHARDS"
     )
 
@@ -275,12 +276,12 @@ def _unique_key(
         key = unique(*args, **kwargs)
         if not isinstance(key, str) or not key or not is_unicode(key):
             raise InvalidArguments(
-                f"unique of {task.name!r} returned {show(key)}; a key is a string, not empty; return one"
+                f"unique of {task.name!r} returned {show(key)}; return a string that is not empty"
             )
         if len(key.encode()) > MAX_UNIQUE_KEY:
             raise InvalidArguments(
-                f"unique of {task.name!r} returned a key of {len(key.encode()):,} bytes, too long to be"
-                f" read with every call for its job; return one of at most {MAX_UNIQUE_KEY:,}, such as a hash of it"
+                f"unique of {task.name!r} returned a key of {len(key.encode()):,} bytes; return one of at most"
+                f" {MAX_UNIQUE_KEY:,}, such as a hash of it"
             )
         return f"{task.name}:{key}"
     bound = task.call_signature.bind(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""How far a running job is: what its task says, on its way to the worker's next write."""
+"""The progress of a running job, from its task to the worker's next write."""
 
 import math
 from collections.abc import Callable
@@ -29,15 +29,15 @@ class Progress(NamedTuple):
     """
 
     done: float
-    #: How much there is to do; None: the task has not said so.
+    #: The total amount; None if the task has not given it.
     total: float | None
     text: str
-    #: When the worker wrote it down, by the server's clock.
+    #: Time when the worker stored it, by the server's clock.
     at: datetime
 
     @property
     def share(self) -> float | None:
-        """From 0 to 1; None: the task has not said how much there is."""
+        """The part that is done, 0 to 1; None without a total."""
         return min(1.0, self.done / self.total) if self.total else None
 
 

@@ -67,7 +67,7 @@ class Register(NamedTuple):
             raise InvalidSchedule(
                 f"schedule {name!r} was not changed: the register of its queue is signed with a key that this process does"
                 " not have; give it that key. If the key is lost for good, delete the fields of the queue's schedules that"
-                f" begin with {FIELD!r}, and say anew what is stored and paused"
+                f" begin with {FIELD!r}, then store and pause those schedules again"
             )
         return self._replace(digests=digests, others=others)
 

@@ -125,7 +125,7 @@ class Known(NamedTuple):
             is_stored = kind == "stored"
             if is_stored and not self.register.fits(kind, name, text):
                 _log_once(
-                    "queue %s: what is stored of schedule %r is ignored (%s): it is not what was stored last",
+                    "queue %s: stored data of schedule %r is ignored (%s): it is not what was stored last",
                     queue,
                     name,
                     kind,
@@ -284,7 +284,7 @@ def _read_change(queue: str, name: str, text: bytes) -> Change | None:
 
 def _log_ignored(queue: str, kind: str, name: str, error: NotSigned) -> None:
     _log_once(
-        "queue %s: what is stored of schedule %r is ignored (%s): %s",
+        "queue %s: stored data of schedule %r is ignored (%s): %s",
         queue,
         name,
         kind,
@@ -701,7 +701,7 @@ def is_left(entry: Entry, now_ms: int) -> bool:
 @brief
 @dataclass(frozen=True)
 class Schedule:
-    """A periodic schedule, as of the last look; `refresh` looks again.
+    """A periodic schedule, as it was at the last call. `refresh` reads it again.
 
     Example::
 
@@ -768,7 +768,7 @@ class Schedule:
         return [datetime_of(at, self.when.zone) for at in islice(coming, count)]
 
     def refresh(self) -> "Schedule":
-        """Look again.
+        """Read the schedule from the server again.
 
         Raises:
             ScheduleNotFound: it is gone.
@@ -846,7 +846,7 @@ class Schedule:
 
 
 def get_schedules(queue: str | None = None) -> list[Schedule]:
-    """Return the schedules of a queue, by default of every queue of the settings, by name.
+    """Return the schedules of a queue, by default of every queue in the settings, ordered by name.
 
     Example::
 
@@ -854,7 +854,7 @@ def get_schedules(queue: str | None = None) -> list[Schedule]:
 
     Raises:
         QueueNotFound: the queue is not configured.
-        PartialAnswer: some queues cannot be read; ``found`` has the schedules of the others.
+        PartialAnswer: some queues did not answer; ``found`` has the schedules of the others.
     """
     return perform(own_clients.of_thread, _listing(queue))
 
@@ -872,9 +872,9 @@ def get_schedule(name: str, queue: str | None = None) -> Schedule:
         get_schedule("shop.tasks.report").fire()
 
     Raises:
-        ScheduleNotFound: there is none; or there are several, on queues of which none is named.
+        ScheduleNotFound: there is none, or several queues have one and ``queue`` is not given.
         QueueNotFound: the queue is not configured.
-        PartialAnswer: no queue has it that can be read, and some cannot.
+        PartialAnswer: some queues did not answer, and the others do not have it.
     """
     return perform(own_clients.of_thread, _getting(name, queue))
 
@@ -896,9 +896,10 @@ def store_schedule(
     replace: bool = False,
     **options: Unpack[CallOptions],
 ) -> Schedule:
-    """Store a schedule beside those in code: it lives on the server until it is deleted. Options are as of `periodic`.
+    """Store a schedule on the server, in addition to the schedules in code. The options are those of `periodic`.
 
-    ``replace``: a stored schedule of this name becomes this one; without it, the name has to be free.
+    It stays until it is deleted. With ``replace``, it replaces a stored schedule of the same name; otherwise the name
+    must be free.
 
     Example::
 
@@ -1121,7 +1122,7 @@ def _finding(schedule: Schedule) -> Steps[tuple[Known, Found, bytes | str]]:
     moved = known.read(name)
     if moved is not None:
         raise ScheduleNotFound(
-            f"schedule {name!r} has moved from queue {queue.name!r} to {moved.definition.moved_to!r}; say so:"
+            f"schedule {name!r} has moved from queue {queue.name!r} to {moved.definition.moved_to!r}; use"
             " get_schedule(name, queue)"
         )
     if code is None:
@@ -1158,7 +1159,7 @@ def _changing(schedule: Schedule, **changed: Any) -> Steps[Schedule]:
 
 def _too_busy(name: str) -> InvalidSchedule:
     return InvalidSchedule(
-        f"schedule {name!r} was not changed: others change schedules of its queue all the time; try again"
+        f"schedule {name!r} was not changed: other changes to schedules of its queue came first each time; try again"
     )
 
 
@@ -1288,7 +1289,7 @@ def _storing(
     definitions.check_names(options)
     if not isinstance(found_task, DelayedTask):
         raise InvalidTask(
-            f"{found_task.name!r} is a task of Django's, which has no schedules: give a @delayed_task that enqueues it"
+            f"{found_task.name!r} is a Django task, which has no schedules: give a @delayed_task that enqueues it"
         )
     schedule = definitions.schedule_of(
         found_task, when, name, args, kwargs, catch_up, overlap, options

@@ -35,13 +35,13 @@ def schedule(task: str, delay: Delay, /, *args: Any, **kwargs: Any) -> Job[Any]:
 @overload
 def schedule(prepared: Job[R], /) -> Job[R]: ...
 def schedule(task: Any, /, *args: Any, **kwargs: Any) -> Job[Any]:
-    """Call a task later, ``schedule(task, delay, …)``, or send one prepared job, ``schedule(job)``.
+    """Schedule a call of a task, ``schedule(task, delay, …)``, or send a prepared job, ``schedule(job)``.
 
-    ``task`` is a decorated function or its registered name, ``delay`` a number of seconds, a timedelta or an aware
-    datetime (one in the past means now). Once this returns, or in a transaction its commit, the job runs at least once.
-    It takes one round trip.
+    ``task`` is a task or its registered name. ``delay`` is a number of seconds, a timedelta, or an aware datetime; a
+    datetime in the past means now. When this function returns, or in a transaction when the commit returns, the job
+    will run at least once. It takes one round trip.
 
-    A job that ``task.prepare(delay, …)`` made is sent as `schedule_many` sends it, with the errors of that.
+    A job that ``task.prepare(delay, …)`` made is sent as `schedule_many` sends it, with the same errors.
 
     Example::
 
@@ -115,7 +115,7 @@ def _find(task: object) -> DelayedTask[Any, Any]:
     found = get_task(task) if isinstance(task, str) else task
     if (name := name_of_djangos(found)) is not None:
         raise InvalidTask(
-            f"{name!r} is a task of Django's: schedule it with .using(run_after=…).enqueue(…)"
+            f"{name!r} is a Django task: schedule it with .using(run_after=…).enqueue(…)"
         )
     if not isinstance(found, DelayedTask):
         raise InvalidTask(

@@ -319,7 +319,7 @@ def _check_durable(waiting: Wait, jobs: Sequence[Job[Any]]) -> None:
     waiting.check(
         jobs,
         "stored",
-        "They run all the same, unless what is missing is lost with the primary. To wait again, pass error.jobs to"
+        "They still run, unless the primary fails before enough copies exist. To wait again, pass error.jobs to"
         f" schedule_many within {limits.REPEAT_MS // 1000} s: no job is stored twice",
     )
 
@@ -346,8 +346,9 @@ def _meeting(
         if job.created:
             return
     raise MaybeScheduled(
-        f"job {job.queue}:{job.draft.new.token} of {job.task!r} is not stored: the job that holds its unique key {job.unique!r} changed"
-        f" {MOST_MEETINGS} times while this call was to change it. Pass error.unsent to schedule_many",
+        f"job {job.queue}:{job.draft.new.token} of {job.task!r} is not stored: the job that holds its unique key"
+        f" {job.unique!r} started or ended {MOST_MEETINGS} times while this call tried to change it. Pass"
+        " error.unsent to schedule_many",
         [job],
     )
 
@@ -396,9 +397,9 @@ def _changing_holder(
         return False
     if reply.outcome is State.HELD:
         raise MaybeScheduled(
-            f"job {job.queue}:{draft.new.token} of {job.task!r} is not stored: the job that holds its unique key {job.unique!r} is on its"
-            " way to another server, as delayq_export and delayq_import take it. Schedule this one there; or here, once"
-            " that has ended",
+            f"job {job.queue}:{draft.new.token} of {job.task!r} is not stored: the job that holds its unique key"
+            f" {job.unique!r} is being moved to another server by delayq_export and delayq_import. Schedule this one"
+            " there, or here once the move is done",
             [job],
         )
     if reply.seen is None:
@@ -427,7 +428,8 @@ def _opened(
     except DecodeError as error:
         raise MaybeScheduled(
             f"job {job.queue}:{job.draft.new.token} of {job.task!r} is not stored: other jobs may follow {job.id}, which holds its"
-            f" unique key {job.unique!r}, and they would be lost, as that job cannot be read here: {error}. Schedule this one"
+            f" unique key {job.unique!r}, and would be lost, because that job cannot be read here: {error}. Schedule"
+            " this one"
             " where its key is known, or cancel that job",
             [job],
         ) from error
@@ -632,24 +634,24 @@ def _most_in_a_call(job: Job[Any]) -> int:
 
 
 def schedule_many(jobs: Iterable[Job[R]]) -> list[Job[R]]:
-    """Send jobs that ``task.prepare(delay, …)`` made, in bounded calls; the next is written while one is under way.
+    """Send jobs that ``task.prepare(delay, …)`` made, many in one call; return the stored jobs.
 
-    It is not atomic as a whole. It returns the stored jobs. Jobs that were cancelled before are not sent.
+    It is not atomic as a whole. Cancelled jobs are not sent.
 
-    In a transaction, the commit sends them as well, unless their task says ``on_commit=False``. The list ends with
-    those, and they are ``uncommitted`` until then. Jobs with ``outbox=True`` become rows, in a transaction or not.
+    In a transaction, the commit sends the jobs, unless their task has ``on_commit=False``. Jobs that wait for the
+    commit are at the end of the list, and ``uncommitted`` until then. Jobs with ``outbox=True`` become rows, in a
+    transaction or not.
 
     Example::
 
         jobs = schedule_many([remind.prepare(3600, order.pk) for order in orders])
 
     Raises:
-        MaybeScheduled: the server, or the iterable ``jobs`` itself, raised an error on the way. ``scheduled`` holds
-            the stored jobs, ``unsent`` all others; ``unknown`` holds those others that may be stored. Sending
-            ``unsent`` again is safe for 20 s. Later it is refused; ``job.refresh()`` says whether a job is there.
-        QueueFull: a queue has no room for the jobs of a call, so that none of them was stored. No call was made
-            after those that were under way. It has the same three lists.
-        NotDurable: all jobs are stored, and too few replicas or disks have that in time.
+        MaybeScheduled: an error of the server, or of the iterable ``jobs``, interrupted the call. ``scheduled`` holds the
+            stored jobs, ``unsent`` all others, and ``unknown`` the jobs of ``unsent`` that may be stored. Sending ``unsent``
+            again is safe for 20 s, and refused later. ``job.refresh()`` says whether a job is stored.
+        QueueFull: a queue has no room for some of the jobs. It has the same three lists.
+        NotDurable: all jobs are stored, but too few replicas or disks have them in time.
     """
     return _send_many(_Sending(jobs, waits=_is_left))
 
@@ -704,7 +706,10 @@ def _stream(sending: "_Sending") -> None:
 
 
 async def aschedule_many(jobs: Iterable[Job[R]]) -> list[Job[R]]:
-    """`schedule_many` on the event loop, which has no transaction: jobs wait for a commit only if their task says so."""
+    """Do what `schedule_many` does, on the event loop, which has no transaction.
+
+    Jobs wait for a commit only if their task has ``on_commit``.
+    """
     sending = _Sending(jobs, waits=_asks_for)
     await _astream(sending)
     if sending.left and not sending.has_failed:
@@ -1174,13 +1179,13 @@ class _Sending:
         if len(unsent) > len(unknown):
             text += f", {len(unsent) - len(unknown)} are not"
         if self.waiting is not None and self._sent:
-            text += f" (nothing has waited until {self.waiting.durable} had them)"
+            text += f" (the call did not wait until {self.waiting.durable} had them)"
         full = self.failure if isinstance(self.failure, QueueFull) else None
         seconds = limits.REPEAT_MS // 1000
         if full is not None:
             text += f": {full}"
             if unknown:
-                text += f". For those that may be, do so within {seconds} s"
+                text += f". Pass those that may be scheduled within {seconds} s"
         else:
             if self.failure is not None:
                 text += f": {type(self.failure).__name__}: {self.failure}".rstrip(".")
@@ -1189,8 +1194,8 @@ class _Sending:
         if self._too_late:
             text += (
                 f". {len(self._too_late)} of them, {self._too_late[0].id} first, were sent more than {seconds} s ago"
-                " and not sent again: the server may have run and forgotten them. job.refresh() says which: MISSING"
-                " has ended or never was stored, anything else is stored"
+                " and are not sent again, because the server may have run and forgotten them. Ask job.refresh():"
+                " MISSING means that the job has ended or was never stored, any other state that it is stored"
             )
         if full is not None:
             raise QueueFull(

@@ -66,7 +66,8 @@ def agreeing(whole: QueueSettings, part: QueueSettings) -> Steps[Shards | None]:
         name, theirs = whole.name, found.with_keys
         where = f"in its first {theirs} shards" if theirs else "under its bare name"
         raise InvalidSettings(
-            f"queue {name!r} keeps unique keys, limits and schedules {where}, and these settings say"
+            f"queue {name!r} keeps unique keys, limits and schedules {where}, but these settings"
+            " say"
             f" {ours}: set DELAYQ['QUEUES'][{name!r}]['KEY_SHARDS'] to {theirs}"
         )
     _agreed[whole.name] = changes
@@ -145,7 +146,8 @@ def on_each(
                 yield from attempt(name, change(parts[name]))
     if failure is not None:
         failure.add_note(
-            f"django-delayq: {', '.join(left)} may be as before, the others are changed. Do it again once the node answers."
+            f"django-delayq: {', '.join(left)} may be unchanged; the others are changed. Repeat the call once the"
+            " node answers."
         )
         raise failure
     return list(parts.values())

@@ -1,6 +1,6 @@
-"""What was measured of queues and tasks: series over minutes or hours, and totals since the first day.
+"""Statistics of queues and tasks: series over minutes or hours, and totals since the first day.
 
-Whatever the number of queues, a question costs a few round trips: each asks all queues in one write.
+Each call takes a few round trips, for any number of queues, because it asks all queues in one write.
 """
 
 from collections import Counter
@@ -51,7 +51,7 @@ class Span(NamedTuple):
         print(last.since, last.figures.failures)
     """
 
-    #: When it began, by the server's clock.
+    #: Its start, by the server's clock.
     since: datetime
     figures: Figures
 
@@ -66,12 +66,12 @@ class Series(NamedTuple):
     """
 
     unit: Unit
-    #: The oldest first, without gaps. The last one is the present one, which is not over.
+    #: The oldest first, without gaps. The last one is the current minute or hour.
     spans: list[Span]
 
     @property
     def total(self) -> Figures:
-        """All of it together."""
+        """The sum of all spans."""
         return total(span.figures for span in self.spans)
 
 
@@ -81,9 +81,10 @@ def queue_statistics(
     minutes: int | None = None,
     hours: int | None = None,
 ) -> dict[str, Series]:
-    """Return what was measured of each queue in the last ``minutes``, or ``hours``; by default of all, in an hour.
+    """Return the statistics of each queue for the last ``minutes`` or ``hours``; by default of all queues, for an hour.
 
-    The present minute or hour is the last of them. Those of 8 hours are kept, and of 90 days. It takes one round trip.
+    The last one is the current minute or hour. Minutes are kept for 8 hours, hours for 90 days. It takes one round
+    trip.
 
     Example::
 
@@ -92,8 +93,8 @@ def queue_statistics(
 
     Raises:
         QueueNotFound: a queue is not configured.
-        InvalidSearch: the number is none, or both are given.
-        PartialAnswer: some queues cannot be read; ``found`` has what was measured of the others.
+        InvalidSearch: the number is wrong, or both are given.
+        PartialAnswer: some queues did not answer; ``found`` has the statistics of the others.
     """
     return perform(own_clients.of_thread, _of_queues(queues, minutes, hours))
 
@@ -115,9 +116,9 @@ def task_statistics(
     minutes: int | None = None,
     hours: int | None = None,
 ) -> Series:
-    """Return what was measured of one task on a queue, as `queue_statistics` does of a queue.
+    """Return the statistics of one task on a queue, as `queue_statistics` does for a queue.
 
-    It reads what there is of all tasks of the queue, an hour of minutes or 60 hours a round trip.
+    It reads all tasks of the queue: 60 minutes or 60 hours in a round trip.
 
     Example::
 
@@ -144,11 +145,10 @@ def tasks_statistics(
     hours: int | None = None,
     days: int | None = None,
 ) -> dict[str, dict[str, Figures]]:
-    """Return by queue and task what was measured in the last ``minutes``, ``hours`` or ``days``, together.
+    """Return the sums of the last ``minutes``, ``hours`` or ``days``, by queue and task.
 
-    Days are those of UTC, the present one included; those of a week are kept. A thousand tasks that all run are best asked
-    for ``hours=2`` or for days: an hour of minutes has ten times as much as two hours, and a day of hours as many as two
-    days.
+    Days are UTC days, including today; a week of them is kept. With a thousand active tasks, ask for ``hours=2`` or for
+    days: 60 minutes are ten times as much data as two hours.
 
     Example::
 
@@ -156,7 +156,7 @@ def tasks_statistics(
 
     Raises:
         QueueNotFound: a queue is not configured.
-        InvalidSearch: the number is none, or two of them are given.
+        InvalidSearch: the number is wrong, or two of them are given.
     """
     return perform(own_clients.of_thread, _of_tasks(queues, minutes, hours, days))
 
@@ -182,14 +182,14 @@ class Totals(NamedTuple):
     """
 
     queue: Figures
-    #: By name. Tasks beyond `STATISTICS` are together in ``other``.
+    #: By name. Tasks beyond `STATISTICS` count as ``other``.
     tasks: dict[str, Figures]
-    #: How many jobs have ended in each way, those included that no worker ended.
+    #: Number of ended jobs by state, including jobs that ended without a worker.
     ended: dict[State, int]
 
 
 def statistics_totals(queues: Iterable[str] | None = None) -> dict[str, Totals]:
-    """Return what was measured of each queue since the first day, in one round trip; by default of all queues.
+    """Return the statistics of each queue since the first day, in one round trip; by default of all queues.
 
     Example::
 

@@ -1,4 +1,4 @@
-"""The workers that the server lists: what each process says of itself, and the orders that it obeys."""
+"""The worker processes that the server lists, and commands to stop them."""
 
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -46,9 +46,9 @@ class WorkerState(StrEnum):
     """
 
     WORKING = "working"
-    #: It claims no more, and goes on with what it has.
+    #: It takes no new jobs, and continues those that it has.
     QUIET = "quiet"
-    #: It ends as soon as what it runs has ended.
+    #: It ends when its jobs have ended.
     STOPPING = "stopping"
 
 
@@ -62,11 +62,11 @@ class WorkerJob(NamedTuple):
                 print(worker.name, job.task, job.since)
     """
 
-    #: What `get_job` takes.
+    #: Id for `get_job`.
     id: str
-    #: The name of its task; None: it is not read yet.
+    #: Name of its task; None while the job is being read.
     task: str | None
-    #: When the attempt began, by the server's clock.
+    #: Start of the attempt, by the server's clock.
     since: datetime
 
 
@@ -78,7 +78,7 @@ class Worker(NamedTuple):
         busy = sum(worker.busy_threads for worker in workers())
     """
 
-    #: What `quiet_worker` and `stop_worker` take.
+    #: Id for `quiet_worker` and `stop_worker`.
     id: str
     host: str
     pid: int
@@ -87,22 +87,22 @@ class Worker(NamedTuple):
     format: int
     queues: list[str]
     state: WorkerState
-    #: How many jobs it can run in threads and as coroutines, and how many it runs.
+    #: Number of threads and coroutines, and how many of them run a job.
     threads: int
     coroutines: int
     busy_threads: int
     busy_coroutines: int
-    #: The jobs that it runs, the longest running first, up to a hundred.
+    #: Its running jobs, at most a hundred, the longest running first.
     jobs: list[WorkerJob]
     #: Bytes that only this process uses.
     memory: int
     started_at: datetime
-    #: When it last said so; a process that is silent for 30 s is listed no more.
+    #: Its last sign of life. A process without one for 30 s is no longer listed.
     seen_at: datetime
 
     @property
     def name(self) -> str:
-        """What attempts call it: its host and its process."""
+        """Host and process number, as in the attempts of a job."""
         return f"{self.host}:{self.pid}"
 
 
@@ -122,9 +122,9 @@ _decode = Decoder[Order](Order, trusted=True).decode
 
 
 def workers(queue: str | None = None) -> list[Worker]:
-    """Return the processes of workers that live and serve a queue of the settings, or this one, by host and number.
+    """Return the running worker processes of a queue, or of all queues in the settings, ordered by host and number.
 
-    It takes a round trip, and one more for each thousand processes beyond the first hundred on the server.
+    It takes one round trip, and one more for each thousand processes after the first hundred.
 
     Example::
 
@@ -148,10 +148,10 @@ async def aworkers(queue: str | None = None) -> list[Worker]:
 
 
 def quiet_worker(worker_id: str) -> bool:
-    """Have a process claim no more, and go on with what it has; return False if it is not there.
+    """Let a process finish its jobs without taking new ones; return False if the process does not exist.
 
-    It obeys at once, or within 5 s if it cannot listen to its queues, and stays like this until it is stopped. The other
-    processes of its worker go on.
+    It reacts at once, or within 5 s if it cannot listen to its queues, and stays quiet until it is stopped. The other
+    processes of its worker continue.
 
     Example::
 
@@ -172,10 +172,10 @@ async def aquiet_worker(worker_id: str) -> bool:
 
 
 def stop_worker(worker_id: str) -> bool:
-    """Have a process end as after SIGTERM, and not be replaced; return False if it is not there.
+    """Stop a process as SIGTERM does, without replacing it; return False if the process does not exist.
 
-    It obeys as `quiet_worker` has it: what it runs has `GRACE` to end. A worker all of whose processes were stopped ends
-    with status 0, so what started it may start it again.
+    It reacts as to `quiet_worker`, and its jobs have `GRACE` to end. When all its processes were stopped, a worker ends
+    with status 0, and a supervisor may start it again.
 
     Example::
 

@@ -37,7 +37,7 @@ def check_tables(
             )
         except (DatabaseError, InterfaceError) as error:
             what, hint = (
-                f"cannot be asked for the tables of django_delayq.outbox: {error}",
+                f"does not say whether it has the tables of django_delayq.outbox: {error}",
                 "Start it, or correct its entry in DATABASES.",
             )
         found.append(

@@ -32,9 +32,8 @@ class EpochMs(Func):
 
     def as_sql(self, compiler: Any, connection: Any, *args: Any, **context: Any) -> Any:
         raise NotSupportedError(
-            f"django_delayq.outbox cannot ask a database of {connection.display_name} for its clock: it works on PostgreSQL,"
-            " MySQL, MariaDB and SQLite; have allow_migrate() of a router say that this database has no tables of"
-            " delayq_outbox"
+            f"django_delayq.outbox does not support {connection.display_name}, but PostgreSQL, MySQL, MariaDB and"
+            " SQLite; let allow_migrate() of a database router return False for delayq_outbox on this database"
         )
 
     def _sql(self, compiler: Any, connection: Any, template: str) -> Any:

@@ -63,8 +63,8 @@ def run_once(job_id: str, using: str, call: Callable[[], Any], later: str = "") 
             if _has_ended(connection, begun_on):
                 # Its end would roll back without a word, and the job would count as done.
                 raise TransactionManagementError(
-                    f"job {job_id}: an error of the database that the task has swallowed, or a connection that it has closed,"
-                    " ended its transaction, so nothing that it did can be committed; put atomic() around the statement that"
+                    f"job {job_id}: the task suppressed a database error or closed the connection, which ended its"
+                    " transaction, so its changes cannot be committed; put atomic() around the statement that"
                     " may fail, inside the try"
                 )
             return value
@@ -72,7 +72,7 @@ def run_once(job_id: str, using: str, call: Callable[[], Any], later: str = "") 
         if is_first:
             raise
     logger.info(
-        "job %s has run before, and all that it did is committed: nothing was done now",
+        "job %s has already run, and its changes are committed: it was not run again",
         job_id,
     )
     return None

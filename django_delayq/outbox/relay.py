@@ -329,8 +329,8 @@ def _check_takes_writes(alias: str) -> None:
         (answer,) = cursor.fetchone()
     if str(answer).lower() not in ("off", "0"):
         raise ReadOnlyDatabase(
-            "it takes no writes, as a replica does; if it is one, give its entry in DATABASES the alias of its primary as"
-            " MIRROR of TEST, or have allow_migrate() of a router say that it has no tables of delayq_outbox"
+            "it takes no writes, so it may be a replica; if it is, set TEST['MIRROR'] of its entry in DATABASES to"
+            " the alias of its primary, or let allow_migrate() of a database router return False for delayq_outbox"
         )
 
 
@@ -438,7 +438,9 @@ def draft_of(row: Any, settings: QueueSettings) -> Draft:
         try:
             beside = _beside.decode(bytes(row.beside))
         except DecodeError as error:
-            raise DecodeError(f"what is beside it cannot be read: {error}") from error
+            raise DecodeError(
+                f"the options in its row cannot be read: {error}"
+            ) from error
     extras = NO_EXTRAS
     if beside.priority or beside.limit or beside.expires_ms or beside.has_on_dead:
         check_priority(beside.priority, row.queue)

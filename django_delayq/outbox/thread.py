@@ -60,7 +60,7 @@ class RelayThreads:
         except Exception:
             # It asks the project's routers.
             logger.exception(
-                "no outbox is served: which databases have one is not known"
+                "no outbox is served: cannot find out which databases have one"
             )
         for database in self._databases:
             database.thread.start()
@@ -115,7 +115,8 @@ class _Database:
             self._end()
         except BaseException:
             logger.exception(
-                "database %s: its outbox is not served any more by this process; others serve it, and a restart would",
+                "database %s: this process no longer serves its outbox; other workers do, and this one would after a"
+                " restart",
                 self._alias,
             )
         finally:
@@ -135,14 +136,14 @@ class _Database:
             if self._hung_ms is None:
                 self._hung_ms = self._step_ms
                 logger.error(
-                    "database %s: its outbox has waited for an answer for %.0f s: the database hangs, or somebody holds a lock"
-                    " there; other databases are served, and jobs run all the same",
+                    "database %s: its outbox has waited for an answer for %.0f s: the database hangs, or another"
+                    " session holds a lock; other databases are served, and jobs still run",
                     self._alias,
                     HANGS_MS / 1000,
                 )
         elif self._hung_ms is not None and self._hung_ms != self._step_ms:
             self._hung_ms = None
-            logger.info("database %s: it has answered", self._alias)
+            logger.info("database %s: it answers again", self._alias)
 
     def _waits_ms(self) -> float:
         step_ms = self._step_ms
@@ -191,7 +192,7 @@ class _Database:
         self._trouble, self._errors = "", 0
         if total.sent:
             logger.info(
-                "database %s: %d jobs of the outbox were sent, which nobody had sent before",
+                "database %s: %d jobs of the outbox were sent that had not been sent at their commit",
                 self._alias,
                 total.sent,
             )
@@ -226,13 +227,16 @@ class _Database:
         elif is_database and self._lacks_table():
             text = f"it has no table {InboxRow._meta.db_table}: run {migrating(self._alias)}"
             if self._alias != DEFAULT_DB_ALIAS:
-                text += "; or have allow_migrate() of a router say that this database has none, if no job is to be a row there"
+                text += (
+                    "; if no job is to be a row there, let allow_migrate() of a database router return False for"
+                    " delayq_outbox"
+                )
                 level = logger.info
             wait_ms, kind = LONGEST_MS, "table"
         if kind != self._trouble:
             self._trouble = kind
             level(
-                "database %s: its outbox cannot be served now, which is tried again and again; jobs run all the same: %s",
+                "database %s: its outbox cannot be served now, trying again; jobs still run: %s",
                 self._alias,
                 text,
                 exc_info=not is_database and not is_server,

@@ -107,14 +107,14 @@ def write(job: Job[Any], commit: Commit) -> None:
     alias = commit.using
     if not has_outbox(alias):
         raise InvalidTask(
-            f"job {job.id} cannot be a row of database {alias!r}: no worker looks for rows there, because its entry in"
-            " DATABASES names a primary as MIRROR of TEST, or allow_migrate() of a router says no for delayq_outbox; name"
-            " another database by on_commit, or give outbox=False"
+            f"job {job.id} cannot be a row of database {alias!r}: no worker looks for rows there, because"
+            " TEST['MIRROR'] of its entry in DATABASES names a primary, or allow_migrate() of a database router"
+            " returns False for delayq_outbox; name another database with on_commit, or give outbox=False"
         )
     connection = connections[alias]
     if not connection.in_atomic_block and not connection.get_autocommit():
         raise TransactionManagementError(
-            f"job {job.id} cannot be a row of the outbox: autocommit is off, so nothing would tell of the commit; use"
+            f"job {job.id} cannot be a row of the outbox: autocommit is off, so nothing would announce the commit; use"
             " atomic(), or outbox=False"
         )
     draft, extras = job.draft, job.draft.extras

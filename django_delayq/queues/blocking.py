@@ -42,14 +42,14 @@ OVERTAKEN_MS = 5.0
 
 
 class BlockingQueue:
-    """The queue ``name``. Each element goes to whoever takes it first, here or in Java.
+    """The queue ``name``. Each element goes to the first consumer that takes it, in Python or in Java.
 
-    A returned element is gone. An element that was not returned is still there, unless the process dies just before it
-    returns it. If the wait ends, the caller is interrupted or cancelled, or the connection drops while an element is
-    on its way, the element goes back to the head, or is taken again when its lease ends, after `LEASE_S`. A payload
-    that the codec cannot read goes to the quarantine and raises DecodeError.
+    A returned element is removed. An element that was not returned stays in the queue, unless the process dies just
+    before it returns the element. If the wait ends, the caller is interrupted, or the connection drops while an element
+    is being taken, the element goes back to the head. If that fails, others get it when its lease ends, after
+    `LEASE_S`. A payload that the codec cannot read goes to quarantine and raises DecodeError.
 
-    One object serves any number of threads. Every method has an async twin whose name begins with ``a``.
+    Threads can share one object. Every method has an async version whose name begins with ``a``.
 
     Example::
 
@@ -99,7 +99,7 @@ class BlockingQueue:
     # What is due
 
     def offer(self, value: object) -> bool:
-        """Put a value at the tail; return True.
+        """Add a value at the tail; return True.
 
         Raises:
             EncodeError: the codec cannot write the value.
@@ -111,23 +111,23 @@ class BlockingQueue:
         return await self._aperform(self._offer(value))
 
     def put(self, value: object) -> None:
-        """Put a value at the tail, as `offer` does. There is always room."""
+        """Add a value at the tail, as `offer` does. It never waits for room."""
         self.offer(value)
 
     async def aput(self, value: object) -> None:
         await self.aoffer(value)
 
     def take(self) -> Any:
-        """Take the first element out. Wait for one as long as necessary.
+        """Remove the first element and return it. Wait until there is one.
 
-        The element is confirmed, then returned. If the process dies between the two, nobody gets the element again. If
-        it dies earlier, others get the element after the lease. An element that must survive its consumer's death
-        belongs in a job or a ``@queue_handler``, which are acknowledged after they ran.
+        The element is confirmed, and then returned. If the process dies in between, the element is lost. If it dies
+        earlier, others get the element when the lease ends. For an element that must survive the death of its consumer,
+        use a job or a ``@queue_handler``: these are acknowledged after they ran.
 
         Raises:
-            DecodeError: the codec cannot read the element. ``data`` is the payload, which went to the quarantine.
-            redis.exceptions.ConnectionError: the server is away. If an element was on its way, the next call returns
-                it, or somebody takes it again after the lease.
+            DecodeError: the codec cannot read the element. ``data`` is the payload, which went to quarantine.
+            redis.exceptions.ConnectionError: the server does not answer. If an element was being taken, the next call
+                returns it, or others get it when the lease ends.
         """
         return self._perform(self._take([self._keys], math.inf))
 
@@ -135,7 +135,7 @@ class BlockingQueue:
         return await self._aperform(self._take([self._keys], math.inf))
 
     def poll(self, timeout: float | timedelta = 0) -> Any:
-        """Take the first element out. Wait up to ``timeout`` seconds, fractions included; None if none came.
+        """Remove the first element and return it. Wait up to ``timeout`` seconds; return None if no element came.
 
         Raises:
             As `take`.
@@ -146,9 +146,9 @@ class BlockingQueue:
         return await self._aperform(self._take([self._keys], parse_timeout_ms(timeout)))
 
     def poll_from_any(self, timeout: float | timedelta, *names: str) -> Any:
-        """Do as `poll` on this and other queues: the first in this order that has an element gives it.
+        """Do what `poll` does for this and other queues. The first queue in this order that has an element wins.
 
-        On a cluster the queues are looked at one after the other, so one that gets an element meanwhile may be passed.
+        On a cluster, the queues are read one after the other, so an element that arrives meanwhile may be overlooked.
         """
         return self._perform(self._poll_from_any(timeout, names))
 
@@ -156,7 +156,7 @@ class BlockingQueue:
         return await self._aperform(self._poll_from_any(timeout, names))
 
     def drain_to(self, limit: int) -> list[Any]:
-        """Take out up to ``limit`` elements that are there now, and return them.
+        """Remove up to ``limit`` elements and return them, without waiting.
 
         Elements that the codec cannot read are logged and go to the quarantine.
         """
@@ -166,7 +166,7 @@ class BlockingQueue:
         return await self._aperform(self._drain_to(limit))
 
     def peek(self) -> Any:
-        """Return the first element and leave it there; None if the queue is empty.
+        """Return the first element without removing it; None if the queue is empty.
 
         Raises:
             DecodeError: the codec cannot read it.
@@ -177,7 +177,7 @@ class BlockingQueue:
         return await self._aperform(self._peek())
 
     def read_all(self) -> list[Any]:
-        """Return all elements and leave them there. They are read in pages: a change meanwhile may show or not.
+        """Return all elements without removing them. They are read in pages, so changes meanwhile may be missing.
 
         Raises:
             DecodeError: the codec cannot read one of them.
@@ -188,14 +188,14 @@ class BlockingQueue:
         return await self._aperform(self._read_all())
 
     def contains(self, value: object) -> bool:
-        """Return whether an element has the same payload as the value."""
+        """Return whether an element equals the value; their payloads are compared."""
         return self._perform(self._contains(value))
 
     async def acontains(self, value: object) -> bool:
         return await self._aperform(self._contains(value))
 
     def remove(self, value: object) -> bool:
-        """Take out the first element that equals the value; return whether there was one.
+        """Remove the first element that equals the value; return whether there was one.
 
         Raises:
             MaybeScheduled: the connection broke before the reply. The element may be removed. The call was not
@@ -207,14 +207,14 @@ class BlockingQueue:
         return await self._aperform(self._remove(value))
 
     def clear(self) -> None:
-        """Delete all due elements. An element that somebody has claimed and not confirmed comes back."""
+        """Delete all due elements. An element that a consumer has claimed but not confirmed comes back."""
         self._perform(self._clear())
 
     async def aclear(self) -> None:
         await self._aperform(self._clear())
 
     def close(self) -> None:
-        """Close the connections made here. The next call makes new ones. Async connections close with their loop."""
+        """Close this object's connections. The next call opens new ones. Async connections close with their loop."""
         self._peeks.close()
         self._clients.close()
 

@@ -67,14 +67,15 @@ class _Page:
 
 
 class DelayedQueue:
-    """Elements that go to the queue ``name`` once their delay is over.
+    """Elements that go to the queue ``name`` when their delay is over.
 
-    Like a Redisson object, it transfers due elements, whoever offered them, from its creation until `destroy`. Elements
-    arrive only while such an object, a worker or a Java client lives. After a fork, the child begins with its first
-    call. One object serves any number of threads; every method has an async twin whose name begins with ``a``.
+    Like a Redisson object, it transfers all due elements of the queue, from its creation until `destroy`. Elements
+    arrive only while such an object, a worker or a Java client is running. After a fork, the child process starts to
+    transfer with its first call. Threads can share one object. Every method has an async version whose name begins with
+    ``a``.
 
-    Waiting elements are seen in the order in which they were offered; without an insertion list, by start time. Values
-    are compared as payloads, after encoding.
+    Waiting elements come in the order in which they were offered; without an insertion list, by start time. Values are
+    compared as payloads, after encoding.
 
     Example::
 
@@ -135,15 +136,15 @@ class DelayedQueue:
     # What waits
 
     def offer(self, value: object, delay: Delay) -> None:
-        """Put a value into the queue when the delay is over, by the server's clock.
+        """Add a value to the queue when the delay is over, by the server's clock.
 
         ``delay`` is a number of seconds, a timedelta, or an aware datetime. A datetime in the past means now.
 
         Raises:
             InvalidDelay: the delay is negative, a naive datetime, or not a time.
             EncodeError: the codec cannot write the value.
-            MaybeScheduled: the connection broke before the reply. It was sent once, and may be in the queue.
-            redis.exceptions.RedisError: the server refused it, or was away; it is not in the queue.
+            MaybeScheduled: the connection broke before the reply. The value was sent once, and may be in the queue.
+            redis.exceptions.RedisError: the server refused it or did not answer; the value is not in the queue.
         """
         self._perform(self._offer(value, delay))
 
@@ -151,7 +152,7 @@ class DelayedQueue:
         await self._aperform(self._offer(value, delay))
 
     def remove(self, value: object) -> bool:
-        """Take out the first element that equals the value; return whether there was one.
+        """Remove the first element that equals the value; return whether there was one.
 
         Raises:
             MaybeScheduled: the connection broke before the reply. The element may be removed. The call was not
@@ -163,17 +164,17 @@ class DelayedQueue:
         return await self._aperform(self._remove(value))
 
     def remove_all(self, values: Iterable[object]) -> bool:
-        """Take out every element that equals one of the values; return whether there was any."""
+        """Remove every element that equals one of the values; return whether there was any."""
         return self._perform(self._remove_all(values))
 
     async def aremove_all(self, values: Iterable[object]) -> bool:
         return await self._aperform(self._remove_all(values))
 
     def retain_all(self, values: Iterable[object]) -> bool:
-        """Take out every element that equals none of the values; return whether there was any.
+        """Remove every element that equals none of the values; return whether there was any.
 
-        These elements do not arrive any more. With Redisson's own method they would, because it leaves them in the
-        timeout set. An element that is not a frame of Redisson's stays.
+        The removed elements never arrive. With Redisson's own method they would, because it leaves them in the timeout
+        set. An element that is not one of Redisson's frames stays.
         """
         return self._perform(self._retain_all(values))
 
@@ -195,7 +196,7 @@ class DelayedQueue:
         return await self._aperform(self._contains_all(values))
 
     def peek(self) -> Any:
-        """Return the first element and leave it there; None if nothing waits.
+        """Return the first element without removing it; None if nothing waits.
 
         Raises:
             DecodeError: the codec cannot read it; ``data`` is the payload.
@@ -206,10 +207,11 @@ class DelayedQueue:
         return await self._aperform(self._peek())
 
     def poll(self, limit: int | None = None) -> Any:
-        """Take out the first element, due or not, or return None. With a limit, return a list of at most that many.
+        """Remove the first element, due or not, and return it, or None. With a limit, return a list of at most
+        ``limit``.
 
-        If an error comes after some elements were taken, the list has those, and the next call raises the error if it
-        persists. If a reply was lost, the next call of this object returns the elements that were taken.
+        If an error interrupts the call, the list has the elements that were removed before it, and the next call raises
+        the error if it persists. If a reply was lost, the next call of this object returns the elements of that reply.
 
         Raises:
             DecodeError: the codec cannot read the first element, which stays in its place.
@@ -224,7 +226,7 @@ class DelayedQueue:
         return await self._aperform(self._poll(limit))
 
     def poll_last_and_offer_first_to(self, name: str) -> Any:
-        """Take out the last element, put it at the head of the list ``name``, and return it; None if nothing waits.
+        """Remove the last element, add it at the head of the list ``name``, and return it; None if nothing waits.
 
         Raises:
             DecodeError: the codec cannot read the last element, which stays in its place.
@@ -235,7 +237,7 @@ class DelayedQueue:
         return await self._aperform(self._poll_last_and_offer_first_to(name))
 
     def read_all(self) -> list[Any]:
-        """Return all elements. They are read in pages: a change meanwhile may show or not.
+        """Return all elements. They are read in pages, so changes meanwhile may be missing.
 
         Raises:
             DecodeError: the codec cannot read one of them.
@@ -248,7 +250,7 @@ class DelayedQueue:
     def clear(self) -> None:
         """Delete all waiting elements. Jobs among them are cancelled and free their unique keys.
 
-        They are gone for everybody at once. Elements that are already due, or run, stay.
+        They are deleted in one step. Elements that are already due, or running, stay.
         """
         self._perform(self._clear())
 

@@ -12,7 +12,7 @@ from django_delayq.wire.frame import FrameFormat, redisson_version
 
 @dataclass(frozen=True, kw_only=True)
 class QueueOptions:
-    """Options that everybody who writes to a queue, or reads it, has to agree on."""
+    """Options that all writers and readers of a queue must share."""
 
     #: What turns values into payloads.
     codec: Codec

@@ -35,7 +35,7 @@ def _tell(payload: bytes, queue: str) -> None:
     if queue not in _told and "StringCodec" not in likely_codecs(payload):
         _told.add(queue)
         logger.warning(
-            "an element of %r is read with StringCodec, as the text it happens to be, and %s:"
+            "an element of %r is read with StringCodec, as text, but it %s:"
             " see DELAYQ['QUEUES'][%r]['CODEC']",
             queue,
             looks_like(payload),

@@ -200,7 +200,7 @@ class Taker:
                 owner=batch.owner,
             )
         except RedisError as error:
-            logger.warning("will be put back with the next call: %s", error)
+            logger.warning("the next call puts the elements back: %s", error)
             self._leave(self._to_put_back, batch)
 
     def _settle_earlier(self) -> Steps[None]:

@@ -198,8 +198,8 @@ class _Listening:
         if name not in self._told:
             self._told.add(name)
             logger.error(
-                "the server forbids to listen to channel %s: %s. Grant it: ACL SETUSER <user> '&%s'."
-                " Until then, what it announces is noticed by the regular look only, up to 2 s late",
+                "the account has no right to listen to channel %s: %s. Grant it with ACL SETUSER <user> '&%s'. Until then,"
+                " jobs of its queue may start up to 2 s late",
                 name,
                 error,
                 name,
@@ -238,7 +238,7 @@ class _Listening:
             self._trouble.is_over()
             if channel in self._told:
                 self._told.discard(channel)
-                logger.warning("channel %s is listened to now", channel)
+                logger.warning("now listening to channel %s", channel)
         elif kind == b"unsubscribe":
             self._subscribed.discard(channel)
         if kind in (b"subscribe", b"message"):

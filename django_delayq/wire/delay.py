@@ -110,6 +110,6 @@ def _start_time_ms(moment: datetime) -> int:
     # The last microseconds of the year 9999 round up into the year 10000.
     if start_time_ms > MAX_START_TIME_MS + 1:
         raise InvalidDelay(
-            f"a datetime has to lie before the year 10000 in UTC; got {show(moment)}"
+            f"a datetime has to be before the year 10000 in UTC; got {show(moment)}"
         )
     return min(start_time_ms, MAX_START_TIME_MS)

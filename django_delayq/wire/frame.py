@@ -75,7 +75,7 @@ def redisson_version(version: str) -> tuple[int, int, int | None]:
     match = _VERSION.fullmatch(version) if isinstance(version, str) else None
     if match is None:
         raise EncodeError(
-            f"{version!r} is no version of Redisson; write it as '3.16.6'"
+            f"{version!r} is not a version of Redisson; write it as '3.16.6'"
         )
     major, minor, patch = match.groups()
     return int(major), int(minor), None if patch is None else int(patch)

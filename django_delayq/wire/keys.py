@@ -79,7 +79,7 @@ def _keys_of(name: str, prefix: str) -> QueueKeys:
         name.encode()
     except UnicodeEncodeError as error:
         raise EncodeError(
-            f"queue name {show(name)} is no text that UTF-8 can hold"
+            f"queue name {show(name)} cannot be encoded as UTF-8"
         ) from error
     destination = prefix + name
     tag = destination if "{" in destination else f"{{{destination}}}"

@@ -24,7 +24,7 @@ def note_refusal(refusal: bytes) -> None:
         return
     _told.add(refusal)
     logger.warning(
-        "done, but the server did not let us publish it: %s. A worker that waits notices new jobs some seconds late."
-        " Let this user publish to the queue's channels, as docs/howto/deploy.md has it",
+        "done, but the account has no right to publish it: %s. An idle worker notices new jobs some seconds late. Let this"
+        " user publish to the queue's channels, as docs/howto/deploy.md has it",
         refusal.decode(errors="replace"),
     )

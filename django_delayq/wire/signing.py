@@ -140,7 +140,7 @@ def _as_bytes(secret: object, which: str) -> bytes:
         return secret.encode() if isinstance(secret, str) else secret
     except UnicodeEncodeError:
         # Bytes of the environment that are not UTF-8. The error itself contains the secret, so it is not chained.
-        raise InvalidSettings(f"{which} is no Unicode") from None
+        raise InvalidSettings(f"{which} is not valid Unicode") from None
 
 
 class Keyring:
@@ -227,9 +227,11 @@ class Keyring:
                 raise NotSigned(f"its signature, of the key {key.id!r}, does not fit")
         shown = key_id.decode(errors="replace")
         if not _IS_KEY_ID.fullmatch(shown):
-            raise NotSigned(f"it is signed with the key {shown!r}, and none is so")
+            raise NotSigned(
+                f"it is signed with the key {shown!r}, and no key has such an id"
+            )
         raise NotSigned(
-            f"it is signed with the key {shown!r}, and this project has"
+            f"it is signed with the key {shown!r}, but this project has"
             f" {', '.join(map(repr, self._keys))}",
             missing=f"key {shown}",
         )
@@ -268,11 +270,13 @@ class Keyring:
                 missing=f"format {ENCRYPTED}",
             )
         if not _IS_KEY_ID.fullmatch(key_id):
-            raise NotSigned(f"it is encrypted with the key {key_id!r}, and none is so")
+            raise NotSigned(
+                f"it is encrypted with the key {key_id!r}, and no key has such an id"
+            )
         key = self._keys.get(key_id)
         if key is None:
             raise NotSigned(
-                f"it is encrypted with the key {key_id!r}, and this project has {', '.join(map(repr, self._keys))}",
+                f"it is encrypted with the key {key_id!r}, but this project has {', '.join(map(repr, self._keys))}",
                 missing=f"key {key_id}",
             )
         try:
@@ -281,18 +285,18 @@ class Keyring:
             raise NotSigned(str(error), missing=f"format {ENCRYPTED}") from error
         if text is None:
             raise NotSigned(
-                f"what is encrypted in it, with the key {key_id!r}, was changed or is of another job"
+                f"its encrypted part, with the key {key_id!r}, was changed or belongs to another job"
             )
         return text
 
     def _refusal(self, signature: str, queue: str, token: str) -> NotSigned:
         if len(token) != TOKEN_LENGTH:
             return NotSigned(
-                f"its token has {len(token)} characters, and {TOKEN_LENGTH} make one"
+                f"its token has {len(token)} characters instead of {TOKEN_LENGTH}"
             )
         if len(signature) != LENGTH:
             return NotSigned(
-                f"its signature has {len(signature)} characters, and {LENGTH} make one"
+                f"its signature has {len(signature)} characters instead of {LENGTH}"
             )
         format, key_id = signature[0], signature[1:MAC_AT]
         if signature[:MAC_AT] in self._checkers:
@@ -300,15 +304,19 @@ class Keyring:
                 f"its signature, of the key {key_id!r}, does not fit its token, its queue {queue!r} and its body"
             )
         if not (format.isascii() and format.isalnum()):
-            return NotSigned(f"it is written in format {format!r}, and none is so")
+            return NotSigned(
+                f"it is written in format {format!r}, which does not exist"
+            )
         if format not in MARKS:
             return NotSigned(
                 f"it is written in format {format!r}, and this version reads format {FORMAT}",
                 missing=f"format {format}",
             )
         if not _IS_KEY_ID.fullmatch(key_id):
-            return NotSigned(f"it is signed with the key {key_id!r}, and none is so")
+            return NotSigned(
+                f"it is signed with the key {key_id!r}, and no key has such an id"
+            )
         return NotSigned(
-            f"it is signed with the key {key_id!r}, and this project has {', '.join(map(repr, self._keys))}",
+            f"it is signed with the key {key_id!r}, but this project has {', '.join(map(repr, self._keys))}",
             missing=f"key {key_id}",
         )

@@ -93,7 +93,7 @@ def _post_schedule(**posted: str) -> Callable[[Client, Queue], None]:
     ("act", "said"),
     [
         (_resume_queue, "was resumed"),
-        (_clear_limit, "is again what the code says"),
+        (_clear_limit, "is again as the code says"),
         (_post_schedule(action="resume"), "was resumed"),
         (_post_schedule(action="change", cron="1 9 * * *"), "has the times"),
         (_post_schedule(action="take-back"), "of its definition again"),

@@ -324,7 +324,7 @@ def test_job_whose_key_is_missing_is_no_foreign_payload_and_says_what_to_do(
     assert {row.moment.relative for row in rows} == {"as long as it takes"}
     assert text.count("as it says, not verified") == len(rows) == 4
     assert "Task: shop.remind – from the payload, not verified" in job
-    assert f"Not checked: It is signed with the key {lost!r}, and this project" in job
+    assert f"Not checked: It is signed with the key {lost!r}, but this project" in job
     assert "Held until: as long as it takes" in job
     assert handler.name not in job
 
@@ -602,9 +602,9 @@ def test_pause_is_shown_wherever_its_queue_is_and_on_the_jobs_it_concerns(
             if text in content_of(browser.get(address))
         }
 
-    assert shown("is paused since") == set()
+    assert shown("has been paused since") == set()
     run(queue.client, pausing.pause(queue.keys, task=TASK, reason="<b>bug</b>"))
-    assert shown(f"ask {TASK} on queue {queue.name} is paused since") == {
+    assert shown(f"ask {TASK} on queue {queue.name} has been paused since") == {
         "list",
         "queue",
         "job",
@@ -617,7 +617,7 @@ def test_pause_is_shown_wherever_its_queue_is_and_on_the_jobs_it_concerns(
     }
 
     run(queue.client, pausing.pause(queue.keys, by="ann", reason="migration"))
-    assert shown(f"ueue {queue.name} is paused since") == set(addresses)
+    assert shown(f"ueue {queue.name} has been paused since") == set(addresses)
     assert shown(", by ann: migration") == set(addresses)
 
 
@@ -1067,7 +1067,7 @@ def test_missing_password_is_told(
     assert response.status_code == 503
     text = content_of(response)
     # Older versions of redis-py do not ask before the first command.
-    assert "wants a password, and got none" in text or "ask for a password" in text
+    assert "requires a password, and got none" in text or "ask for a password" in text
     assert "secret" not in text
 
 

@@ -172,7 +172,7 @@ def test_schedule_gets_other_occurrences_and_its_own_again(
         ({"cron": "* * * * * *"}, "has six fields"),
         ({"cron": ""}, "has 0 fields"),
         ({"cron": "0 0 31 2 *"}, "never comes"),
-        ({"cron": "0 0 * * *", "tz": "Mars/Olympus"}, "knows no time zone"),
+        ({"cron": "0 0 * * *", "tz": "Mars/Olympus"}, "does not have time zone"),
         ({"cron": "0 0 * * *", "name": "gone"}, "no schedule is named 'gone'"),
     ],
 )

@@ -157,7 +157,9 @@ def test_record_that_no_version_of_ours_has_written(
     assert browser.get(url("job", queue.name, token)).status_code == 404
     page = browser.post(url("schedule_again", queue.name, token), follow=True)
     assert page.status_code == 404
-    with pytest.raises(DecodeError, match="what is kept of how a job ended cannot be"):
+    with pytest.raises(
+        DecodeError, match="the stored result or error of a job cannot be"
+    ):
         get_job(f"{queue.name}:{token}")
 
 

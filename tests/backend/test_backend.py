@@ -93,12 +93,12 @@ def test_task_that_schedule_is_given_is_told_to_be_enqueued(task: Any) -> None:
         schedule(task, 0, 1)
 
     assert str(told.value) == (
-        "'tests.backend.samples.add' is a task of Django's: schedule it with .using(run_after=…).enqueue(…)"
+        "'tests.backend.samples.add' is a Django task: schedule it with .using(run_after=…).enqueue(…)"
     )
 
 
 def test_task_gets_no_stored_schedule(configure, queue_name) -> None:
-    with pytest.raises(NoTask, match="a task of Django's, which has no schedules"):
+    with pytest.raises(NoTask, match="a Django task, which has no schedules"):
         store_schedule("daily", "tests.backend.samples.add", every(60), args=[1])
 
 
@@ -182,7 +182,7 @@ def test_duplicate_sends_no_signal(configure, queue_name) -> None:
     [
         ({"max_attempts": 0}, "max_attempts=0: give a whole number"),
         ({"expires": -1}, "expires=-1: give seconds above 0"),
-        ({"unique": ("nobody",)}, "which is not a parameter of it"),
+        ({"unique": ("nobody",)}, "which is not one of its parameters"),
         ({"unique": ["a"]}, r"unique=\['a'\]: give True, a tuple"),
         ({"max_wait": 5}, "max_wait=5: it bounds"),
         ({"keep_results": 5}, "has no option 'keep_results'"),
@@ -540,9 +540,13 @@ def test_without_the_app_nothing_is_decorated_or_enqueued(
     # A backend is made for TASKS as they are.
     settings.TASKS = {"default": dict(settings.TASKS["default"])}
 
-    with pytest.raises(InvalidSettings, match="not in INSTALLED_APPS: add it there"):
+    with pytest.raises(
+        InvalidSettings, match="not in INSTALLED_APPS: add 'django_delayq'"
+    ):
         samples.add.using(priority=1)
-    with pytest.raises(InvalidSettings, match="not in INSTALLED_APPS: add it there"):
+    with pytest.raises(
+        InvalidSettings, match="not in INSTALLED_APPS: add 'django_delayq'"
+    ):
         before.enqueue(1)
 
 

@@ -118,7 +118,9 @@ def test_calls_with_other_options_have_it_as_well() -> None:
 def test_names_have_to_be_those_of_parameters() -> None:
     with pytest.raises(InvalidTask, match=r"'tokn'.* Did you mean 'token'\?"):
         task(sensitive("tokn")(charge))
-    with pytest.raises(InvalidTask, match="'context', which is not a parameter"):
+    with pytest.raises(
+        InvalidTask, match="'context', which is not one of its parameters"
+    ):
         task(takes_context=True)(sensitive("context")(charge_in_context))
     for wrong in ((), ("",), (1,)):
         with pytest.raises(InvalidTask, match="give the names of parameters"):

@@ -405,5 +405,5 @@ class TestCallsBehindAnother:
         told = step(Exchange((NEVER_TWICE, FENCE, WAIT)), 1, readonly(), 0)
 
         assert isinstance(told, Raise)
-        assert "no word of how durable it is" in str(told.error)
+        assert "no reply says how durable it is" in str(told.error)
         assert may_have_run(told.error)

@@ -148,19 +148,21 @@ class TestWarning:
             ("rediss://127.0.0.1:1", []),
             (
                 "rediss://127.0.0.1:1?ssl_check_hostname=false",
-                ["server may be for any host, by ssl_check_hostname=false"],
+                [
+                    "ssl_check_hostname=false accepts a certificate for any host from the server"
+                ],
             ),
             (
                 "rediss://127.0.0.1:1?ssl_cert_reqs=none",
-                ["server may be anybody's, by ssl_cert_reqs=none"],
+                ["ssl_cert_reqs=none accepts any certificate from the server"],
             ),
             (
                 "rediss+sentinel://127.0.0.1:1/m?ssl_check_hostname=false",
-                ["server may be for any host", "Sentinels may be for any host"],
+                ["for any host from the server", "for any host from the Sentinels"],
             ),
             (
                 "rediss+cluster://127.0.0.1:1,127.0.0.1:2?ssl_cert_reqs=none",
-                ["server may be anybody's"],
+                ["any certificate from the server"],
             ),
         ],
     )

@@ -98,7 +98,7 @@ def test_connections_to_the_former_server_are_shut(
     assert all(map(is_shut, old))
     assert not is_shut(newest)
     (warning,) = warnings()
-    assert "3 connections to the former server closed" in warning
+    assert "closed 3 connections to the former server" in warning
     for connection in (*old, newest):
         pool.release(connection)
     pool.disconnect()

@@ -34,7 +34,7 @@ from django_delayq.redaction import redact_url
 )
 def test_url_that_redis_py_would_misread_is_refused(url: str) -> None:
     """It would take another database or path, or raise a TypeError at the first command."""
-    with pytest.raises(InvalidSettings, match="its database a number"):
+    with pytest.raises(InvalidSettings, match="its database is a number"):
         BlockingQueue("q", connection=url)
 
 

@@ -164,7 +164,7 @@ def test_words_name_what_is_nearly_as_likely():
     assert looks_like(b"\x03hell\xef") == "looks like Kryo5Codec"
     assert looks_like(b"42") == "looks like StringCodec or LongCodec or IntegerCodec"
     assert looks_like(b"\x9e" * 9) == (
-        "fits no codec known here; perhaps one of the peer's own, or one that encrypts or compresses"
+        "fits no known codec; perhaps the other program has its own codec, or one that encrypts or compresses"
     )
 
 

@@ -57,7 +57,7 @@ def test_nothing_is_transferred_on_a_later_queue(rig):
     raise_format(rig)
     before = rig.state()
 
-    told = f"is in format {LATER}, and this version reads format {FORMAT}: it takes"
+    told = f"is in format {LATER}, and this version reads format {FORMAT}: it does"
     with pytest.raises(NewerFormat, match=told):
         rig.transfer()
 

@@ -191,12 +191,12 @@ def test_pause_in_words() -> None:
 
     assert (
         str(pause)
-        == "queue mail is paused since 2023-11-14T22:13:20.000+00:00, by ann@web1: migration"
+        == "queue mail has been paused since 2023-11-14T22:13:20.000+00:00, by ann@web1: migration"
     )
     assert str(pause._replace(reason="a\nb  c")).endswith(", by ann@web1: a b c")
     assert (
         str(pause._replace(task="shop.mail", until=BEGIN, by="", reason=""))
-        == "task shop.mail on queue mail is paused since 2023-11-14T22:13:20.000+00:00, until 2023-11-14T22:13:20.000+00:00"
+        == "task shop.mail on queue mail has been paused since 2023-11-14T22:13:20.000+00:00, until 2023-11-14T22:13:20.000+00:00"
     )
 
 

@@ -172,7 +172,7 @@ def test_change_of_every_queue_is_made_where_they_answer_and_the_rest_is_named(
         change(task=add)
 
     (note,) = caught.value.__notes__
-    assert note.startswith(f"django-delayq: {', '.join(lame.away)} may be as before")
+    assert note.startswith(f"django-delayq: {', '.join(lame.away)} may be unchanged")
     for name in lame.there:
         assert any(each.task for each in paused(name)) == is_paused
     assert len(asked) == TRIES

@@ -247,4 +247,4 @@ def test_a_channel_that_the_acl_forbids_leaves_the_other_queues_theirs(
     wait_until(lambda: records.count("run") == 2, description="both have run")
     worker.signal(signal.SIGTERM)
     worker.wait()
-    assert worker.log.count(f"forbids to listen to channel {forbidden}") == 1
+    assert worker.log.count(f"no right to listen to channel {forbidden}") == 1

@@ -375,7 +375,7 @@ def test_paused_queue_and_paused_task_are_warnings(
 
     assert [problem.level for problem in found] == [Level.WARNING] * 2
     queue, task = found
-    assert queue.message.startswith(f"Queue {queue_name} is paused since ")
+    assert queue.message.startswith(f"Queue {queue_name} has been paused since ")
     assert queue.message.endswith(", by ann: migration.")
     assert queue.hint.endswith(f"run manage.py delayq_resume {queue_name}.")
     assert task.message.startswith(f"Task shop.mail on queue {queue_name} is paused")

@@ -293,9 +293,9 @@ def test_java_reads_each_value_as_the_class_that_python_chose(
 #: What Java writes with, and what is said of it.
 FOREIGN = {
     "LZ4Codec(Kryo5Codec)": "it looks like LZ4Codec, and is read with JsonJacksonCodec",
-    "SnappyCodecV2(StringCodec)": "it fits no codec known here; perhaps one of the peer's own, or one that encrypts or compresses",
+    "SnappyCodecV2(StringCodec)": "it fits no known codec; perhaps the other program has its own codec, or one that encrypts or compresses",
     "CompositeCodec(StringCodec,StringCodec,Kryo5Codec)": "it looks like Kryo5Codec, and is read with JsonJacksonCodec",
-    "SecretCodec(StringCodec)": "it fits no codec known here; perhaps one of the peer's own, or one that encrypts or compresses",
+    "SecretCodec(StringCodec)": "it fits no known codec; perhaps the other program has its own codec, or one that encrypts or compresses",
 }  # fmt: skip
 ORDER = "order 42: " + "cancel it unless it has been paid, " * 4
 

@@ -23,7 +23,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"SECRET_KEY_FALLBACKS": [""]},
         "secret 2 of 2 is empty",
     ),
-    "fallbacks as text": ({"SECRET_KEY_FALLBACKS": "old"}, "FALLBACKS is no list"),
+    "fallbacks as text": ({"SECRET_KEY_FALLBACKS": "old"}, "FALLBACKS is not a list"),
     "two keys of one id": ({"KEYS": ALIKE}, "have keys with the id '2hDA'"),
     "a fallback of the same id": (
         {"SECRET_KEY": ALIKE[0], "SECRET_KEY_FALLBACKS": ALIKE[1:]},
@@ -31,7 +31,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "keys as text": (
         {"KEYS": "a text that is long enough"},
-        "one secret, which is not",
+        "a single secret (not shown)",
     ),
     "a short key": ({"KEYS": ["short"]}, "a list whose secret 1 has 5 characters"),
     "no key": ({"KEYS": []}, "['KEYS'] is an empty list"),

@@ -293,8 +293,8 @@ def test_good_option_is_taken(options: dict[str, Any]) -> None:
     [
         (
             ("user", "adress"),
-            r"unique of 'mail' names 'adress', which is not a parameter of it;"
-            r" name parameters of the function: user, address\. Did you mean 'address'\?$",
+            r"unique of 'mail' names 'adress', which is not one of its"
+            r" parameters: user, address\. Did you mean 'address'\?$",
         ),
         (("colour",), r"names 'colour'.*: user, address\.$"),
     ],
@@ -314,7 +314,7 @@ def test_unique_names_a_parameter_that_is_not_there(
 
 
 def test_unique_names_a_parameter_of_a_function_without_any() -> None:
-    with pytest.raises(InvalidTask, match="of the function: it has none"):
+    with pytest.raises(InvalidTask, match="its parameters: it has none"):
         delayed_task(name="bare", unique=("user",))(lambda: None)
 
 
@@ -430,7 +430,7 @@ def test_function_of_a_class_is_refused(decorate: Any, function: Any) -> None:
 @pytest.mark.parametrize("wrapper", [staticmethod, classmethod])
 def test_function_within_a_class_body_is_refused(wrapper: Any) -> None:
     with pytest.raises(
-        InvalidTask, match=r"in a class, and a task is a function of a module"
+        InvalidTask, match=r"in a class, but a task has to be a function of a module"
     ):
 
         class Local:
@@ -541,7 +541,7 @@ def test_queue_has_one_handler() -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("delay", r"'delay': \.schedule\(0, …\) has a worker run it at once"),
+        ("delay", r"'delay': \.schedule\(0, …\) runs it in a worker at once"),
         ("apply_async", r"'apply_async': \.schedule\(delay, …\)"),
         ("enqueue", r"'enqueue': \.schedule\(0, …\)"),
         ("delay_on_commit", r"\.schedule\(0, …\) sends it after the commit"),

@@ -765,5 +765,5 @@ def test_call_that_is_not_unique_says_what_becomes_of_its_option() -> None:
 
 
 def test_handler_has_no_duplicates(queue: str) -> None:
-    with pytest.raises(InvalidTask, match="holds no unique key"):
+    with pytest.raises(InvalidTask, match="have no unique key"):
         queue_handler(queue, unique=True, on_duplicate="replace")

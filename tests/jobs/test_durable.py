@@ -247,7 +247,7 @@ def test_errors_on_the_way_say_that_nothing_was_waited_for(pair: Replicated) -> 
             yield task.prepare(LATER, n)
         raise KeyError("gone")
 
-    with pytest.raises(MaybeScheduled, match="nothing has waited until 1 replica") as e:
+    with pytest.raises(MaybeScheduled, match="did not wait until 1 replica") as e:
         schedule_many(failing())
 
     assert len(e.value.scheduled) == 500

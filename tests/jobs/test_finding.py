@@ -672,9 +672,9 @@ def test_interrupt_says_how_far_it_came(
     [
         ({"state": "succeeded"}, "keep_result"),
         ({"state": "failed"}, "'failed' is not a state.*retrying, or dead or quarant"),
-        ({"state": "discarded"}, "only how it ended.*ended_jobs.*--state ended"),
-        ({"state": State.MISSING}, "no job of some id"),
-        ({"state": ["dead", "cancelled"]}, "only how it ended"),
+        ({"state": "discarded"}, "does not keep ended jobs.*ended_jobs.*--state ended"),
+        ({"state": State.MISSING}, "no job with a given id"),
+        ({"state": ["dead", "cancelled"]}, "does not keep ended jobs"),
         ({"state": "uncommitted"}, "before its commit"),
         ({"state": "deed"}, "'deed' is not a state"),
         ({"state": 5}, "state is a State, or several"),

@@ -821,7 +821,7 @@ def test_function_makes_the_key(queue: str) -> None:
 def test_bad_key_of_a_function_is_refused(queue: str, key: Any) -> None:
     task = samples.anything.using(queue=queue, unique=lambda *args: key)
 
-    with pytest.raises(TypeError, match="a key is a string, not empty"):
+    with pytest.raises(TypeError, match="return a string that is not empty"):
         schedule(task, LATER, 1)
 
 
@@ -963,6 +963,6 @@ def test_result_that_could_not_be_kept_is_told_as_such(queue: str) -> None:
 
     with pytest.raises(
         JobFailed,
-        match=r"has succeeded, but what it returned could not be kept: InvalidArguments: it is a set",
+        match=r"has succeeded, but its result could not be stored: InvalidArguments: it is a set",
     ):
         job._result(text)

@@ -331,7 +331,7 @@ def test_batch_that_a_commit_could_not_send_can_be_scheduled_again(
     with pytest.raises(ConnectionError) as failure:
         commit()
     settings.DELAYQ = good
-    assert f"what failed is its job {callback.id}" in "\n".join(failure.value.__notes__)
+    assert f"sending its job {callback.id}" in "\n".join(failure.value.__notes__)
     assert {job.refresh() for job in (callback, *jobs)} == {State.MISSING}
 
     if is_in_transaction:
@@ -541,7 +541,7 @@ def test_failure_after_the_commit_is_raised_and_names_the_job(queue: str) -> Non
         commit()
 
     notes = "\n".join(failure.value.__notes__)
-    assert "the transaction is committed; what failed is its job" in notes
+    assert "the transaction is committed; sending its job" in notes
     assert job.id in notes
     assert samples.add.name in notes
     assert "outbox=True" in notes

@@ -25,7 +25,7 @@ def test_pause_says_what_is_paused_and_lists_it(queue: str) -> None:
 
     said = call("delayq_pause", queue, "--reason", "migration")
 
-    assert said.startswith(f"queue {queue} is paused since ")
+    assert said.startswith(f"queue {queue} has been paused since ")
     assert said.endswith(": migration\n")
     assert call("delayq_pause") == said
     assert call("delayq_resume", queue) == f"queue {queue} is resumed\n"

@@ -196,7 +196,7 @@ def test_task_whose_jobs_cannot_be_held_cannot_be_paused(queue: str) -> None:
     longer = delayed_task(name="y" * 256)(lambda: None)
 
     pause(queue, task=longest)
-    with pytest.raises(InvalidTask, match="a name may have 255 bytes"):
+    with pytest.raises(InvalidTask, match="its name has more than 255 bytes"):
         pause(queue, task=longer)
 
     assert [each.task for each in paused()] == [longest.name]
@@ -300,9 +300,9 @@ def test_pause_and_resume_are_logged(
         resume(queue)
 
     paused_queue, paused_task, *resumed = [r.getMessage() for r in caplog.records]
-    assert paused_queue.startswith(f"queue {queue} is paused since ")
+    assert paused_queue.startswith(f"queue {queue} has been paused since ")
     assert paused_queue.endswith(", by ann: migration")
-    assert paused_task.startswith(f"task {ADD} on queue {queue} is paused since ")
+    assert paused_task.startswith(f"task {ADD} on queue {queue} has been paused since ")
     assert paused_task.endswith(f", by bob (and on {queue}-2)")
     assert [text.partition(", by")[0] for text in resumed] == [
         f"queue {queue} was resumed",
@@ -343,7 +343,7 @@ def test_pause_as_text_has_moments_in_the_current_zone_and_to_the_second(
     with timezone.override("Asia/Kathmandu"):
         since = f"{timezone.localtime(found.since):%Y-%m-%d %H:%M:%S} +0545"
         assert str(found) == (
-            f"queue {queue} is paused since {since}, until 2124-01-01 17:45:00 +0545, by ann: migration"
+            f"queue {queue} has been paused since {since}, until 2124-01-01 17:45:00 +0545, by ann: migration"
         )
     with timezone.override("UTC"):
         assert "until 2124-01-01 12:00:00 UTC, by ann" in str(found)

@@ -134,11 +134,15 @@ def test_shared_queue_has_no_priorities(settings: Any, queue: str) -> None:
         **settings.DELAYQ,
         "QUEUES": {queue: {"REDISSON": "3.27.2", "CODEC": "StringCodec"}},
     }
-    with pytest.raises(InvalidTask, match="is shared with Redisson, whose transfer"):
+    with pytest.raises(
+        InvalidTask, match="is shared with Redisson, which has no priorities"
+    ):
         schedule(on(queue, 1), LATER, 1, 2)
 
     job = schedule(on(queue), LATER, 1, 2)
-    with pytest.raises(InvalidTask, match="is shared with Redisson, whose transfer"):
+    with pytest.raises(
+        InvalidTask, match="is shared with Redisson, which has no priorities"
+    ):
         job.reprioritize(1)
     assert job.refresh() is State.SCHEDULED
 

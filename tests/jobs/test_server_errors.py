@@ -84,7 +84,7 @@ def test_unreachable_server(point_at: Callable[[str], Any], way: str) -> None:
 
     notes = notes_of(failure.value)
     assert "DELAYQ['CONNECTION']" in notes
-    assert "can it be reached from here" in notes
+    assert "can this process reach it" in notes
     assert "not stored" in notes
     assert "may be" not in notes
 
@@ -364,7 +364,7 @@ def test_user_of_no_channel_schedules_and_is_told_once_what_that_costs(
     assert schedule_by(way, task).refresh() is State.SCHEDULED
 
     (record,) = caplog.records
-    assert "the server did not let us publish it" in record.getMessage()
+    assert "the account has no right to publish it" in record.getMessage()
 
 
 @sensitive_variables()

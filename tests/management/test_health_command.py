@@ -237,7 +237,7 @@ def test_account_without_rights_tells_nothing(
     said = call("delayq_health")
 
     assert said.status == 2
-    assert told(said).startswith("unknown: The server's account may not do this.")
+    assert told(said).startswith("unknown: The account has no right to do this.")
     assert "pw" not in said.out
 
 

@@ -309,7 +309,7 @@ def test_show_tells_everything_of_a_dead_job(
         "Attempt 1",
         "Attempt 2",
         "ValueError: no",
-        "is paused since",
+        "has been paused since",
         "migration",
         f"manage.py delayq_resume {queue}",
     ):

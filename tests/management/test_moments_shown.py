@@ -95,7 +95,7 @@ def test_delayq_status(queue: str, hand: Hand, call: Call) -> None:
 def test_check_of_the_server(queue: str) -> None:
     pause(queue)
 
-    (found,) = (each for each in check_server() if "is paused since" in each.msg)
+    (found,) = (each for each in check_server() if "has been paused since" in each.msg)
 
     assert isinstance(found, checks.CheckMessage)
     assert moments(found.msg, FOR_PEOPLE)

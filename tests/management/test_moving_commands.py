@@ -424,7 +424,9 @@ def test_the_holder_of_a_key_that_is_on_its_way_is_told_as_such(
     schedule(task, 3_600, "k")
     exported(call, tmp_path, queue)
 
-    with pytest.raises(MaybeScheduled, match="on its way to another server") as caught:
+    with pytest.raises(
+        MaybeScheduled, match="is being moved to another server"
+    ) as caught:
         schedule(task, 7_200, "k")
     assert str(caught.value).startswith(f"job {queue}:")
 

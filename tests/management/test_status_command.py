@@ -82,7 +82,7 @@ def test_json_is_one_object(queue: str, hand: Hand, call: Call) -> None:
     assert found["server"]["role"] == "primary"
     (worker,) = found["workers"]
     assert (worker["host"], worker["pid"], worker["queues"]) == ("web1", 4711, [queue])
-    assert any("is paused since" in each["message"] for each in found["problems"])
+    assert any("has been paused since" in each["message"] for each in found["problems"])
 
 
 def test_figures_of_the_last_minutes_are_shown(
@@ -122,7 +122,7 @@ def test_worker_is_shown_with_what_it_runs(queue: str, hand: Hand, call: Call) -
         ("overdue", "ERROR", "and no worker serves it"),
         ("late", "WARNING", "is late"),
         ("old", "WARNING", "runs django-delayq 0.0.1"),
-        ("paused", "WARNING", "is paused since"),
+        ("paused", "WARNING", "has been paused since"),
     ],
 )
 def test_what_is_wrong_comes_with_what_mends_it(

@@ -187,7 +187,7 @@ def test_overview_without_a_server_says_what_to_do(
     told = response.json()
     assert response.status_code == 503
     assert told["what"] == "The server does not answer."
-    assert "up, and can it be reached" in told["hint"]
+    assert "up, and can this process reach it" in told["hint"]
     assert "nobody" in told["fault"]
 
 

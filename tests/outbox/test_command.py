@@ -46,7 +46,7 @@ def test_it_relays_by_hand(
     assert hand.tokens() == [job.token]
     assert rows(alias) == []
     out = capsys.readouterr().out
-    assert f"{alias}: sent, which nobody had sent before: 1; rows deleted: 1," in out
+    assert f"{alias}: sent for the first time: 1; rows deleted: 1," in out
     assert f"{alias}: 0 rows in the outbox; 0 in the inbox" in out
 
 
@@ -115,15 +115,15 @@ def test_check_says_that_the_app_is_missing(monkeypatch: pytest.MonkeyPatch) -> 
 
     assert found(DELAYQ={"CONNECTION": URL}) == []
     monkeypatch.setattr(apps, "is_installed", lambda name: False)
-    needs = "and the app of it is not installed."
+    needs = "which needs the app django_delayq.outbox."
     assert sorted(found(DELAYQ={"CONNECTION": URL})) == [
         (
             "django_delayq.E024",
-            f"Task 'tests.outbox.once' needs a table for once=True, {needs}",
+            f"Task 'tests.outbox.once' has once=True, {needs}",
         ),
         (
             "django_delayq.E024",
-            f"Task 'tests.outbox.row' needs a table for outbox, {needs}",
+            f"Task 'tests.outbox.row' has outbox, {needs}",
         ),
     ]
 

@@ -87,7 +87,7 @@ def test_database_that_takes_no_writes_is_not_swept(
     }
 
     with django_db_blocker.unblock(), added("replica", entry):
-        with pytest.raises(ReadOnlyDatabase, match="as MIRROR of TEST"):
+        with pytest.raises(ReadOnlyDatabase, match="MIRROR"):
             list(Relay("replica").sweep(fresh_ms=0))
 
     assert hand.tokens() == []
@@ -116,5 +116,5 @@ def test_clock_is_epoch_ms_whatever_the_zone(
 def test_database_without_a_clock_that_we_can_ask_is_refused() -> None:
     connection = SimpleNamespace(display_name="Oracle")
 
-    with pytest.raises(NotSupportedError, match="a database of Oracle for its clock"):
+    with pytest.raises(NotSupportedError, match="does not support Oracle"):
         EpochMs().as_sql(None, connection)

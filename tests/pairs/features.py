@@ -203,7 +203,7 @@ REFUSED: dict[Pair, Refusal] = {
         "overlap=False",
         Refusal(
             "A task with a limit cannot have a schedule with `overlap=False`, because a job has one limit.",
-            "has a limit, and a job has one limit: overlap=False would be another",
+            "has a limit, and overlap=False would be a second one",
         ),
     ),
     **_each(
@@ -220,7 +220,7 @@ REFUSED: dict[Pair, Refusal] = {
         "priority",
         Refusal(
             "Jobs on a queue with `REDISSON` have no priority: Redisson's transfer knows none.",
-            "is shared with Redisson, whose transfer knows no priorities",
+            "is shared with Redisson, which has no priorities",
         ),
     ),
     **_each(
@@ -262,7 +262,7 @@ REFUSED: dict[Pair, Refusal] = {
         "then; on_dead",
         Refusal(
             "A job prepared with `on_duplicate` can neither follow nor be followed.",
-            "its task has on_duplicate, and what follows or is followed changes no job that waits",
+            "its task has on_duplicate, which no job of a chain may have",
             but="A later call with `on_duplicate` may change a job that others follow, and they still follow it.",
         ),
     ),
@@ -271,7 +271,7 @@ REFUSED: dict[Pair, Refusal] = {
         "batch",
         Refusal(
             "A job prepared with `on_duplicate` cannot join a batch.",
-            "its task has on_duplicate, and would change a job that waits instead of being stored",
+            "its task has on_duplicate, so it might change a waiting job instead of being stored",
             but="A later call with `on_duplicate` may change a job of a batch, and it stays in the batch.",
         ),
     ),

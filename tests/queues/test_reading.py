@@ -35,7 +35,7 @@ def test_payload_of_another_codec_is_refused_with_the_setting_that_decides(
 def test_payload_of_no_codec_is_refused_with_what_can_be_done(codec):
     payload = b"\x9e\xc1\xc1\xd8\x1c" * 20
 
-    with pytest.raises(DecodeError, match="fits no codec known here") as raised:
+    with pytest.raises(DecodeError, match="fits no known codec") as raised:
         read(get_codec(codec), payload, "payments")
 
     assert "set DELAYQ['QUEUES']['payments']['CODEC'] to an object" in str(raised.value)

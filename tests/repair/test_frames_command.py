@@ -126,7 +126,7 @@ def test_paused_queue_is_told(rig: Rig, call: Call, queue_name: str) -> None:
     rig.java_offer("x", 5)
     run(rig.client, pausing.pause(rig.keys, reason="migration"))
 
-    assert f"queue {queue_name} is paused since " in call()[1]
+    assert f"queue {queue_name} has been paused since " in call()[1]
 
 
 def test_frame_that_is_not_due_yet_is_foretold(rig: Rig, call: Call) -> None:

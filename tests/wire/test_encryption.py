@@ -51,7 +51,7 @@ def test_no_two_encrypted_texts_are_equal() -> None:
 def test_encrypted_text_is_of_one_use_and_place(use: str, place: str) -> None:
     encrypted = KEYRING.encrypt("call", TOKEN, b"text")
 
-    with pytest.raises(NotSigned, match="was changed or is of another job"):
+    with pytest.raises(NotSigned, match="was changed or belongs to another job"):
         KEYRING.decrypt(use, place, encrypted)
 
 

@@ -141,12 +141,12 @@ def test_version_of_redisson_decides_the_format(version, format):
         ("3.1.9", "came with 3.2.0"),
         ("2.15.2", "came with 3.2.0"),
         ("3.21", "third number"),
-        ("", "no version"),
-        ("3", "no version"),
-        ("latest", "no version"),
-        ("3.16.6 ", "no version"),
-        ("३.१६", "no version"),
-        (3.16, "no version"),
+        ("", "not a version"),
+        ("3", "not a version"),
+        ("latest", "not a version"),
+        ("3.16.6 ", "not a version"),
+        ("३.१६", "not a version"),
+        (3.16, "not a version"),
     ],
 )
 def test_version_without_an_answer_is_refused(version, message):

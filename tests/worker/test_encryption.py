@@ -475,7 +475,7 @@ def test_encrypted_part_that_was_changed_goes_to_quarantine(q, change):
     q.run_due()
 
     assert job.refresh() is State.QUARANTINED
-    assert "was changed or is of another job" in job.error["error"]
+    assert "was changed or belongs to another job" in job.error["error"]
 
 
 def test_result_and_error_of_another_job_are_not_shown(q):
@@ -483,7 +483,7 @@ def test_result_and_error_of_another_job_are_not_shown(q):
     text = keyring.encrypt("error", "a" * 22, b'{"error": "mine"}')
 
     for use, token in (("error", "b" * 22), ("result", "a" * 22)):
-        with pytest.raises(NotSigned, match="is of another job"):
+        with pytest.raises(NotSigned, match="belongs to another job"):
             keyring.decrypt(use, token, text)
     found = envelopes.read_error(
         json.dumps({"encrypted": text, "kind": "failed"}).encode(), "b" * 22
@@ -530,7 +530,7 @@ def test_queue_that_is_shared_with_java_refuses_it(settings):
             guarded.schedule(0)
     with pytest.raises(InvalidSettings, match="both ENCRYPT and REDISSON"):
         read_settings({"QUEUES": {"a": {"ENCRYPT": True, "REDISSON": "3.27.2"}}})
-    with pytest.raises(InvalidTask, match="what others offer"):
+    with pytest.raises(InvalidTask, match="are not encrypted"):
         queue_handler("default", encrypt=True)
     with pytest.raises(InvalidTask, match="cannot be changed for one call"):
         guarded.using(encrypt=False)

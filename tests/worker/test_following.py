@@ -240,7 +240,7 @@ def test_chain_is_bounded_in_links_and_bytes(configure, queue_name, settings) ->
     with pytest.raises(InvalidTask, match="32"):
         note(queue_name, "x").then(chain)
     settings.DELAYQ = {**settings.DELAYQ, "MAX_PAYLOAD_BYTES": 1_000}
-    with pytest.raises(EncodeError, match="all that follows"):
+    with pytest.raises(EncodeError, match="all jobs that follow"):
         note(queue_name, "x" * 500).then(note(queue_name, "y" * 500))
 
 

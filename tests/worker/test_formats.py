@@ -12,7 +12,7 @@ from tests.worker.project import tasks
 LATER = FORMAT + 1
 
 #: What a worker process says of a queue that it leaves alone.
-SAID = f"is in format {LATER}, and this version reads format {FORMAT}: it takes and moves nothing there"
+SAID = f"is in format {LATER}, and this version reads format {FORMAT}: it does not serve the queue"
 
 
 @pytest.fixture

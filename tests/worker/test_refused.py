@@ -100,7 +100,7 @@ def test_another_error_in_between_begins_the_time_again(clock: list[float]) -> N
         # What a server with TLS makes of plain text.
         (
             RedisConnectionError("Error while reading: Connection reset by peer"),
-            "ask for what DELAYQ['CONNECTION'] does not have: a password, TLS (rediss://)",
+            "require a password, TLS (rediss://)",
         ),
         (
             AuthenticationError("WRONGPASS"),

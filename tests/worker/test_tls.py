@@ -218,7 +218,7 @@ class TestCertificatesOfNodes:
         fault = fault_of(over, url, is_async=is_async)
 
         assert fault.what == "The server's certificate is not accepted."
-        assert "no node of the cluster can be asked: " in fault.message
+        assert "no node of the cluster can be reached: " in fault.message
         assert f"127.0.0.1:{port}" in fault.message
         assert "ssl_ca_certs" in fault.hint
 

@@ -118,7 +118,7 @@ class Cbor:
             self._integer(out, -scale)
             self._integer(out, unscaled)
         else:
-            raise EncodeError(f"{show(node)} has no form in CBOR")
+            raise EncodeError(f"{show(node)} cannot be written as CBOR")
 
     def _integer(self, out: bytearray, number: int) -> None:
         if isinstance(number, BigInteger) or not LONG_MIN <= number <= LONG_MAX:

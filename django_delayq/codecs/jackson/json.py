@@ -104,7 +104,7 @@ class JacksonJsonCodec:
             )
         if isinstance(node, bytes):
             return f'"{base64.b64encode(node).decode()}"'
-        raise EncodeError(f"{node!r} has no form in JSON")
+        raise EncodeError(f"{node!r} cannot be written as JSON")
 
     def _quoted(self, text: str) -> str:
         quoted = encode_basestring(text)

@@ -63,7 +63,7 @@ class MessagePack:
         elif isinstance(node, Decimal):
             _decimal(out, node)
         else:
-            raise EncodeError(f"{show(node)} has no form in MessagePack")
+            raise EncodeError(f"{show(node)} cannot be written as MessagePack")
 
     def _read(self, source: ByteReader, depth: int) -> object:
         if depth > 2 * MAX_DEPTH + 2:  # a class and its body take two levels

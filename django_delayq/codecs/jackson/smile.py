@@ -103,7 +103,7 @@ class _Writer:
             self._number(_zigzag(scale))
             self._packed(twos_complement(unscaled))
         else:
-            raise EncodeError(f"{show(node)} has no form in Smile")
+            raise EncodeError(f"{show(node)} cannot be written as Smile")
 
     def _integer(self, number: int) -> None:
         out = self._out

@@ -86,7 +86,7 @@ class TreeWriter:
         write = _WRITERS.get(kind) or _writer_of(kind)
         if write is None:
             raise EncodeError(
-                f"{show(value)} of type {kind.__name__} has no form in Java's JSON"
+                f"{show(value)} of type {kind.__name__} has no counterpart in Java's JSON"
             )
         if depth > MAX_DEPTH:
             raise EncodeError(

@@ -441,7 +441,9 @@ def class_of(value: object) -> str:
             return _CLASSES[base]
         if base is int:
             return class_of(int(value))  # type: ignore[call-overload]
-    raise EncodeError(f"{show(value)} of type {kind.__name__} has no form in Java")
+    raise EncodeError(
+        f"{show(value)} of type {kind.__name__} has no counterpart in Java"
+    )
 
 
 def _whole(value: object) -> int:

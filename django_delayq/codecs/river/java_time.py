@@ -74,7 +74,7 @@ def write(value: object) -> bytes:
         if name == java_time.OFFSET_DATE_TIME:
             return bytes([_OFFSET_DATE_TIME]) + local
         return bytes([_ZONED_DATE_TIME]) + local + _zone(seconds, zone)
-    raise EncodeError(f"{value!r} has no form in java.time.Ser")
+    raise EncodeError(f"{value!r} cannot be written by java.time.Ser")
 
 
 def _local(parts: tuple[int, ...]) -> bytes:

@@ -101,7 +101,7 @@ class RiverWriter(RiverOutput):
             write = _WRITERS.get(kind) or _writer_of(kind)
             if write is None:
                 raise EncodeError(
-                    f"{show(value)} of type {kind.__name__} has no form in Java"
+                    f"{show(value)} of type {kind.__name__} has no counterpart in Java"
                 )
             if depth > MAX_DEPTH:
                 raise EncodeError(

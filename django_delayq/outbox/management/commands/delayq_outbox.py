@@ -45,7 +45,7 @@ class Command(CommandWithExamples):
             "--relay",
             action="store_true",
             help=gettext(
-                "send the rows now, and delete those that the server has had for long enough."
+                "send the rows now, and delete rows whose jobs are safely on the server."
             ),
         )
 
@@ -68,7 +68,7 @@ class Command(CommandWithExamples):
                     problems += self._relay(alias)
                 self._show(alias)
         except (DatabaseError, InterfaceError) as error:
-            raise CommandError(f"the database cannot be asked: {error}") from error
+            raise CommandError(f"the database does not answer: {error}") from error
         if problems:
             raise CommandError(f"rows that cannot be sent from here: {problems:,}")
 
@@ -94,8 +94,8 @@ class Command(CommandWithExamples):
                 total = total.and_then(swept)
         self.stdout.write(
             gettext(
-                "{database}: sent, which nobody had sent before: {sent}; rows deleted: {deleted}, the others once the"
-                " server has had them for {keep} s"
+                "{database}: sent for the first time: {sent}; rows deleted: {deleted}, the others after the server"
+                " has had them for {keep} s"
             ).format(
                 database=alias,
                 sent=localize(total.sent),
