@@ -50,17 +50,17 @@ class JobSignal(Signal):
 job_scheduled = JobSignal("job_scheduled", is_of_attempts=False)
 #: A worker is about to call the task.
 job_started = JobSignal("job_started")
-#: The task has returned.
+#: The task has returned. Also sends ``result``.
 job_succeeded = JobSignal("job_succeeded")
-#: The task has failed, or asked for it, and the job runs again.
+#: The task has failed, or asked for it, and the job runs again. Also sends ``exception``, ``reason``, and ``retry_in``, a timedelta.
 job_retried = JobSignal("job_retried")
-#: The job becomes a dead letter.
+#: The job becomes a dead letter. Also sends ``exception``, ``reason``.
 job_dead = JobSignal("job_dead")
-#: The job was too late to begin, and is dropped.
+#: The job was too late to begin, and is dropped. Also sends ``reason``.
 job_expired = JobSignal("job_expired")
-#: The job cannot be read, or has no task, and is put aside.
+#: The job cannot be read, or has no task, and is put aside. Also sends ``exception``, ``reason``.
 job_quarantined = JobSignal("job_quarantined")
-#: The job will not run, as somebody or the task itself has cancelled it.
+#: The job will not run, as somebody or the task itself has cancelled it. Also sends ``reason``.
 job_cancelled = JobSignal("job_cancelled")
 
 

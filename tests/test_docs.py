@@ -207,9 +207,21 @@ def test_every_option_of_the_worker_is_documented() -> None:
             assert f"`{longest}" in text_of("docs/howto/deploy.md"), longest
 
 
-def test_every_signal_is_documented() -> None:
-    known = {name for name in vars(signals) if name.startswith("job_")}
-    assert set(rows_of(text_of("docs/howto/signals.md"))) == known
+def test_every_signal_is_documented_with_its_arguments() -> None:
+    source = text_of("django_delayq/signals.py")
+    comments = dict(
+        (name, comment)
+        for comment, name in re.findall(r"^#: (.*)\n(job_\w+) = ", source, re.MULTILINE)
+    )
+    rows = rows_of(text_of("docs/howto/signals.md"))
+    assert (
+        set(rows) == set(comments) == {name for name in vars(signals) if "job_" in name}
+    )
+    for name, row in rows.items():
+        named = re.findall(r"`(\w+)`", row.split("|")[3])
+        assert [each for each in named if each != "timedelta"] == re.findall(
+            r"``(\w+)``", comments[name]
+        )
 
 
 def test_every_state_is_in_the_glossary() -> None:

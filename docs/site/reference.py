@@ -127,8 +127,9 @@ def entry_of(module: str, name: str) -> list[str]:
     path = f"{module}.{name}"
     value = getattr(importlib.import_module(module), name)
     if not inspect.isclass(value):
-        kind = "function" if callable(value) else "data"
-        return [f".. auto{kind}:: {path}", ""]
+        if callable(value):
+            return [f".. autofunction:: {path}", ""]
+        return [f".. autodata:: {path}", "   :no-value:", ""]
     is_error = issubclass(value, BaseException)
     lines = [f".. auto{'exception' if is_error else 'class'}:: {path}"]
     hidden = INTERNAL.get(name, "")
@@ -173,7 +174,7 @@ def write_pages(folder: Path) -> None:
     contents = [
         *lists.title_of("Python API"),
         "Every public name, from its docstring. See also :doc:`Commands <commands>` and :doc:`Log lines <log-lines>`.",
-        *["", ".. toctree::", ""],
+        *["", ".. toctree::", "   :maxdepth: 2", ""],
     ]
     for title, modules in by_page().items():
         name = re.sub(r"\W+", "-", title.lower())
