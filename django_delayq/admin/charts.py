@@ -281,7 +281,7 @@ def _times_grid(low: int, high: int) -> list[tuple[str, Text]]:
 
 
 def _decade_text(power: int) -> str:
-    """Write a power of ten of milliseconds; in seconds from one on, as minutes are no power of ten and too long."""
+    """Write a power of ten of milliseconds; in seconds from one on, because minutes are too long and not powers of ten."""
     if power < 3:
         return short_time_text(10.0**power)
     return gettext("{count} s").format(count=number_text(10 ** (power - 3)))

@@ -1,4 +1,4 @@
-"""What the admin asks before it pauses a queue, moves jobs, or changes priorities and limits."""
+"""Forms of the admin, before it pauses a queue, moves jobs, or changes priorities and limits."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

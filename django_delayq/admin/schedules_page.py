@@ -110,7 +110,7 @@ class Action:
 
     @property
     def right(self) -> Right:
-        """What somebody needs for it."""
+        """The permission that a user needs for it."""
         return "delete" if self.deletes else "change"
 
 

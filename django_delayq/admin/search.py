@@ -1,6 +1,6 @@
 """Looking for jobs: what the form asks for, how far a search has come, and what one page of it has found.
 
-A page looks at a bounded number of jobs, and its link goes on from there: nothing is kept between two of them.
+A page looks at a bounded number of jobs, and its link continues from there: nothing is kept between two of them.
 """
 
 import hashlib
@@ -47,7 +47,7 @@ _SALT = "django_delayq.admin.search"
 
 
 class SearchForm(forms.Form):
-    """What is looked for."""
+    """The jobs to look for."""
 
     q = forms.CharField(
         label=gettext_lazy("Text or ID"),
@@ -107,7 +107,7 @@ class SearchForm(forms.Form):
 
     @property
     def filter(self) -> "Filter":
-        """What a valid form looks for."""
+        """The search of a valid form."""
         cleaned = self.cleaned_data
         return Filter(
             cleaned["q"],
@@ -122,7 +122,7 @@ class SearchForm(forms.Form):
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """What is looked for; checked."""
+    """The search; checked."""
 
     text: str = ""
     task: str = ""
@@ -140,7 +140,7 @@ class Filter:
 
     @property
     def query(self) -> str:
-        """What stands in the address of a page that looks for this."""
+        """The query in the address of a page that looks for this."""
         pairs = [("q", self.text), ("task", self.task), ("queue", self.queue)]
         pairs += [("state", state.value) for state in self.states]
         for name, moment in (("due_from", self.first), ("due_to", self.end)):
@@ -228,7 +228,7 @@ def open_cursor(text: str, search: Filter) -> Cursor | None:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one page of a search has found."""
+    """One page of the results of a search."""
 
     rows: list[Row]
     #: How much was looked at from the beginning on, and how much there is to look at, at most.
@@ -245,7 +245,7 @@ class Look:
 
 
 def look(search: Filter, cursor: Cursor | None, per_page: int) -> Look:
-    """Look for jobs until a page is full, or for long enough: ten calls at most.
+    """Look for jobs until a page is full, in ten calls at most.
 
     Raises:
         InvalidSearch: nothing can be found by this; the message says why.

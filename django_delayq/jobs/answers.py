@@ -1,4 +1,4 @@
-"""Asking several queues, of which some may not answer: what the others say, and an error that names the rest.
+"""Asking several queues when some do not answer: the answers of the others, and an error that names the rest.
 
 An error is the one way to give a partial answer. A list that is merely shorter would pass for the whole, and an answer
 that fails as a whole hides what the other nodes of a cluster know.
@@ -22,7 +22,7 @@ K = TypeVar("K")
 
 @dataclass(frozen=True, slots=True)
 class Answers(Generic[T]):
-    """What queues have answered."""
+    """The answers of queues."""
 
     #: In the order of the queues; an error takes the place of an answer.
     replies: list[T | Exception]

@@ -79,7 +79,7 @@ def is_sensitive(task: str) -> bool:
 
 
 def has_sensitive(payload: bytes) -> bool:
-    """Return whether a payload, or its beginning, names a task with sensitive arguments, whoever wrote it.
+    """Return whether a payload, or its beginning, names a task with sensitive arguments, even if Java wrote it.
 
     It may be the task of its own call, or that of a job that follows.
     """

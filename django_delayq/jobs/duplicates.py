@@ -7,7 +7,7 @@ from django_delayq.jobs.options import TaskOptions, seconds
 
 
 class OnHolder(NamedTuple):
-    """What becomes of a job that holds the unique key of a later call, and waits."""
+    """The effect of a later call on the waiting job that holds its unique key."""
 
     #: Whether it gets the arguments and the options of that call.
     replaces: bool

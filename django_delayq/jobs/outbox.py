@@ -1,4 +1,4 @@
-"""What jobs need of the app ``django_delayq.outbox``, which keeps rows in the project's databases.
+"""The part of the app ``django_delayq.outbox`` that jobs need; the app keeps rows in the project's databases.
 
 That app has models, so it can be imported only where it is installed. Once it is ready it says so here; where it is not,
 nothing of it is ever imported, and no database is asked.
@@ -16,7 +16,7 @@ ADVICE = "add 'django_delayq.outbox' to INSTALLED_APPS, and run manage.py migrat
 
 
 class Relay(Protocol):
-    """What sends, in a worker's process, the rows that nobody has sent."""
+    """Sends, in a worker's process, the rows that are not sent yet."""
 
     def start(self, *, sweep_first: bool) -> None:
         """Begin; with ``sweep_first``, return once all rows of now were looked at."""
@@ -47,7 +47,7 @@ _installed: Outbox | None = None
 
 
 def install(outbox: Outbox | None) -> None:
-    """Take the app's part; None: the app is not there."""
+    """Take the app's part; None: the app is not installed."""
     global _installed
     _installed = outbox
 

@@ -1,6 +1,6 @@
 """Moves periodic schedules on: enrolls those in code, and at each occurrence has the job of the next one stored.
 
-Every process does this for its queues, and whoever is first at an occurrence has done it for all. The claim loop decides when.
+Every process does this for its queues, and the first process at an occurrence does it for all. The claim loop decides when.
 """
 
 from collections.abc import Callable
@@ -111,7 +111,7 @@ class Periods:
         self.due_us, self._known = float("inf"), None
 
     def forget(self) -> None:
-        """Read everything anew: another server answers, or one that has forgotten."""
+        """Read everything again: another server answers, or one that has forgotten."""
         self.next_ms, self._known = 0.0, None
 
     def turn(self, now_ms: float, now_us: int | None) -> bool:
@@ -196,7 +196,7 @@ class Periods:
         return found
 
     def _tell(self, name: str, error: Exception) -> None:
-        """Log once what keeps a schedule from going on; the others do."""
+        """Log once what stops a schedule; the others continue."""
         text = f"{name}: {error}"
         if text not in self._told:
             self._told.add(text)
@@ -292,7 +292,7 @@ class Periods:
         """Sign with the key that signs now what another one, or an earlier version, has signed; return whether to look again.
 
         So an earlier key can be retired: nobody has to store anything again. Once a minute at most: while keys change,
-        another worker may sign with the key before. What is gone leaves the register at once.
+        another worker may sign with the key before. Schedules that are gone leave the register at once.
         """
         texts = known.signed_anew()
         self._is_unsigned = bool(texts)
