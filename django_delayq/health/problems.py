@@ -161,7 +161,7 @@ def _version(facts: Facts) -> Iterator[ServerProblem]:
         yield ServerProblem(
             Level.ERROR,
             gettext(
-                "The server is {product} {version}; {product} {oldest} is the oldest that will do.",
+                "The server is {product} {version}. The oldest supported version is {product} {oldest}.",
                 product=facts.product,
                 version=".".join(map(str, facts.version)),
                 oldest=".".join(map(str, oldest)),
@@ -259,23 +259,17 @@ def _clock_skew(facts: Facts) -> Iterator[ServerProblem]:
     yield ServerProblem(
         Level.WARNING,
         ngettext(
-            "The clock of the server is {number:,} s ahead of the clock of this machine: jobs that are scheduled for a"
-            " fixed time start early here.",
-            "The clock of the server is {number:,} s ahead of the clock of this machine: jobs that are scheduled for a"
-            " fixed time start early here.",
+            "The server's clock is {number:,} s ahead of this machine's clock. Jobs that are scheduled for a date and time start early.",
+            "The server's clock is {number:,} s ahead of this machine's clock. Jobs that are scheduled for a date and time start early.",
             seconds,
         )
         if skew_ms > 0
         else ngettext(
-            "The clock of the server is {number:,} s behind the clock of this machine: jobs that are scheduled for a"
-            " fixed time start late here.",
-            "The clock of the server is {number:,} s behind the clock of this machine: jobs that are scheduled for a"
-            " fixed time start late here.",
+            "The server's clock is {number:,} s behind this machine's clock. Jobs that are scheduled for a date and time start late.",
+            "The server's clock is {number:,} s behind this machine's clock. Jobs that are scheduled for a date and time start late.",
             seconds,
         ),
-        gettext(
-            "Have both machines set their clocks by NTP: timedatectl set-ntp true."
-        ),
+        gettext("Synchronize both clocks with NTP: timedatectl set-ntp true."),
     )
 
 
@@ -334,13 +328,12 @@ def find_newer(queue: str, format: int) -> Iterator[ServerProblem]:
         yield ServerProblem(
             Level.ERROR,
             gettext(
-                "Queue {queue!r} is in format {format}, and this version reads format {ours}: its workers claim nothing"
-                " there.",
+                "Queue {queue!r} has format {format}, but this version of django-delayq reads format {ours}. Its workers claim no jobs there.",
                 queue=queue,
                 format=format,
                 ours=signing.FORMAT,
             ),
-            gettext("Update this project."),
+            gettext("Update django-delayq in this project."),
         )
 
 
@@ -372,54 +365,51 @@ def find_missing(held: HeldNames, key_ids: Collection[str]) -> Iterator[ServerPr
             yield ServerProblem(
                 Level.ERROR,
                 ngettext(
-                    "{number:,} job is held, signed with the key {key!r}, which this project does not have.",
-                    "{number:,} jobs are held, signed with the key {key!r}, which this project does not have.",
+                    "{number:,} job is held: it is signed with key {key!r}, which this project does not have.",
+                    "{number:,} jobs are held: they are signed with key {key!r}, which this project does not have.",
                     count,
                     key=which,
                 ),
                 gettext(
-                    "Add the secret to DELAYQ['KEYS'] where that is set, else to SECRET_KEY_FALLBACKS, and restart the workers; or run"
-                    " manage.py delayq_resign where the secret is known. If nobody knows it, another project may use this"
-                    " server with the same queue names."
+                    "Add the key's secret to DELAYQ['KEYS'] if that is set, else to SECRET_KEY_FALLBACKS, and restart the workers. Or run manage.py delayq_resign where the settings have the secret. If you do not know this key, another project may use this server with the same queue names."
                 ),
             )
         elif kind == Kind.CODEC:
             yield ServerProblem(
                 Level.ERROR,
                 ngettext(
-                    "{number:,} job is held, written with another codec, and {codec} does not read it.",
-                    "{number:,} jobs are held, written with another codec, and {codec} does not read them.",
+                    "{number:,} job is held: another codec wrote it, and {codec} cannot read it.",
+                    "{number:,} jobs are held: another codec wrote them, and {codec} cannot read them.",
                     count,
                     codec=which,
                 ),
                 gettext(
-                    "Set CODEC and REDISSON of the queue to what they were when these jobs were scheduled, and restart the"
-                    " workers, until they have run."
+                    "Set CODEC and REDISSON of the queue back to the values with which these jobs were scheduled, and restart the workers. Keep these values until the jobs have run."
                 ),
             )
         elif kind == Kind.FORMAT and which == signing.ENCRYPTED:
             yield ServerProblem(
                 Level.ERROR,
                 ngettext(
-                    "{number:,} job is held, because it is encrypted and a worker cannot read that.",
-                    "{number:,} jobs are held, because they are encrypted and a worker cannot read that.",
+                    "{number:,} job is held: it is encrypted, and a worker cannot decrypt it.",
+                    "{number:,} jobs are held: they are encrypted, and a worker cannot decrypt them.",
                     count,
                 ),
                 gettext(
-                    "Install django-delayq[encryption] where workers run, in a version that can encrypt, and restart them."
+                    "Install django-delayq[encryption] where the workers run, in a version that supports encryption. Then restart the workers."
                 ),
             )
         elif kind == Kind.FORMAT and which != str(signing.FORMAT):
             yield ServerProblem(
                 Level.ERROR,
                 ngettext(
-                    "{number:,} job is held, written in format {format}, and this version reads format {ours}.",
-                    "{number:,} jobs are held, written in format {format}, and this version reads format {ours}.",
+                    "{number:,} job is held: it has format {format}, but this version of django-delayq reads format {ours}.",
+                    "{number:,} jobs are held: they have format {format}, but this version of django-delayq reads format {ours}.",
                     count,
                     format=which,
                     ours=signing.FORMAT,
                 ),
-                gettext("Start workers of the version that wrote them."),
+                gettext("Start workers with the version that wrote them."),
             )
 
 
@@ -436,18 +426,14 @@ def _strangers(
                 yield ServerProblem(
                     Level.WARNING,
                     ngettext(
-                        "In queue {queue!r}, at least {number:,} job waits that is signed with the key {key!r}, which this"
-                        " project does not have.",
-                        "In queue {queue!r}, at least {number:,} jobs wait that are signed with the key {key!r}, which this"
-                        " project does not have.",
+                        "At least {number:,} job in queue {queue!r} is signed with key {key!r}, which this project does not have.",
+                        "At least {number:,} jobs in queue {queue!r} are signed with key {key!r}, which this project does not have.",
                         count,
                         queue=keys.queue.name,
                         key=key_id,
                     ),
                     gettext(
-                        "If another project uses this server with the same queue names, give one of the two a DELAYQ['PREFIX'];"
-                        " a queue with REDISSON needs another name, because no prefix goes before it. If a secret was changed, add"
-                        " the old one to DELAYQ['KEYS'] where that is set, else to SECRET_KEY_FALLBACKS."
+                        "If another project uses this server with the same queue names, set DELAYQ['PREFIX'] in one of them. A queue with REDISSON gets no prefix, so give it another name. If you changed a secret, add the old one to DELAYQ['KEYS'] if that is set, else to SECRET_KEY_FALLBACKS."
                     ),
                 )
 
@@ -498,10 +484,8 @@ def _left_behind(
             yield ServerProblem(
                 Level.ERROR,
                 ngettext(
-                    "{number:,} job waits in {there} on the server (PREFIX {other!r}). The workers of these settings look in"
-                    " {here} (PREFIX {prefix!r}).",
-                    "{number:,} jobs wait in {there} on the server (PREFIX {other!r}). The workers of these settings look in"
-                    " {here} (PREFIX {prefix!r}).",
+                    "{number:,} job waits in {there} on the server (PREFIX {other!r}). Workers with these settings serve {here} (PREFIX {prefix!r}).",
+                    "{number:,} jobs wait in {there} on the server (PREFIX {other!r}). Workers with these settings serve {here} (PREFIX {prefix!r}).",
                     count,
                     there=_some([queue.destination for queue, total in left]),
                     other=other,
@@ -515,8 +499,7 @@ def _left_behind(
                     ),
                 ),
                 gettext(
-                    "To move them, run manage.py delayq_import --from-prefix={quoted}; or set PREFIX, or REDISSON of the queue,"
-                    " back. If that prefix is of another project with the same secret, give each project its own KEYS.",
+                    "To move them, run manage.py delayq_import --from-prefix={quoted}. Or change PREFIX, or REDISSON of the queue, back. If the prefix belongs to another project with the same secret, give each project its own KEYS.",
                     quoted=quote(other),
                 ),
                 is_fatal=True,
@@ -584,8 +567,7 @@ def _other_homes(
         yield ServerProblem(
             Level.ERROR,
             gettext(
-                "Queue {queue!r} keeps unique keys, limits and schedules in another number of shards than these settings"
-                " say, {theirs} and not {ours}: nothing can be scheduled there, and nothing is served.",
+                "The unique keys, limits and schedules of queue {queue!r} are in {theirs} shards, but the settings say {ours}. No job can be scheduled there, and workers do not serve it.",
                 queue=name,
                 theirs=found.with_keys,
                 ours=key_homes[name],
@@ -667,7 +649,7 @@ def find_nearly_full(
         yield ServerProblem(
             Level.WARNING,
             gettext(
-                "Queue {queue!r} holds {count:,} jobs of {max_jobs:,} (MAX_JOBS); when it is full, it takes no new ones.",
+                "Queue {queue!r} holds {count:,} of {max_jobs:,} jobs (MAX_JOBS). When it is full, it takes no new jobs.",
                 queue=queue,
                 count=count,
                 max_jobs=max_jobs,
@@ -708,7 +690,7 @@ def find_missing_workers(error: Exception) -> Iterator[ServerProblem]:
     yield ServerProblem(
         Level.ERROR,
         gettext(
-            "Which workers are there is unknown: {what} {message}",
+            "The list of workers cannot be read: {what} {message}",
             what=fault.what,
             message=fault.message,
         ),
@@ -723,16 +705,15 @@ def find_not_forwarded(queue: str, forwards: Forwards) -> Iterator[ServerProblem
             yield ServerProblem(
                 Level.WARNING,
                 ngettext(
-                    "Queue {other!r} does not get {number:,} job that follows one of queue {queue!r}, for {seconds:,} s so far.",
-                    "Queue {other!r} does not get {number:,} jobs that follow ones of queue {queue!r}, for {seconds:,} s so far.",
+                    "{number:,} job that follows a job of queue {queue!r} has not reached queue {other!r} for {seconds:,} s.",
+                    "{number:,} jobs that follow jobs of queue {queue!r} have not reached queue {other!r} for {seconds:,} s.",
                     waiting.number,
                     other=waiting.queue,
                     queue=queue,
                     seconds=int(age_s),
                 ),
                 gettext(
-                    "The workers of queue {queue!r} forward them by themselves once they can: their log says why they cannot. If"
-                    " none runs, start one.",
+                    "The workers of queue {queue!r} forward them as soon as they can. Their log says why they cannot. If no worker runs, start one.",
                     queue=queue,
                 ),
             )
@@ -789,7 +770,7 @@ def find_unserved(
                 processes=processes,
             ),
             gettext(
-                "If they are busy, start more of them; if a limit holds the queue, wait or raise the limit."
+                "If the workers are busy, start more. If a limit holds the queue, wait or raise the limit."
             ),
         )
 
@@ -920,15 +901,13 @@ def find_long_list(queue: str, length: int) -> Iterator[ServerProblem]:
         yield ServerProblem(
             Level.WARNING,
             gettext(
-                "The insertion list of queue {queue!r} holds {length:,} frames, more than {limit:,}: every job"
-                " that starts or is cancelled makes the server search it.",
+                "The insertion list of queue {queue!r} holds {length:,} frames, more than {limit:,}. The server searches it for each job that starts or is cancelled.",
                 queue=queue,
                 length=length,
                 limit=LONG_LIST,
             ),
             gettext(
-                "If no Java client looks into this queue, set DELAYQ['QUEUES'][{queue!r}]['INSERTION_LIST'] to False,"
-                " and run manage.py delayq_frames {quoted} --list off; that is safe while it is in use.",
+                "If no Java client reads this queue, set DELAYQ['QUEUES'][{queue!r}]['INSERTION_LIST'] to False and run manage.py delayq_frames {quoted} --list off. You can do this while the queue is in use.",
                 queue=queue,
                 quoted=quote(queue),
             ),

@@ -69,7 +69,7 @@ def describe_listing(listing: Listing, is_on: bool) -> Iterator[str]:
             yield _row(
                 listing.left_out,
                 gettext(
-                    "left out: not frames, or start times not in whole ms; they still wait"
+                    "skipped: not frames, or start times not in whole ms; they still wait"
                 ),
             )
         return
@@ -77,7 +77,7 @@ def describe_listing(listing: Listing, is_on: bool) -> Iterator[str]:
     if listing.alone:
         yield _row(
             listing.alone,
-            gettext("only in the list, where nobody transfers them; they stay there"),
+            gettext("only in the list, never transferred; they stay there"),
         )
 
 
@@ -122,7 +122,7 @@ def _table(survey: Survey) -> Iterator[str]:
     labels: list[tuple[FrameFormat | None, str]] = [
         (item, f"{item.value:6}  {versions}") for item, versions in _RANGES.items()
     ]
-    labels.append((None, gettext("no frame at all")))
+    labels.append((None, gettext("not frames")))
     width = max(width_of(label) for _, label in labels)
     titles = (
         gettext("timeout set"),
@@ -158,9 +158,9 @@ def _describe_codec(survey: Survey) -> str:
     looked_at, names, votes = survey.guess()
     if not looked_at:
         return ""
-    of = ngettext(
-        "{count} payload looked at", "{count} payloads looked at", looked_at
-    ).format(count=number_text(looked_at))
+    of = ngettext("{count} payload read", "{count} payloads read", looked_at).format(
+        count=number_text(looked_at)
+    )
     if not names:
         told = ", ".join(f"{name} {count}" for name, count in votes.most_common(4))
         return gettext("several, or a custom one: {names}; {payloads}").format(
@@ -199,14 +199,12 @@ def _describe_jams(survey: Survey) -> Iterator[str]:
         for redisson in survey.jams:
             (reader,) = set(FrameFormat) - {redisson}
             yield gettext(
-                "All frames are of one format, which {reader} reads. {other} would stop at them, and must not share"
-                " this queue."
+                "All frames have one format, which {reader} reads. {other} would get stuck at them, so it must not use this queue."
             ).format(reader=_GENERATIONS[reader], other=_GENERATIONS[redisson])
         overdue_ms = survey.now_ms - (survey.first_ms or survey.now_ms)
         if overdue_ms > 2 * JAVA_RETRY_MS:
             yield gettext(
-                "NOT TRANSFERRED: {frames}. Either no Java process with an RDelayedQueue of this name and no worker of"
-                " django-delayq serves the queue, or they are slow."
+                "NOT TRANSFERRED: {frames}. No Java process with an RDelayedQueue of this name and no django-delayq worker serves the queue, or they are slow."
             ).format(frames=_due_frames(survey.due.total()))
         return
     for redisson, jam in sorted(survey.jams.items(), key=lambda item: -item[1].rank):
@@ -237,10 +235,8 @@ def _describe_jams(survey: Survey) -> Iterator[str]:
 def _describe_leftovers(survey: Survey) -> Iterator[str]:
     if survey.delivered:
         yield ngettext(
-            "DELIVERED ALREADY: {count} frame, due and missing from the delay queue: a transfer that stopped halfway has"
-            " delivered it, and will again.",
-            "DELIVERED ALREADY: {count} frames, due and missing from the delay queue: a transfer that stopped halfway has"
-            " delivered them, and will again.",
+            "ALREADY DELIVERED: {count} frame, due and missing from the delay queue. A transfer that stopped halfway has delivered it, and will deliver it again.",
+            "ALREADY DELIVERED: {count} frames, due and missing from the delay queue. A transfer that stopped halfway has delivered them, and will deliver them again.",
             len(survey.delivered),
         ).format(count=number_text(len(survey.delivered)))
         told = gettext(
@@ -258,11 +254,11 @@ def _describe_leftovers(survey: Survey) -> Iterator[str]:
 def _describe_start_times(survey: Survey) -> Iterator[str]:
     if survey.fractional:
         yield gettext(
-            "START TIMES: {count} not whole ms; Redisson cannot read such a head, and waits for its retry each time."
+            "START TIMES: {count} not in whole ms. When one of these is first, Redisson cannot read it, and waits for its next retry."
         ).format(count=number_text(survey.fractional))
     if survey.negative:
         yield gettext(
-            "START TIMES: {count} below 0; Redisson never transfers them."
+            "START TIMES: {count} below 0. Redisson never transfers these."
         ).format(count=number_text(survey.negative))
 
 
@@ -283,27 +279,29 @@ def _describe_jam(jam: Jam) -> str:
 
 def advise(survey: Survey, name: str) -> Iterator[str]:
     if survey.is_mixed:
-        yield gettext("To free the Java services, rewrite what they cannot read:")
+        yield gettext(
+            "To free the Java services, rewrite the frames that they cannot read:"
+        )
         for item in survey.formats or FrameFormat:
             command = f"manage.py delayq_frames {quote(name)} --to {_VERSIONS[item]} --dry-run"
-            condition = gettext("if they are {versions}").format(versions=_RANGES[item])
+            condition = gettext("if they use {versions}").format(versions=_RANGES[item])
             yield f"  {command}    {condition}"
         yield gettext(
-            "Without --dry-run the command rewrites them; add --follow while services of both generations offer."
+            "Without --dry-run the command rewrites them. Add --follow while services with both formats offer elements."
         )
         if survey.delivered:
             yield gettext(
-                "With --drop-delivered, frames that were delivered already are not delivered again."
+                "With --drop-delivered, frames that were already delivered are not delivered again."
             )
         if survey.waiting[None]:
             yield gettext(
-                "Members that are not frames go to quarantine, where the admin shows them."
+                "Members that are not frames are quarantined. The admin shows them."
             )
     else:
         yield from _advise_settings(survey, name)
     if survey.guess().names[:1] == ("ByteArrayCodec",):
         yield gettext(
-            "For a custom codec, set CODEC to an object with name, encode and decode; see docs/settings.md."
+            "For a custom codec, set CODEC to an object with name, encode and decode. See docs/settings.md."
         )
 
 
@@ -324,27 +322,27 @@ def _advise_settings(survey: Survey, name: str) -> Iterator[str]:
     misfits = []
     if configured.frame_format is not found:
         misfits.append(
-            gettext("it writes {written}, and {found} was found").format(
+            gettext("it writes {written}, but {found} was found").format(
                 written=configured.frame_format.value, found=found.value
             )
         )
     if not is_codec_right:
         misfits.append(
-            gettext("its codec is {codec}, and the payloads look like {found}").format(
+            gettext("its codec is {codec}, but the payloads look like {found}").format(
                 codec=codec, found=names[0]
             )
         )
     if not misfits:
-        yield gettext("The settings of this queue fit.")
+        yield gettext("The settings of this queue are correct.")
         return
-    template = gettext("The settings of this queue do not fit: {reasons}. These would:")
+    template = gettext(
+        "The settings of this queue are wrong: {reasons}. These are correct:"
+    )
     yield template.format(reasons="; ".join(misfits))
     if configured.is_shared:
         known = codec if is_codec_right else None
         yield setting(name, fitting_settings(survey, codec=known))
-        yield gettext(
-            "The version stands for its generation; use the one of your Java services."
-        )
+        yield gettext("Replace the version by that of your Java services.")
     else:
         yield setting(name, {"FRAME": found.value})
 
@@ -366,23 +364,21 @@ def describe_plan(survey: Survey, target: FrameFormat, is_drop: bool) -> Iterato
         redisson=_GENERATIONS[target], format=target.value
     )
     if is_drop:
-        yield _row(dropped.total(), gettext("delivered already, would be removed"))
+        yield _row(dropped.total(), gettext("already delivered, would be removed"))
     elif survey.delivered:
         yield _row(
             len(survey.delivered),
-            gettext("delivered already, would be kept and delivered again"),
+            gettext("already delivered, would be kept and delivered again"),
         )
     yield _row(rewritten, gettext("would be rewritten in the timeout set"))
     if alone:
         yield _row(
             alone,
-            gettext(
-                "would be rewritten only in the delay queue, where nobody transfers them"
-            ),
+            gettext("would be rewritten only in the delay queue, never transferred"),
         )
     bad = survey.waiting[None] + survey.alone[None]
-    yield _row(bad, gettext("not frames, would go to quarantine"))
-    yield _row(survey.fitting(target), gettext("in this format already"))
+    yield _row(bad, gettext("not frames, would be quarantined"))
+    yield _row(survey.fitting(target), gettext("already in this format"))
 
 
 def describe_tally(tally: Tally, target: FrameFormat) -> Iterator[str]:
@@ -399,25 +395,24 @@ def describe_tally(tally: Tally, target: FrameFormat) -> Iterator[str]:
     if tally.alone:
         yield _row(
             tally.alone,
-            gettext("of these only in the delay queue, where nobody transfers them"),
+            gettext("of these only in the delay queue, never transferred"),
         )
-    yield _row(tally.quarantined, gettext("put into quarantine"))
+    yield _row(tally.quarantined, gettext("quarantined"))
     if tally.dropped:
-        yield _row(tally.dropped, gettext("removed, delivered already"))
+        yield _row(tally.dropped, gettext("removed, already delivered"))
 
 
 def describe_rest(survey: Survey, target: FrameFormat) -> Iterator[str]:
     left = survey.foreign(target)
     yield _row(survey.fitting(target), gettext("in this format now"))
-    yield _row(left, gettext("still in another"))
+    yield _row(left, gettext("still in another format"))
     if left:
         yield gettext(
-            "Somebody stores them while this runs. Run it again, or with --follow until every service is on one side"
-            " of 3.21.1."
+            "A service stores them while this command runs. Run it again, or use --follow until all services use one format."
         )
     else:
         yield gettext(
-            "Nothing stops {redisson} any more; its transfers have been notified."
+            "Nothing stops {redisson} any more. Its transfers have been notified."
         ).format(redisson=_GENERATIONS[target])
 
 

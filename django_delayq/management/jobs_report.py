@@ -104,7 +104,7 @@ def _shown_error(error: dict[str, Any], decrypts: bool) -> dict[str, Any]:
 def call_text(job: Job[Any], *, decrypts: bool = False) -> str:
     """Write a job as the call that it is: ``shop.tasks.cancel_unpaid(order_id=3)``."""
     if job.task is None:
-        return gettext("an element of somebody else")
+        return gettext("a foreign payload")
     return f"{job.task}({display.call_of(job, decrypts=decrypts)})"
 
 
@@ -238,7 +238,7 @@ def lines_of(shown: Shown, *, is_folded: bool = True) -> Iterator[str]:
     )
     token = job.token if shown.decrypts else ""
     state = fields.state_text(seen.state, seen.score_ms, seen.now_ms)
-    title = content.task or gettext("an element of somebody else")
+    title = content.task or gettext("a foreign payload")
     yield one_line(f"{title}({content.arguments})" if content.task else title)
     for told in shown.paused:
         yield from _paragraph(printable(told), INDENT, INDENT)
@@ -251,7 +251,7 @@ def lines_of(shown: Shown, *, is_folded: bool = True) -> Iterator[str]:
     for name, value in content.call:
         yield from _indented(f"{name}={value}" if name else value, INDENT)
     yield ""
-    yield gettext("What happened, and what comes")
+    yield gettext("Timeline")
     events = timeline.events_of(
         seen,
         state,

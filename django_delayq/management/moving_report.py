@@ -10,19 +10,19 @@ def told(name: str, tally: Tally, done: str) -> str:
     """Return one line of a queue; ``done`` says what was done, with ``{count}`` in it."""
     parts = [done.format(count=number_text(tally.moved))]
     more = [
-        (gettext("{count} of these signed anew"), tally.signed),
+        (gettext("{count} of these signed again"), tally.signed),
         (
             gettext("{count} of these without their unique key, which another job has"),
             tally.shared,
         ),
-        (gettext("{count} were here already"), tally.known),
+        (gettext("{count} were already here"), tally.known),
         (gettext("{count} stored schedules"), tally.schedules),
-        (gettext("{count} stay, and end there"), tally.stay),
+        (gettext("{count} stay and end there"), tally.stay),
     ]
     parts += [
         template.format(count=number_text(count)) for template, count in more if count
     ]
-    template = gettext("{count} need the key {key}, which is not here")
+    template = gettext("{count} need key {key}, which this project does not have")
     parts += [
         template.format(count=number_text(count), key=repr(key))
         for key, count in sorted(tally.unknown.items())

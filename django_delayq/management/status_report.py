@@ -44,14 +44,14 @@ def lines_of(status: Overview, width: int | None, heading: Style) -> Iterator[st
     yield ""
     if status.workers is None:
         yield (
-            gettext("Which workers are there is unknown: their node does not answer.")
+            gettext("The list of workers is unknown: its node does not answer.")
             if status.workers_fault is not None
             and not is_forbidden(status.workers_fault)
-            else gettext("The account may not read which workers are there.")
+            else gettext("The account may not read the list of workers.")
         )
         return
     if not status.workers:
-        yield gettext("no worker is there")
+        yield gettext("no worker runs")
         return
     rows = (_worker_row(each, status.now_ms) for each in status.workers)
     yield from table(_worker_columns(), rows, width, heading)

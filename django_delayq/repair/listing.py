@@ -100,7 +100,11 @@ class Listing:
                 # Workers take frames out as well; frames that stay went to the tail.
                 there = self.client.llen(queue.delay_queue)
                 left = min(left - step.seen, there - self.alone)
-                self.progress(gettext("emptying the list"), total - max(left, 0), total)
+                self.progress(
+                    gettext("removing frames from the list"),
+                    total - max(left, 0),
+                    total,
+                )
 
     @contextmanager
     def _holding(self) -> Iterator[None]:
@@ -126,7 +130,7 @@ class Listing:
             step = self._step(calls.enlist(self.keys, part, **self._naming()))
             self.filled += step.listed
             done += step.seen
-            self.progress(gettext("filling the list"), done, len(missing))
+            self.progress(gettext("adding frames to the list"), done, len(missing))
 
     def _naming(self) -> dict[str, Any]:
         self.steps += 1

@@ -303,7 +303,9 @@ def _confirm(
         flags = run(client, calls.drop_delivered(keys, part, is_drop=False))
         confirmed += (name for name, flag in zip(part, flags, strict=True) if flag)
         done += len(part)
-        progress(gettext("looking for what was delivered already"), done, len(names))
+        progress(
+            gettext("looking for frames that were already delivered"), done, len(names)
+        )
     return confirmed
 
 

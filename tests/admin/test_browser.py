@@ -168,7 +168,7 @@ def test_person_sees_which_key_is_missing(
     visitor.picture("job-held")
 
     assert len(told) == 2
-    assert "3 jobs are held, signed with the key" in " ".join(told)
+    assert "3 jobs are held: they are signed with key" in " ".join(told)
 
 
 def test_pages_look_like_the_admin(

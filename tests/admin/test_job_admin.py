@@ -315,9 +315,15 @@ def test_job_whose_key_is_missing_is_no_foreign_payload_and_says_what_to_do(
     text = content_of(page)
     job = content_of(browser.get(url("job", queue.name, tokens[0])))
 
-    assert f"2 jobs are held, signed with the key {lost!r}, which this project" in text
-    assert "1 job is held, written in format 9, and this version reads format 2" in text
-    assert "to DELAYQ['KEYS'] where that is set, else to SECRET_KEY_FALLBACKS" in text
+    assert (
+        f"2 jobs are held: they are signed with key {lost!r}, which this project"
+        in text
+    )
+    assert (
+        "1 job is held: it has format 9, but this version of django-delayq reads format 2"
+        in text
+    )
+    assert "to DELAYQ['KEYS'] if that is set, else to SECRET_KEY_FALLBACKS" in text
     rows = [row for row, _ in page.context["rows"]]
     assert {row.content.task for row in rows} == {"shop.remind", TASK}
     assert not any(row.content.is_foreign for row in rows)
@@ -563,9 +569,9 @@ def test_limited_queue_shows_how_many_jobs_it_holds_and_warns_when_it_is_nearly_
     after = content_of(browser.get(url("queue", queue.name)))
 
     assert "Holds 4 of 5 jobs (MAX_JOBS)." in before
-    assert "takes no new ones" not in before
+    assert "takes no new jobs" not in before
     assert "holds 4 of 5" in listed_before
-    assert "holds 5 jobs of 5 (MAX_JOBS); when it is full, it takes no new" in after
+    assert "holds 5 of 5 jobs (MAX_JOBS). When it is full, it takes no new" in after
     listed = browser.get(url("changelist"))
     assert '<div class="fault">holds 5 of 5</div>' in listed.content.decode()
 

@@ -410,8 +410,8 @@ def test_large_numbers_at_an_axis_are_written_as_the_language_does() -> None:
 
 def test_wording_is_english_to_logs_and_translated_on_pages(pseudo: None) -> None:
     held = ngettext(
-        "{number:,} job is held, written in format {format}, and this version reads format {ours}.",
-        "{number:,} jobs are held, written in format {format}, and this version reads format {ours}.",
+        "{number:,} job is held: it has format {format}, but this version of django-delayq reads format {ours}.",
+        "{number:,} jobs are held: they have format {format}, but this version of django-delayq reads format {ours}.",
         1_234,
         format="9",
         ours=2,
@@ -419,7 +419,7 @@ def test_wording_is_english_to_logs_and_translated_on_pages(pseudo: None) -> Non
     one = sentence(gettext("queue {queue}", queue="{mail}"))
 
     assert held == (
-        "1,234 jobs are held, written in format 9, and this version reads format 2."
+        "1,234 jobs are held: they have format 9, but this version of django-delayq reads format 2."
     )
     assert one == "Queue {mail}."
     assert type(pickle.loads(pickle.dumps(one))) is str

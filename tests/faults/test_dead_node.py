@@ -303,7 +303,7 @@ def test_jobs_of_queues_that_answer_are_signed_anew(lame: Lame, call: Call) -> N
     said = call("delayq_resign")
 
     for name in lame.there:
-        assert f"queue {name}: 0 signed anew" in said.out
+        assert f"queue {name}: 0 signed again" in said.out
     assert names_what_is_missing(said.err, lame)
     assert "Nothing here needs any key" not in said.out
     assert said.status == 1
@@ -369,7 +369,7 @@ def test_status_shows_what_answers_names_the_rest_and_fails(
     for name in lame.away:
         assert re.search(rf"^{name} +\? ", said.out, re.MULTILINE)
     assert names_what_is_missing(unwrapped(said.out), lame)
-    assert "Which workers are there is unknown: their node does not answer." in said.out
+    assert "The list of workers cannot be read: their node does not answer." in said.out
     assert "may not read" not in said.out
     # What else is wrong with the nodes that answer is not forgotten.
     assert "append-only file" in said.out.partition("ERROR")[2]
@@ -437,7 +437,7 @@ def test_probe_of_a_queue_that_answers_is_healthy(lame: Lame, call: Call) -> Non
     assert call("delayq_health", "--queue", lame.there[0]).status == 0
     # Nobody knows which workers are there.
     unknown = call("delayq_health", "--queue", lame.there[0], "--worker")
-    assert unknown.out.startswith("unknown: Which workers are there is unknown: ")
+    assert unknown.out.startswith("unknown: The list of workers cannot be read: ")
     assert unknown.status == 2
     said = call("delayq_health")
     assert said.out.startswith("unhealthy: ")
@@ -479,7 +479,7 @@ def test_page_shows_what_answers_and_names_the_rest(
         return
     assert "A node of the cluster does not answer." in said
     if name == "workers":
-        assert "Which workers are there is unknown:" in said
+        assert "The list of workers cannot be read:" in said
     else:
         assert names_what_is_missing(said, lame)
     if page == "tasks":

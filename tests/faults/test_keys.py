@@ -150,12 +150,14 @@ def test_jobs_of_a_lost_key_wait_for_it_and_are_seen(
     found = checks.run_checks(tags=["delayq"], include_deployment_checks=True)
     (told,) = [problem for problem in found if "held" in problem.msg]
     assert told.id == "django_delayq.E010"
-    assert f"Queue {queue_name!r}: 20 jobs are held, signed with the key" in told.msg
+    assert (
+        f"Queue {queue_name!r}: 20 jobs are held: they are signed with key" in told.msg
+    )
     out = StringIO()
     with pytest.raises(SystemExit) as end:
         call_command("delayq_resign", queue_name, stdout=out)
     assert end.value.code == 1
-    assert f"jobs that need key {lost} are not signed anew" in out.getvalue()
+    assert f"jobs that need key {lost} were not signed again" in out.getvalue()
     # Of this project's own keys none is needed for them.
     assert f"Nothing else here needs any key except {get_keyring().ids[0]!r}." in (
         out.getvalue()
@@ -163,7 +165,7 @@ def test_jobs_of_a_lost_key_wait_for_it_and_are_seen(
 
     # Its start says so as well.
     again = start_worker(NEW)
-    again.wait_for_log(f"20 jobs are held, signed with the key {lost!r}")
+    again.wait_for_log(f"20 jobs are held: they are signed with key {lost!r}")
     assert again.stop() == 0
     assert worker.stop() == 0
     start_worker(OLD, NEW)

@@ -473,7 +473,7 @@ def test_command_that_may_not_search_says_so(
 
     call_command("delayq_frames", queue_name, stdout=told, stderr=told)
 
-    assert "may not look for queues of similar names" in told.getvalue()
+    assert "may not search for queues with similar names" in told.getvalue()
 
 
 # What it may not

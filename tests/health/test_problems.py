@@ -80,11 +80,20 @@ def test_wrong_password_is_no_problem_but_an_error(
 @pytest.mark.parametrize(
     ("hello", "wanted"),
     [
-        ({"server": "redis", "version": "6.0.16"}, "Redis 6.0.16; Redis 6.2 is"),
-        ({"server": "valkey", "version": "7.0.1"}, "Valkey 7.0.1; Valkey 7.2 is"),
+        (
+            {"server": "redis", "version": "6.0.16"},
+            "Redis 6.0.16. The oldest supported version is Redis 6.2",
+        ),
+        (
+            {"server": "valkey", "version": "7.0.1"},
+            "Valkey 7.0.1. The oldest supported version is Valkey 7.2",
+        ),
         ({"server": "redis", "version": "6.2.0"}, ""),
         ({"server": "valkey", "version": "9.1.2"}, ""),
-        ([b"server", b"redis", b"version", b"5.0.7"], "Redis 5.0.7; Redis 6.2 is"),
+        (
+            [b"server", b"redis", b"version", b"5.0.7"],
+            "Redis 5.0.7. The oldest supported version is Redis 6.2",
+        ),
     ],
 )
 def test_old_server_is_an_error(hello: Any, wanted: str) -> None:
@@ -192,8 +201,8 @@ def test_full_server_is_a_warning(private_server: Callable[..., Server]) -> None
         (0, ""),
         (1_999, ""),
         (-1_999, ""),
-        (2_000, "is 2 s ahead of the clock of this machine"),
-        (-90_000, "is 90 s behind the clock of this machine"),
+        (2_000, "is 2 s ahead of this machine's clock"),
+        (-90_000, "is 90 s behind this machine's clock"),
         (None, ""),
     ],
 )
@@ -333,7 +342,7 @@ def test_nearly_full_queue_is_a_warning(
         if problem.level is Level.WARNING and "MAX_JOBS" in problem.message
     ]
     assert [problem.message for problem in told] == is_told * [
-        f"Queue {queue_name!r} holds 9 jobs of {limit} (MAX_JOBS); when it is full, it takes no new ones."
+        f"Queue {queue_name!r} holds 9 of {limit} jobs (MAX_JOBS). When it is full, it takes no new jobs."
     ]
 
 
@@ -350,7 +359,7 @@ def test_keys_in_another_number_of_shards_are_an_error(
     told = [problem for problem in found if problem.level is Level.ERROR]
     assert len(told) == is_told, told
     for problem in told:
-        assert f"{queue_name!r} keeps" in problem.message
+        assert f"schedules of queue {queue_name!r} are in 4 shards" in problem.message
         assert f"4 and not {ours}" in problem.message
         assert "KEY_SHARDS of the queue to 4" in problem.hint
 
@@ -433,10 +442,14 @@ def test_what_is_held_for_a_key_or_a_format_that_is_not_here_is_an_error(
     found = find_server_problems(client, [queue_name], key_ids=["efgh"])
 
     told = {problem.message: problem for problem in found if "held" in problem.message}
-    jobs = "1 job is held" if count == 1 else "3 jobs are held"
+    jobs, they, have = (
+        ("1 job is", "it is", "it has")
+        if count == 1
+        else ("3 jobs are", "they are", "they have")
+    )
     assert list(told) == [
-        f"Queue {queue_name!r}: {jobs}, signed with the key 'abcd', which this project does not have.",
-        f"Queue {queue_name!r}: {jobs}, written in format 7, and this version reads format 2.",
+        f"Queue {queue_name!r}: {jobs} held: {they} signed with key 'abcd', which this project does not have.",
+        f"Queue {queue_name!r}: {jobs} held: {have} format 7, but this version of django-delayq reads format 2.",
     ]
     assert {problem.level for problem in told.values()} == {Level.ERROR}
     assert "SECRET_KEY_FALLBACKS" in next(iter(told.values())).hint
@@ -457,9 +470,7 @@ def test_queue_in_a_later_format_is_an_error(
 
     found = texts(problems_of(client, queue_name))
 
-    told = (
-        f"error: Queue {queue_name!r} is in format 3, and this version reads format 2"
-    )
+    told = f"error: Queue {queue_name!r} has format 3, but this version of django-delayq reads format 2"
     assert (told in found) == is_newer
 
 
@@ -478,13 +489,12 @@ def test_jobs_of_another_project_are_told_of(
 
     (told,) = [problem for problem in found if "signed with" in problem.message]
     assert told.message == (
-        f"In queue {queue_name!r}, at least 2 jobs wait that are signed with the key {theirs!r}, which this project does not"
-        " have."
+        f"At least 2 jobs in queue {queue_name!r} are signed with key {theirs!r}, which this project does not have."
     )
     assert told.level is Level.WARNING
-    assert "give one of the two a DELAYQ['PREFIX']" in told.hint
+    assert "set DELAYQ['PREFIX'] in one of them" in told.hint
     # No prefix goes before the name of such a queue.
-    assert "a queue with REDISSON needs another name" in told.hint
+    assert "A queue with REDISSON gets no prefix" in told.hint
     both = find_server_problems(client, [queue_name], key_ids=[ours, theirs])
     assert not [problem for problem in both if "signed with" in problem.message]
 

@@ -1,4 +1,4 @@
-"""A key that goes out of use: what waits is signed anew where it is, whatever happens meanwhile."""
+"""A key that goes out of use: what waits is signed again where it is, whatever happens meanwhile."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -189,7 +189,7 @@ def test_command_says_what_it_did_and_whether_the_old_key_may_go(
 
     call_command("delayq_resign", queue, stdout=out)
 
-    assert f"queue {queue}: 1 signed anew" in out.getvalue()
+    assert f"queue {queue}: 1 signed again" in out.getvalue()
     assert (
         f"Nothing here needs any key except {get_keyring().ids[0]!r}." in out.getvalue()
     )
@@ -198,7 +198,7 @@ def test_command_says_what_it_did_and_whether_the_old_key_may_go(
     out = StringIO()
     with pytest.raises(SystemExit):
         call_command("delayq_resign", queue, stdout=out)
-    assert "which is not here" in out.getvalue()
+    assert "which this project does not have" in out.getvalue()
     with pytest.raises(CommandError, match="is not configured"):
         call_command("delayq_resign", "nowhere", stdout=StringIO())
 
@@ -298,8 +298,8 @@ def test_somebody_who_goes_on_signing_with_the_old_key_is_told(
         call_command("delayq_resign", queue, stdout=out)
 
     assert end.value.code == 1
-    assert f"queue {queue}: 4 signed anew" in out.getvalue()
-    assert "jobs signed with an older key keep coming, 1 during" in out.getvalue()
+    assert f"queue {queue}: 4 signed again" in out.getvalue()
+    assert "processes still sign jobs with an older key, 1 during" in out.getvalue()
     assert "Nothing here needs" not in out.getvalue()
 
 
@@ -388,7 +388,7 @@ def test_what_waits_in_an_earlier_codec_is_signed_in_the_present_one(
     with pytest.raises(SystemExit):
         call_command("delayq_resign", queue, stdout=told)
     assert f"1 that need the codec other than {name}" in told.getvalue()
-    assert "may go" not in told.getvalue(), "the old key is needed yet"
+    assert "You can remove" not in told.getvalue(), "the old key is needed yet"
 
 
 def test_made_up_key_of_what_lies_in_quarantine_keeps_no_key_in_use(
@@ -433,7 +433,7 @@ def test_steps_of_huge_payloads_are_small(
 def broken_off(
     error: BaseException, queue: str, keys_are: Any, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
-    """Have ten jobs signed anew in steps of four, of which the third fails."""
+    """Have ten jobs signed again in steps of four, of which the third fails."""
     monkeypatch.setattr(resigning, "STEP", 4)
     keys_are(OLD)
     for n in range(10):
@@ -467,10 +467,13 @@ def test_interrupted_it_says_how_far_it_came_and_goes_on_when_it_is_run_again(
     call_command("delayq_resign", queue, stdout=out)
 
     old = repr(get_keyring().ids[1])
-    assert f"{old} may go once this has run for {queue}-2 as well." in out.getvalue()
+    assert (
+        f"You can remove {old} when this has run for {queue}-2 as well."
+        in out.getvalue()
+    )
     call_command("delayq_resign", stdout=out)
     last = out.getvalue().splitlines()[-1]
-    assert last.endswith(f"{get_keyring().ids[0]!r}. {old} may go.")
+    assert last.endswith(f"{get_keyring().ids[0]!r}. You can remove {old}.")
     frames = hand.client.zrange(hand.keys.queue.timeout_set, 0, -1)
     assert {key_of(frame) for frame in frames} == {get_keyring().ids[0]}
 

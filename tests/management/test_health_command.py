@@ -147,13 +147,13 @@ def test_files_of_a_worker_are_judged_without_the_server(
     assert call("delayq_health", "--heartbeat", tmp_path).status == 1
     file.touch()
     said = call("delayq_health", "--heartbeat", tmp_path)
-    assert said == (0, "healthy: 1 process of the worker lives\n", "")
+    assert said == (0, "healthy: 1 worker process runs\n", "")
     (tmp_path / "worker-2.json").touch()
     long_ago_s = time.time() - 125
     os.utime(file, (long_ago_s, long_ago_s))
     said = call("delayq_health", "--heartbeat", tmp_path)
     assert said.status == 1
-    assert "a process has shown no life for 2 min" in told(said)
+    assert "a process has not updated its file for 2 min" in told(said)
     assert str(file) in told(said)
 
 
@@ -163,9 +163,7 @@ def test_files_and_queues_are_judged_together(
     (tmp_path / "worker-1.json").touch()
 
     said = call("delayq_health", "--heartbeat", tmp_path, "--queue", queue)
-    assert told(said) == (
-        "healthy: 1 process of the worker lives; 1 queue, nothing is late"
-    )
+    assert told(said) == ("healthy: 1 worker process runs; 1 queue, nothing is late")
     said = call("delayq_health", "--heartbeat", tmp_path, "--worker")
     assert said.status == 1
 
@@ -176,7 +174,7 @@ def test_folder_that_is_not_there_tells_nothing(
     said = call("delayq_health", "--heartbeat", tmp_path / "none")
 
     assert said.status == 2
-    assert told(said) == f"unknown: {tmp_path / 'none'} is no folder"
+    assert told(said) == f"unknown: {tmp_path / 'none'} is not a folder"
 
 
 # A server that does not answer as it should

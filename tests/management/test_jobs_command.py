@@ -214,7 +214,7 @@ def test_list_says_that_there_may_be_more(queue: str, call: Call) -> None:
     said = call("delayq_jobs", "list", "--limit", "2")
 
     assert len(said.lines) == 3
-    assert said.err == "2 are shown; there may be more, which --limit shows\n"
+    assert said.err == "2 shown; there may be more, see --limit\n"
 
 
 def test_nothing_found_is_no_failure(queue: str, call: Call) -> None:

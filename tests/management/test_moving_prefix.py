@@ -143,10 +143,10 @@ def test_jobs_in_all_states_move_to_the_new_prefix_of_the_same_server(
 
     assert found.level is Level.ERROR
     assert f" in {old}{queue} on the server (PREFIX {old!r})." in found.message
-    assert f"look in {new}{queue} (PREFIX {new!r})." in found.message
+    assert f"serve {new}{queue} (PREFIX {new!r})." in found.message
     assert "--from-prefix=" + (old or "''") in found.hint
     assert f"queue {queue}: {len(known) - 1} moved" in said.lines
-    assert f"queue {queue}: 1 are left on the source, and 1 of them run" in said.out
+    assert f"queue {queue}: 1 are left on the source, 1 of them running" in said.out
     assert (said.status, said.err) == (1, "")
     (running,) = [id for id, state in known.items() if state is State.RUNNING]
     del known[running]
@@ -195,9 +195,7 @@ def test_members_of_a_batch_stay_and_are_told_of(
 
     assert said.status == 1
     assert "are left on the source" in said.out
-    assert (
-        "wait for a batch or a job that workers of the source have to end" in said.out
-    )
+    assert "wait for a job or a batch that must end on the source" in said.out
     assert len(fatal()) == 1
     use("")
     assert batch.left() == 1
@@ -263,7 +261,7 @@ def test_a_queue_that_is_now_shared_with_java_is_told_of_and_moves(
     job = add(queue, 1)
     use("p", QUEUES={"default": {}, queue: {"REDISSON": "3.27.2"}})
     (found,) = fatal()
-    assert f"look in {queue} (" in found.message
+    assert f"serve {queue} (" in found.message
 
     said = call("delayq_import", f"--from-prefix={prefix}", "--queue", queue)
 

@@ -147,7 +147,7 @@ def test_what_is_wrong_comes_with_what_mends_it(
         "waits": f"manage.py delayq_worker --queue {queue}",
         "overdue": f"manage.py delayq_worker --queue {queue}",
         "paused": f"manage.py delayq_resume {queue}",
-        "late": "start more of them",
+        "late": "start more",
         "old": "Restart it",
     }[prepare].splitlines():
         assert command in said
@@ -402,7 +402,7 @@ def test_account_without_the_registry_of_workers_sees_the_queues(
 
     assert said.status == 0
     assert cells(said.out, "QUEUE", queue)["SCHEDULED"] == "1"
-    assert "may not read which workers are there" in said.out
+    assert "may not read the list of workers" in said.out
     assert "No worker serves" not in said.out
     assert json.loads(call("delayq_status", "--json").out)["workers"] is None
 

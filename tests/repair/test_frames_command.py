@@ -108,14 +108,14 @@ def test_jammed_queue_is_told_and_what_to_do_about_it(
     assert lines >= {
         "dLc0 up to 3.21.0 8 8 5",
         "Bc0Lc0 from 3.21.1 on 1 1 1",
-        "no frame at all 0 0 0",
+        "not frames 0 0 0",
         "destination queue 3",
         "It never reaches the 5 due frames behind it.",
         "Each of its processes delivers the 3 due frames ahead of it again every 5 s.",
     }
     assert "STUCK: Redisson up to 3.21.0 stops at a Bc0Lc0 frame" in output
     assert "number 4 of the timeout set, due since 2023-11-15 03:58:20 +0545" in output
-    assert "DELIVERED ALREADY: 3 frames" in output
+    assert "ALREADY DELIVERED: 3 frames" in output
     assert f"manage.py delayq_frames {queue_name} --to 3.21.0 --dry-run" in output
     assert f"manage.py delayq_frames {queue_name} --to 3.21.1 --dry-run" in output
     assert "--follow" in output
@@ -146,7 +146,8 @@ def test_queue_of_one_format_is_not_stuck(rig: Rig, call: Call) -> None:
     _, output = call()
 
     assert (
-        "of one format, which Redisson from 3.21.1 on reads. Redisson up to" in output
+        "All frames have one format, which Redisson from 3.21.1 on reads. Redisson up to"
+        in output
     )
     assert "STUCK:" not in output
 
@@ -173,11 +174,11 @@ def test_everything_odd_is_told(rig: Rig, call: Call) -> None:
 
     assert "STUCK: Redisson from 3.21.1 on stops at 3" in output
     assert "NEVER TRANSFERRED: 1 frame only in the delay queue" in output
-    assert "START TIMES: 1 not whole ms" in output
+    assert "START TIMES: 1 not in whole ms" in output
     assert "START TIMES: 1 below 0" in output
     assert "1 of 17 bytes" in output
     assert "1, INSERTION_LIST is or was off" in output
-    assert "Members that are not frames go to quarantine" in output
+    assert "Members that are not frames are quarantined" in output
 
 
 # Settings.
@@ -188,12 +189,12 @@ def test_everything_odd_is_told(rig: Rig, call: Call) -> None:
     [
         (None, OLD, '{"REDISSON": "3.16.6"}'),
         (None, NEW, '{"REDISSON": "4.7.0"}'),
-        ({"REDISSON": "3.16.6"}, OLD, "The settings of this queue fit."),
-        ({"REDISSON": "3.27.2"}, NEW, "The settings of this queue fit."),
+        ({"REDISSON": "3.16.6"}, OLD, "The settings of this queue are correct."),
+        ({"REDISSON": "3.27.2"}, NEW, "The settings of this queue are correct."),
         (
             {"REDISSON": "3.27.2"},
             OLD,
-            "it writes Bc0Lc0, and dLc0 was found; its codec is Kryo5Codec, and the payloads look like Marshall",
+            "it writes Bc0Lc0, but dLc0 was found; its codec is Kryo5Codec, but the payloads look like Marshall",
         ),
         (
             {"REDISSON": "3.16.6", "CODEC": "StringCodec", "FRAME": "Bc0Lc0"},
@@ -298,7 +299,7 @@ def test_rewrite_leaves_one_format_and_says_how_much_it_did(
     assert status == 0
     assert formats_in(rig) == {target}
     assert f"{8 if target is NEW else 1:12,}  rewritten" in output
-    assert "0  still in another" in output
+    assert "0  still in another format" in output
     assert "Nothing stops Redisson" in output
     assert "9  in this format now" in output
 
@@ -308,7 +309,7 @@ def test_delivered_ones_are_removed_when_asked(rig: Rig, call: Call) -> None:
 
     _, output = call("--to", "3.16.6", "--drop-delivered")
 
-    assert "3  removed, delivered already" in output
+    assert "3  removed, already delivered" in output
     assert "6  in this format now" in output
 
 
@@ -319,7 +320,7 @@ def test_what_is_no_frame_goes_to_quarantine(rig: Rig, call: Call) -> None:
     status, output = call("--to", "4.7.0")
 
     assert status == 0
-    assert "1  put into quarantine" in output
+    assert "1  quarantined" in output
     assert rig.client.hvals(rig.keys.payloads) == [b"bad"]
 
 
@@ -338,8 +339,8 @@ def test_dry_run_changes_nothing_and_says_what_would_be_done(
     assert status == 1
     assert dump(rig) == before
     assert f"{5 if drop else 8:12,}  would be rewritten in the timeout set" in output
-    assert ("3  delivered already, would be removed" in output) == drop
-    assert "1  not frames, would go to quarantine" in output
+    assert ("3  already delivered, would be removed" in output) == drop
+    assert "1  not frames, would be quarantined" in output
     assert "Nothing was changed." in output
 
 
@@ -369,8 +370,8 @@ def test_status_is_one_where_something_is_left(
     status, output = call("--to", "3.27.2")
 
     assert status == 1
-    assert "8  still in another" in output
-    assert "run it again, or with --follow" in output.lower()
+    assert "8  still in another format" in output
+    assert "run it again, or use --follow" in output.lower()
 
 
 # Following.
@@ -395,7 +396,10 @@ def test_follow_goes_on_until_interrupted(
         text=True,
     )
     assert child.stdout is not None
-    assert "Rewritten so far: 8. Following; Ctrl-C ends it." in child.stdout.readline()
+    assert (
+        "Rewritten so far: 8. Still running; press Ctrl-C to stop."
+        in child.stdout.readline()
+    )
 
     offer(rig, 3, 10**12, OLD)
     wait_until(lambda: formats_in(rig) == {NEW}, description="rewritten")
@@ -404,7 +408,7 @@ def test_follow_goes_on_until_interrupted(
 
     assert child.returncode == 0, output
     assert "11  rewritten" in output
-    assert "0  still in another" in output
+    assert "0  still in another format" in output
 
 
 # What the documentation says of it.
@@ -458,7 +462,7 @@ def test_list_of_a_queue_is_emptied_and_filled(rig: Rig, call: Call) -> None:
     assert lines >= {
         "List off, in 1 step:",
         "3 removed from the list; they still wait",
-        "1 only in the list, where nobody transfers them; they stay there",
+        "1 only in the list, never transferred; they stay there",
     }
     assert "so it does not show what was delivered" in call()[1]
 

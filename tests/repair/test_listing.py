@@ -174,7 +174,7 @@ def test_what_came_meanwhile_without_the_list_is_filled_in_too(rig: Rig) -> None
     late = itertools.count()
 
     def offer(what: str, done: int, total: int) -> None:
-        if what == "filling the list" and (n := next(late)) < 2:
+        if what == "adding frames to the list" and (n := next(late)) < 2:
             rig.schedule({f"late{n}": 1_000}, insertion_list=False)
             rig.schedule({f"listed{n}": 1_000}, insertion_list=True)
 
@@ -213,7 +213,7 @@ def test_run_that_is_interrupted_after_any_step_can_be_run_again(
     left = itertools.count(steps, -1)
 
     def interrupt(what: str, done: int, total: int) -> None:
-        if what.endswith("ing the list") and next(left) == 0:
+        if what.endswith(" the list") and next(left) == 0:
             raise KeyboardInterrupt
 
     first = Listing(rig.client, rig.keys, interrupt, _sizer=step_sizer(3))
@@ -263,7 +263,7 @@ def test_second_run_beside_the_first_is_refused_until_it_ended(rig: Rig) -> None
     refused = []
 
     def start_another(what: str, done: int, total: int) -> None:
-        if what == "filling the list":
+        if what == "adding frames to the list":
             with pytest.raises(
                 ListBusy, match=f"{rig.keys.queue.name}.* half a minute"
             ):

@@ -370,8 +370,8 @@ def test_resigning_encrypts_anew_all_that_is_kept(
 
     keys_are(NEW)
     out = capsys.readouterr().out
-    assert "errors and results encrypted anew" in out
-    assert "may go" in out
+    assert "errors and results encrypted again" in out
+    assert "You can remove" in out
     assert get_job(dead.id).error["error"] == f"ValueError: {ERROR} {ARGUMENT}"
     assert [ERROR in each["error"] for each in get_job(dead.id).history] == [True] * 2
     assert get_job(retried.id).error["error"].startswith(f"ValueError: {ERROR}")
@@ -404,8 +404,8 @@ def test_resigning_says_that_it_could_not_look_for_results(
         call_command("delayq_resign", queue_name)
 
     out = capsys.readouterr().out
-    assert "this user may not use SCAN" in out
-    assert "may go" not in out
+    assert "this account may not use SCAN" in out
+    assert "You can remove" not in out
 
 
 def test_what_follows_is_encrypted_with_the_key_that_signs_it():
@@ -561,7 +561,7 @@ def test_held_job_says_that_its_worker_cannot_decrypt():
     held = HeldNames({Reason(Kind.FORMAT, "E"): 2}, 0)
     (problem,) = find_missing(held, [])
 
-    assert "2 jobs are held, because they are encrypted" in problem.message
+    assert "2 jobs are held: they are encrypted" in problem.message
 
 
 # Unused, it costs nothing.

@@ -197,9 +197,9 @@ def test_a_worker_does_not_start_while_jobs_wait_under_another_prefix(
         call_command("delayq_worker", "--queue", queue_name)
 
     assert str(refused.value) == (
-        f"1 job waits in {queue_name} on the server (PREFIX ''). The workers of these settings look in"
-        f" {prefix}{queue_name} (PREFIX {prefix!r}). To move them, run manage.py delayq_import --from-prefix=''; or set PREFIX,"
-        " or REDISSON of the queue, back. If that prefix is of another project with the same secret, give each project its"
+        f"1 job waits in {queue_name} on the server (PREFIX ''). Workers with these settings serve"
+        f" {prefix}{queue_name} (PREFIX {prefix!r}). To move them, run manage.py delayq_import --from-prefix=''. Or change PREFIX,"
+        " or REDISSON of the queue, back. If the prefix belongs to another project with the same secret, give each project its"
         " own KEYS."
     )
     call_command("delayq_import", "--from-prefix=", verbosity=0)
@@ -327,6 +327,6 @@ def test_first_lines_of_the_log_say_that_another_project_shares_a_queue(
 
     (line,) = [line for line in caplog.messages if "signed with" in line]
     assert line.startswith(
-        f"In queue {queue_name!r}, at least 1 job waits that is signed with the key {theirs!r},"
+        f"At least 1 job in queue {queue_name!r} is signed with key {theirs!r},"
     )
-    assert "give one of the two a DELAYQ['PREFIX']" in line
+    assert "set DELAYQ['PREFIX'] in one of them" in line

@@ -52,7 +52,7 @@ def test_jobs_that_wait_for_others_run_with_the_new_key_alone(
     wait_until(lambda: counts(queue_name).jobs == 0, description="nothing is left")
     left = counts(queue_name)
     assert (left.dead, left.quarantined) == (3, 0)
-    assert "may go" in capsys.readouterr().out
+    assert "You can remove" in capsys.readouterr().out
     texts = [each["text"] for each in records.all("run")]
     assert sorted(texts) == sorted(
         ["of the batch", "callback", "then", "last", "on_dead", "urgent"]

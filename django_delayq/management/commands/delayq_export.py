@@ -52,7 +52,7 @@ exit status:
 class Command(CommandWithExamples):
     examples = EXAMPLES
     summary = gettext_lazy(
-        "Write the jobs of queues to a file, for delayq_import on another server, and hold them here meanwhile."
+        "Export the jobs of queues to a file for delayq_import on another server. Until you confirm or release the export, the jobs are held here."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -61,14 +61,14 @@ class Command(CommandWithExamples):
             nargs="?",
             metavar="FILE",
             help=gettext(
-                "the file to write, which must not be there yet; - is the standard output."
+                "file to write, which must not exist yet; - is the standard output."
             ),
         )
         parser.add_argument(
             "--queue",
             action="append",
             metavar="NAME",
-            help=gettext("this queue; repeat it for more. Default: all."),
+            help=gettext("only this queue; repeat it for more. Default: all."),
         )
         parser.add_argument(
             "--json",
@@ -79,29 +79,31 @@ class Command(CommandWithExamples):
             "--no-wait",
             action="store_true",
             help=gettext(
-                "wait for no replica: a failover may lose jobs, or have them run twice."
+                "do not wait for replicas: after a failover, jobs may be lost or run twice."
             ),
         )
         ways = parser.add_mutually_exclusive_group()
         ways.add_argument(
             "--dry-run",
             action="store_true",
-            help=gettext("count what would be exported, and change nothing."),
+            help=gettext("count what would be exported, without changing anything."),
         )
         ways.add_argument(
             "--copy",
             action="store_true",
-            help=gettext("only read: the jobs stay here as well, and run here."),
+            help=gettext("only copy the jobs: they stay and run here."),
         )
         ways.add_argument(
             "--confirm",
             metavar="CODE",
-            help=gettext("delete what was exported; delayq_import has printed CODE."),
+            help=gettext(
+                "delete the exported jobs here. delayq_import prints the CODE."
+            ),
         )
         ways.add_argument(
             "--release",
             action="store_true",
-            help=gettext("put back what was exported and not imported anywhere."),
+            help=gettext("put back exported jobs that were not imported anywhere."),
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -253,9 +255,9 @@ class Command(CommandWithExamples):
         elif options["dry_run"]:
             done = gettext("{count} would be exported")
         elif options["copy"]:
-            done = gettext("{count} copied; they stay, and run here")
+            done = gettext("{count} copied; they stay and run here")
         else:
-            done = gettext("{count} exported, and held here")
+            done = gettext("{count} exported and held here")
         for name, tally in tallies.items():
             self.stderr.write(told(name, tally, done))
 

@@ -76,10 +76,7 @@ def _format(text: str) -> FrameFormat:
 class Command(CommandWithExamples):
     examples = EXAMPLES
     summary = gettext_lazy(
-        "Show the frames of a delayed queue, rewrite them to the format of one Redisson, or bring the queue's list in"
-        " line with INSERTION_LIST.\n"
-        "Redisson up to 3.21.0 and Redisson from 3.21.1 on stop at each other's frames; rewriting them frees both."
-        " The queue need not be in DELAYQ."
+        "Show the frames of a delayed queue, rewrite them for one version of Redisson, or update the queue's list after a change of INSERTION_LIST.\nRedisson up to 3.21.0 and Redisson from 3.21.1 on get stuck at each other's frames. Rewriting the frames frees both. The queue need not be in DELAYQ."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -95,25 +92,21 @@ class Command(CommandWithExamples):
             type=_format,
             metavar="VERSION",
             help=gettext(
-                "rewrite frames to the format that this Redisson reads: a version such as 3.27.2, or dLc0 (up to"
-                " 3.21.0) or Bc0Lc0 (from 3.21.1 on). Members that are not frames stop every Redisson, and go to"
-                " quarantine. Without --to or --list the command changes nothing."
+                "rewrite frames to the format of this Redisson: a version such as 3.27.2, or dLc0 (up to 3.21.0) or Bc0Lc0 (from 3.21.1 on). Members that are not frames stop every Redisson, so they are quarantined. Without --to or --list the command changes nothing."
             ),
         )
         parser.add_argument(
             "--dry-run",
             action="store_true",
             help=gettext(
-                "with --to or --list: say what the command would do, and change nothing."
+                "with --to or --list: show what the command would do, without changing anything."
             ),
         )
         parser.add_argument(
             "--drop-delivered",
             action="store_true",
             help=gettext(
-                "with --to: first remove the frames that a stuck transfer has delivered already: they are due, and"
-                " missing from the delay queue. By default they stay, so that nothing is lost, and are delivered again."
-                " Do not use it if other clients store elements without the delay queue: their frames look the same."
+                "with --to: first remove the frames that a stuck transfer has already delivered. These are due and missing from the delay queue. By default they stay, so that nothing is lost, and are delivered again. Do not use this option if other clients store elements without the delay queue: their frames look the same."
             ),
         )
         parser.add_argument(
@@ -127,10 +120,7 @@ class Command(CommandWithExamples):
             "--list",
             choices=("on", "off"),
             help=gettext(
-                "use it after you have changed INSERTION_LIST or REDISSON of the queue and restarted all processes."
-                " on adds every waiting frame to Redisson's list, where Java's size, contains, remove and readAll look;"
-                " off removes them, and leaves frames that are only in the list. Either way everything still waits, and"
-                " is delivered as before."
+                "update Redisson's list, which Java's size, contains, remove and readAll read. Change INSERTION_LIST or REDISSON of the queue and restart all processes first. on adds every waiting frame to the list; off removes them, but not frames that are only in the list. Either way, all elements still wait and are delivered as before."
             ),
         )
 
@@ -250,10 +240,8 @@ class Command(CommandWithExamples):
             if left > 0:
                 self._say(
                     ngettext(
-                        "{count} frame entered the list meanwhile, from Java or from a process that does not know the"
-                        " new setting yet.",
-                        "{count} frames entered the list meanwhile, from Java or from a process that does not know the"
-                        " new setting yet.",
+                        "{count} frame was added to the list meanwhile, by Java or by a process with the old setting.",
+                        "{count} frames were added to the list meanwhile, by Java or by a process with the old setting.",
                         left,
                     ).format(count=number_text(left))
                 )
@@ -262,9 +250,9 @@ class Command(CommandWithExamples):
     def _follow(self, reframing: Reframing) -> None:
         self._progress.end()
         self._say(
-            gettext("Rewritten so far: {count}. Following; Ctrl-C ends it.").format(
-                count=number_text(reframing.tally.rewritten)
-            )
+            gettext(
+                "Rewritten so far: {count}. Still running; press Ctrl-C to stop."
+            ).format(count=number_text(reframing.tally.rewritten))
         )
         said = reframing.tally.changed
         for tally in reframing.follow():
@@ -274,14 +262,14 @@ class Command(CommandWithExamples):
                 self._progress(told.format(count=number_text(tally.rewritten)), 0, 0)
 
     def _describe_absence(self, client: Redis, queue: QueueKeys) -> Iterator[str]:
-        yield gettext("The queue {name!r} is empty: none of its keys exists.").format(
+        yield gettext("Queue {name!r} is empty: none of its keys exists.").format(
             name=queue.name
         )
         try:
             similar = similar_queues(client, queue.destination, progress=self._progress)
         except NoPermissionError as error:
             yield gettext(
-                "The command may not look for queues of similar names: {error}"
+                "The account may not search for queues with similar names: {error}"
             ).format(error=error)
             return
         finally:
@@ -292,7 +280,7 @@ class Command(CommandWithExamples):
             )
             return
         yield gettext(
-            "These names contain it, as those that a NameMapper of Redisson makes:"
+            "These names contain it. A NameMapper of Redisson may have added the rest:"
         )
         for other in similar:
             yield f"  manage.py delayq_frames {quote(other)}"

@@ -70,7 +70,7 @@ class Verdict(NamedTuple):
 class Command(CommandWithExamples):
     examples = EXAMPLES
     summary = gettext_lazy(
-        "Say by the exit status whether queues are served in time: for probes."
+        "Check whether queues are served in time, and report it by the exit status. For probes."
     )
     # A probe asks one thing; the checks of the settings are for deployments.
     requires_system_checks = ()
@@ -80,28 +80,26 @@ class Command(CommandWithExamples):
             "--queue",
             action="append",
             metavar="NAME",
-            help=gettext("this queue; repeat it for more. Default: all."),
+            help=gettext("only this queue; repeat it for more. Default: all."),
         )
         parser.add_argument(
             "--worker",
             action="store_true",
-            help=gettext(
-                "a worker has to serve each queue, also while nothing is due."
-            ),
+            help=gettext("require a worker for each queue, even if nothing is due."),
         )
         parser.add_argument(
             "--max-lateness",
             type=span,
             metavar="TIME",
             help=gettext(
-                "no due job may wait for longer, though workers are there: seconds, or 30s, 5m, 2h."
+                "unhealthy if a due job has waited for longer, even if workers serve its queue: seconds, or 30s, 5m, 2h."
             ),
         )
         parser.add_argument(
             "--heartbeat",
             metavar="DIR",
             help=gettext(
-                "look at the files of delayq_worker --heartbeat DIR; the server is asked only if another option needs it."
+                "check the files of delayq_worker --heartbeat DIR. This connects to the server only if another option needs it."
             ),
         )
         parser.add_argument(
@@ -109,7 +107,9 @@ class Command(CommandWithExamples):
             type=span,
             default=TIMEOUT,
             metavar="TIME",
-            help=gettext("unhealthy without an answer after this time. Default: 5s."),
+            help=gettext(
+                "unhealthy if there is no answer within this time. Default: 5s."
+            ),
         )
         parser.add_argument(
             "--json", action="store_true", help=gettext("print a JSON object.")
@@ -188,23 +188,23 @@ def _judge_files(directory: Path) -> Verdict:
         files = {path: path.stat() for path in directory.glob("worker-*.json")}
         if not directory.is_dir():
             return Verdict(
-                UNKNOWN, gettext("{path} is no folder").format(path=directory)
+                UNKNOWN, gettext("{path} is not a folder").format(path=directory)
             )
     except OSError as error:
         return Verdict(UNKNOWN, str(error))
     if not files:
-        template = gettext("no worker has written its file into {path}")
+        template = gettext("{path} has no file of a worker")
         return Verdict(UNHEALTHY, template.format(path=directory))
     for path, stat in files.items():
         age_ms = int(epoch_ms() - stat.st_mtime * 1000)
         if age_ms > OLDEST_FILE_MS:
-            template = gettext("a process has shown no life for {time}: {path}")
+            template = gettext("a process has not updated its file for {time}: {path}")
             return Verdict(
                 UNHEALTHY, template.format(time=span_text(age_ms), path=path)
             )
     template = ngettext(
-        "{number} process of the worker lives",
-        "{number} processes of the worker live",
+        "{number} worker process runs",
+        "{number} worker processes run",
         len(files),
     )
     return Verdict(HEALTHY, template.format(number=number_text(len(files))))

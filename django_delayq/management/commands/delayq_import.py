@@ -66,7 +66,7 @@ exit status:
 class Command(CommandWithExamples):
     examples = EXAMPLES
     summary = gettext_lazy(
-        "Take over the jobs of another server's queues, from that server or from a file of delayq_export."
+        "Import jobs from another server's queues, or from a file of delayq_export."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -80,20 +80,22 @@ class Command(CommandWithExamples):
             "--from",
             dest="source",
             metavar="URL",
-            help=gettext("the server to move from; 'embedded' is the embedded one."),
+            help=gettext("server to move from; 'embedded' is the embedded server."),
         )
         parser.add_argument(
             "--from-prefix",
             metavar="PREFIX",
             help=gettext(
-                "the PREFIX of the queues to move, if it is not that of the settings; without --from they are on this server."
+                "PREFIX of the queues to move, if it differs from the settings. Without --from, the queues are on this server."
             ),
         )
         parser.add_argument(
             "--queue",
             action="append",
             metavar="NAME",
-            help=gettext("with --from: this queue; repeat it for more. Default: all."),
+            help=gettext(
+                "with --from: only this queue; repeat it for more. Default: all."
+            ),
         )
         parser.add_argument(
             "--until-empty",
@@ -104,13 +106,13 @@ class Command(CommandWithExamples):
             "--no-wait",
             action="store_true",
             help=gettext(
-                "wait for no replica: a failover may lose jobs, or have them run twice."
+                "do not wait for replicas: after a failover, jobs may be lost or run twice."
             ),
         )
         parser.add_argument(
             "--resign",
             action="store_true",
-            help=gettext("sign jobs with the first of this project's keys."),
+            help=gettext("sign jobs with this project's first key."),
         )
         parser.add_argument(
             "--copy",
@@ -120,7 +122,7 @@ class Command(CommandWithExamples):
         parser.add_argument(
             "--dry-run",
             action="store_true",
-            help=gettext("count what would be imported, and change nothing."),
+            help=gettext("count what would be imported, without changing anything."),
         )
         parser.add_argument(
             "--json",
@@ -169,7 +171,7 @@ class Command(CommandWithExamples):
         self._tell(importing.tallies, {}, options, importing.code)
         if not options["json"] and importing.code:
             template = gettext(
-                "Everything is here. On the source, run: manage.py delayq_export --confirm {code}"
+                "Everything was imported. Now run on the source: manage.py delayq_export --confirm {code}"
             )
             self.stdout.write(template.format(code=importing.code))
         return True
@@ -249,7 +251,7 @@ class Command(CommandWithExamples):
         total = total_of(moving.counts)
         said = gettext("queue {queue}").format(queue=queue.name)
         template = gettext(
-            "queue {queue}, waiting for {count} that end there; {running} of them run"
+            "queue {queue}: waiting for {count} that end on the source, {running} of them running"
         )
         while True:
             for _ in moving.steps():
@@ -287,9 +289,7 @@ class Command(CommandWithExamples):
             if counts is None or is_dry or not left_of(counts):
                 continue
             template = gettext(
-                "queue {queue}: {count} are left on the source, and {running} of them run. Jobs of another project stay there. The"
-                " others came meanwhile, or wait for a batch or a job that workers of the source have to end. Run this again"
-                " once they have, or with --until-empty."
+                "queue {queue}: {count} are left on the source, {running} of them running. Jobs of another project stay there. The others came meanwhile, or wait for a job or a batch that must end on the source. Run this command again later, or with --until-empty."
             )
             self.stdout.write(
                 template.format(

@@ -118,7 +118,7 @@ def _moved(options: dict[str, Any]) -> Any:
 
 VERBS = {
     "cancel": Verb(
-        gettext_lazy("cancel jobs that wait: they will not run."),
+        gettext_lazy("cancel waiting jobs."),
         ngettext_lazy("Cancel {number} job?", "Cancel {number} jobs?", "count"),
         ngettext_lazy(
             "{number} job is cancelled", "{number} jobs are cancelled", "count"
@@ -130,7 +130,7 @@ VERBS = {
         lambda found, options: found.cancel(),
     ),
     "reschedule": Verb(
-        gettext_lazy("give jobs that wait another start time."),
+        gettext_lazy("change the start time of waiting jobs."),
         ngettext_lazy("Reschedule {number} job?", "Reschedule {number} jobs?", "count"),
         ngettext_lazy(
             "{number} job is rescheduled", "{number} jobs are rescheduled", "count"
@@ -192,18 +192,18 @@ class Command(CommandWithExamples):
             dest="verb",
             required=True,
             metavar=gettext("VERB"),
-            help=gettext("what to do; each has its own --help."),
+            help=gettext("what to do; each verb has its own --help."),
         )
-        listing = verbs.add_parser("list", help=gettext("list jobs, a row each."))
+        listing = verbs.add_parser("list", help=gettext("list jobs, one per row."))
         self._add_filters(listing, (ENDED, *OUTCOMES))
         self._add_limit(listing, gettext("100 in a table, all with --json"))
-        self._add_json(listing, gettext("print a JSON object a line, for programs."))
+        self._add_json(listing, gettext("print one JSON object per line."))
         self._add_decrypt(listing)
         self._add_base(listing)
         showing = verbs.add_parser(
             "show",
             help=gettext(
-                "show everything about jobs, by their ids; with -v 2, whole tracebacks."
+                "show all details of jobs, by their IDs; with -v 2, full tracebacks."
             ),
         )
         showing.add_argument(
@@ -211,10 +211,10 @@ class Command(CommandWithExamples):
             nargs="+",
             metavar="ID",
             help=gettext(
-                "ids, as list shows them, or only what is behind the last colon."
+                "job IDs as list shows them, or only the part after the last colon."
             ),
         )
-        self._add_json(showing, gettext("print a JSON object a line, for programs."))
+        self._add_json(showing, gettext("print one JSON object per line."))
         self._add_decrypt(showing)
         self._add_base(showing)
         for name, verb in VERBS.items():
@@ -225,7 +225,7 @@ class Command(CommandWithExamples):
             "ids",
             nargs="*",
             metavar="ID",
-            help=gettext("ids of jobs; or say with the options which jobs are meant."),
+            help=gettext("job IDs; or select jobs with the options below."),
         )
         self._add_filters(parser)
         self._add_limit(parser, gettext("all"))
@@ -243,24 +243,22 @@ class Command(CommandWithExamples):
                 type=moment,
                 metavar="TIME",
                 help=gettext(
-                    "start then; without an offset, the time is in the project's TIME_ZONE."
+                    "start at this date and time; without an offset, in the project's TIME_ZONE."
                 ),
             )
         parser.add_argument(
             "--dry-run",
             action="store_true",
-            help=gettext("say what would be done, and change nothing."),
+            help=gettext("show what would be done, without changing anything."),
         )
         parser.add_argument(
             "--yes",
             "--no-input",
             "--noinput",
             action="store_true",
-            help=gettext(
-                "ask nothing. Without it, jobs that a filter finds are changed only once somebody at a terminal has agreed."
-            ),
+            help=gettext("do not ask. Without it, bulk changes ask for confirmation."),
         )
-        self._add_json(parser, gettext("print the outcome as JSON, for programs."))
+        self._add_json(parser, gettext("print the result as JSON."))
         self._add_base(parser)
 
     def _add_filters(self, parser: CommandParser, more: Sequence[str] = ()) -> None:
@@ -302,7 +300,7 @@ class Command(CommandWithExamples):
             "--limit",
             type=int,
             metavar="N",
-            help=gettext("at most so many jobs. Default: {default}.").format(
+            help=gettext("at most this many jobs. Default: {default}.").format(
                 default=default
             ),
         )
@@ -314,7 +312,7 @@ class Command(CommandWithExamples):
         parser.add_argument(
             "--decrypt",
             action="store_true",
-            help=gettext("show what is encrypted as well."),
+            help=gettext("also show encrypted values."),
         )
 
     def _add_base(self, parser: CommandParser) -> None:
@@ -404,7 +402,7 @@ class Command(CommandWithExamples):
         if not count and not self._missing.queues:
             self.stderr.write(gettext("no matching jobs"), str)
         elif count == limit:
-            told = gettext("{count} are shown; there may be more, which --limit shows")
+            told = gettext("{count} shown; there may be more, see --limit")
             self.stderr.write(told.format(count=number_text(count)), str)
 
     def _tell_unsearched(self, found: Any) -> None:
@@ -668,7 +666,7 @@ _INSTEAD = {
     "discard": "cancel",
 }
 _NOTED = gettext_lazy(
-    "{id} lies in a destination queue that is too long to search, or Java has it; it is changed if a worker here takes it"
+    "{id} is in a destination queue that is too long to search, or Java has it; the change applies if a worker here takes it"
 )
 
 

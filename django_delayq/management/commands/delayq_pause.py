@@ -37,7 +37,7 @@ exit status:
 class Command(CommandWithExamples):
     examples = EXAMPLES
     summary = gettext_lazy(
-        "Pause queues, or a task: nothing of them starts until they are resumed, or the time is over."
+        "Pause queues or a task. Their jobs do not start until you resume them, or the time is over."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -69,14 +69,14 @@ class Command(CommandWithExamples):
             type=moment,
             metavar="TIME",
             help=gettext(
-                "end the pause then; without an offset, the time is in the project's TIME_ZONE."
+                "end the pause at this date and time; without an offset, in the project's TIME_ZONE."
             ),
         )
         parser.add_argument(
             "--reason",
             default="",
             metavar="TEXT",
-            help=gettext("why, for whoever looks."),
+            help=gettext("reason, shown next to the pause."),
         )
 
     def handle(self, *args: Any, **options: Any) -> None:

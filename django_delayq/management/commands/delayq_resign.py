@@ -53,8 +53,7 @@ ADVICE = "The steps done so far stand. Fix the problem, then run the command aga
 class Command(CommandWithExamples):
     examples = EXAMPLES
     summary = gettext_lazy(
-        "Use the first of the project's keys to sign all jobs that wait, are due, are held, or were given up.\n"
-        "Jobs that run now are signed as well, in case they are tried again."
+        "Sign all jobs that wait, are due, held, or given up with the project's first key.\nRunning jobs are signed as well, in case they run again."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -147,21 +146,19 @@ class Command(CommandWithExamples):
         missing = sorted({name for tally in tallies for name in tally.unknown})
         if late:
             template = gettext(
-                "Not done: jobs signed with an older key keep coming, {count} during the last look. Restart the processes"
-                " that schedule them, with the new key first, and run this again."
+                "Not done: processes still sign jobs with an older key, {count} during the last check. Put the new key first in their settings, restart them, and run this again."
             )
             self.stdout.write(template.format(count=number_text(late)))
         if missing:
             template = gettext(
-                "Not done: jobs that need {keys} are not signed anew. Run this where it is known."
+                "Not done: jobs that need {keys} were not signed again. Run this where the settings have it."
             )
             self.stdout.write(template.format(keys=list_text(missing)))
         has_hidden = any(tally.has_hidden for tally in tallies)
         if has_hidden and others:
             self.stdout.write(
                 gettext(
-                    "Not done: this user may not use SCAN, so encrypted results were not looked for. They need the older key for"
-                    " as long as they are kept; or run this as a user who may."
+                    "Not done: this account may not use SCAN, so encrypted results were not searched. Keep the older key as long as they are kept, or run this with an account that may use SCAN."
                 )
             )
             return False
@@ -177,9 +174,9 @@ class Command(CommandWithExamples):
         done = template.format(key=repr(first))
         if others:
             template = (
-                gettext("{keys} may go once this has run for {queues} as well.")
+                gettext("You can remove {keys} when this has run for {queues} as well.")
                 if left
-                else gettext("{keys} may go.")
+                else gettext("You can remove {keys}.")
             )
             keys = list_text([repr(other) for other in others])
             told = template.format(keys=keys, queues=list_text(left) if left else "")
@@ -190,17 +187,17 @@ class Command(CommandWithExamples):
 
 def _told(name: str, tally: Tally) -> str:
     told = [
-        (gettext("{count} signed anew"), tally.signed, ""),
+        (gettext("{count} signed again"), tally.signed, ""),
         (gettext("{count} already signed with the first key"), tally.current, ""),
     ]
     if tally.encrypted:
         told.append(
-            (gettext("{count} errors and results encrypted anew"), tally.encrypted, "")
+            (gettext("{count} errors and results encrypted again"), tally.encrypted, "")
         )
     if tally.foreign:
         template = gettext("{count} that are not jobs of this project")
         told.append((template, tally.foreign, ""))
-    template = gettext("{count} that need the {key}, which is not here")
+    template = gettext("{count} that need the {key}, which this project does not have")
     told += [(template, count, key) for key, count in sorted(tally.unknown.items())]
     if tally.released:
         told.append((gettext("{count} no longer held"), tally.released, ""))

@@ -52,13 +52,13 @@ class Command(CommandWithExamples):
         parser.add_argument(
             "--json",
             action="store_true",
-            help=gettext("print a JSON list, for programs."),
+            help=gettext("print a JSON list."),
         )
         what = parser.add_mutually_exclusive_group()
         for name, text in (
             (
                 "pause",
-                gettext("cancel the job that waits, and store none until --resume."),
+                gettext("cancel the waiting job, and store none until --resume."),
             ),
             ("resume", gettext("continue with the next occurrence.")),
             ("fire", gettext("store one more job, due now.")),
@@ -72,7 +72,7 @@ class Command(CommandWithExamples):
             "--reason",
             default="",
             metavar="TEXT",
-            help=gettext("with --pause: why, for whoever looks."),
+            help=gettext("with --pause: reason, shown next to the pause."),
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -88,7 +88,7 @@ class Command(CommandWithExamples):
             "delete": lambda found: (
                 gettext("{name} is deleted")
                 if found.delete()
-                else gettext("{name} is gone already")
+                else gettext("{name} no longer exists")
             ).format(name=found.name),
         }
         with explained():

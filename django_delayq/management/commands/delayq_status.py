@@ -65,7 +65,7 @@ class Command(CommandWithExamples):
             "--queue",
             action="append",
             metavar="NAME",
-            help=gettext("this queue; repeat it for more. Default: all."),
+            help=gettext("only this queue; repeat it for more. Default: all."),
         )
         parser.add_argument(
             "--watch",
@@ -73,12 +73,12 @@ class Command(CommandWithExamples):
             type=_seconds,
             const=WATCH_S,
             metavar="SECONDS",
-            help=gettext("look again every so often, in place, until Ctrl-C."),
+            help=gettext("refresh in place, until Ctrl-C."),
         )
         parser.add_argument(
             "--json",
             action="store_true",
-            help=gettext("print a JSON object a look, for programs."),
+            help=gettext("print one JSON object per refresh."),
         )
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -140,7 +140,7 @@ class Command(CommandWithExamples):
             type=_whole_number,
             metavar="N",
             help=gettext(
-                "replace a process after N jobs, against leaks; with --burst it ends for good."
+                "replace a process after N jobs, against memory leaks; with --burst it is not replaced."
             ),
         )
         parser.add_argument(
@@ -158,8 +158,7 @@ class Command(CommandWithExamples):
             type=_whole_number,
             metavar="N",
             help=gettext(
-                "worker processes; one that dies is replaced, and its jobs run again."
-                " Default: DELAYQ['WORKER']['PROCESSES'], else {number}."
+                "number of worker processes. A process that dies is replaced, and its jobs run again. Default: DELAYQ['WORKER']['PROCESSES'], else {number}."
             ).format(number=worker.processes),
         )
         parser.add_argument(
@@ -168,8 +167,7 @@ class Command(CommandWithExamples):
             type=_whole_number,
             metavar="N",
             help=gettext(
-                "threads of each process, for sync tasks; async tasks share an event loop."
-                " Default: DELAYQ['WORKER']['THREADS'], else {number}."
+                "threads per process, for sync tasks. Async tasks share an event loop. Default: DELAYQ['WORKER']['THREADS'], else {number}."
             ).format(number=worker.threads),
         )
         parser.add_argument(
@@ -185,16 +183,14 @@ class Command(CommandWithExamples):
             "--heartbeat",
             metavar="DIR",
             help=gettext(
-                "a directory for this worker alone: each process writes worker-PID.json there every few seconds while"
-                " it is able to run jobs, so that a probe can check its age, see docs/howto/deploy.md."
-                " Default: DELAYQ['WORKER']['HEARTBEAT'], else none."
+                "directory for the heartbeat files of this worker alone. Each process writes worker-PID.json there every few seconds while it can run jobs. A probe checks the age of the file; see docs/howto/deploy.md. Default: DELAYQ['WORKER']['HEARTBEAT'], else none."
             ),
         )
         parser.add_argument(
             "--reload",
             action="store_true",
             help=gettext(
-                "restart when code changes; for development. Running jobs are cut off at once, and run again."
+                "restart when code changes; for development. Running jobs are interrupted at once, and run again."
             ),
         )
 
