@@ -288,7 +288,7 @@ def test_foreign_payload_has_the_attempts_of_its_handler(
 
 
 def test_queue_in_a_later_format_says_so(browser: Client, queue: Queue) -> None:
-    said = f"Queue {queue.name!r} is in format 3, and this version reads format 2"
+    said = f"Queue {queue.name!r} has format 3, but this version of django-delayq reads format 2"
     page = url("queue", queue.name)
     assert said not in content_of(browser.get(page))
 
@@ -585,7 +585,7 @@ def test_queue_shows_what_another_queue_does_not_get(
         member = forward_of("other", new, epoch_ms() - age_ms).member
         own_clients.of_thread().zadd(keys.forwards, {member: 0})
 
-    told = "Queue 'other' does not get 2 jobs that follow ones of queue"
+    told = f"2 jobs that follow jobs of queue {queue.name!r} have not reached queue 'other'"
     assert told in content_of(browser.get(url("queue", queue.name)))
     assert told in content_of(browser.get(url("changelist")))
 

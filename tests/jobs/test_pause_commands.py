@@ -85,7 +85,7 @@ def test_moment_without_an_offset_is_in_the_projects_time_zone(
         (["delayq_pause", "NAME", "--for", "soon"], "not a time such as"),
         (["delayq_pause", "NAME", "--for", "-5"], "not a time such as"),
         (["delayq_pause", "NAME", "--until", "2020-01-01"], "in the past"),
-        (["delayq_pause", "NAME", "--until", "9:00"], "not a moment such as"),
+        (["delayq_pause", "NAME", "--until", "9:00"], "not a time such as"),
         (
             ["delayq_pause", "NAME", "--until", "2100-01-01", "--for", "1h"],
             "not allowed with",

@@ -29,22 +29,22 @@ from django_delayq.repair.pages import Kind
 EXAMPLES = gettext_lazy(
     """
 examples:
-  manage.py delayq_export jobs.jsonl              take what waits or was given up out of all queues
-  manage.py delayq_export m.jsonl --queue mail    of one queue
-  manage.py delayq_export --confirm 3f9a12c4d5    the other server has it: delete it here
-  manage.py delayq_export --release               the other server will not get it: put it back
-  manage.py delayq_export --copy backup.jsonl     only read; the jobs stay here, and run here
+  manage.py delayq_export jobs.jsonl              all queues
+  manage.py delayq_export m.jsonl --queue mail    one queue
+  manage.py delayq_export --confirm 3f9a12c4d5    the jobs were imported: delete them here
+  manage.py delayq_export --release               the jobs were not imported: put them back
+  manage.py delayq_export --copy backup.jsonl     only copy the jobs: they stay and run here
 
 If this machine reaches both servers, delayq_import --from moves everything without a file.
 
-What was exported is held here, and does not run, until --confirm or --release. The file contains the arguments of jobs.
-An export that was interrupted is run again: its new file has everything. The last line of delayq_import has the code
-for --confirm. Never release what was imported, or each of these jobs runs twice.
-Workers go on meanwhile. Jobs that run end here, and so do jobs that wait for one that runs, or for their batch. Run this
-again for those that they leave.
+Exported jobs are held here, and do not run, until --confirm or --release. The file contains the arguments of the jobs.
+If an export is interrupted, run it again: its new file has everything. The last line of delayq_import has the code for
+--confirm. Never release jobs that were imported, or they run twice.
+Workers may run meanwhile. Running jobs end here, and so do jobs that wait for a running job or for their batch. Run the
+command again to export the jobs that remain.
 
 exit status:
-  0 when it is done; 1 when it is not: the last lines say why
+  0 when the command succeeded; otherwise 1, and the last lines say why
 """
 )
 

@@ -42,20 +42,27 @@ OLDEST_FILE_MS = 60_000
 EXAMPLES = gettext_lazy(
     """
 examples:
-  manage.py delayq_health                                  the server answers, and what is due is served
-  manage.py delayq_health --queue mail --max-lateness 30s  no due job of this queue waits for longer
-  manage.py delayq_health --queue mail --worker            a worker serves this queue, also while nothing is due
-  manage.py delayq_health --heartbeat /run/delayq          the worker of this machine is able; asks no server
+  manage.py delayq_health                                  the server answers, and due jobs have a worker
+  manage.py delayq_health --queue mail --max-lateness 30s  no due job of this queue has waited for longer
+  manage.py delayq_health --queue mail --worker            a worker serves this queue, even if nothing is due
+  manage.py delayq_health --heartbeat /run/delayq          the worker on this machine can run jobs; without a server
 
-A paused queue is healthy, and so is one without jobs. The answer is one line that says why.
+A paused queue is healthy, and so is an empty queue. The command prints one line with the reason.
 
 exit status:
   0  healthy
-  1  unhealthy: the server, or the node of a queue, does not answer, rejects the account or is a replica; a due job has
-     waited for 5 s or more, and no worker serves its queue; a due job has waited for longer than --max-lateness; no worker is there, with
-     --worker; a process of the worker is missing or shows no life, with --heartbeat
-  2  that cannot be told: the settings or the options are wrong, the account may not read the queue or the registry of
-     workers, its node does not answer, something else uses the queue's keys, or the folder of --heartbeat is not there
+  1  unhealthy:
+     - the server, or the node of a queue, does not answer, rejects the account or is a replica
+     - a due job has waited for 5 s or more, and no worker serves its queue
+     - a due job has waited for longer than --max-lateness
+     - with --worker, a queue has no worker
+     - with --heartbeat, a worker process is missing or has not updated its file
+  2  unknown:
+     - the settings or the options are wrong
+     - the account may not read the queue or the list of workers
+     - the node of that list does not answer
+     - another program uses the queue's keys
+     - the folder of --heartbeat does not exist
 """
 )
 

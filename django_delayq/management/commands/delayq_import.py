@@ -47,18 +47,18 @@ examples:
   manage.py delayq_import --from redis://blue:6379/0        move all queues of DELAYQ["QUEUES"] from there to here
   manage.py delayq_import --from embedded                   from the server that this project's DEBUG has used
   manage.py delayq_import --from redis://blue --queue mail  one queue
-  manage.py delayq_import --from redis://blue --until-empty until nothing is left there, what runs included
-  manage.py delayq_import --from-prefix=old-                on this server, what waits under an earlier PREFIX
-  manage.py delayq_import jobs.jsonl                        what delayq_export has written; - is the standard input
+  manage.py delayq_import --from redis://blue --until-empty until nothing is left there, running jobs included
+  manage.py delayq_import --from-prefix=old-                jobs under an earlier PREFIX, on this server
+  manage.py delayq_import jobs.jsonl                        a file of delayq_export; - is the standard input
 
-The target is the server of DELAYQ["CONNECTION"]. Ids, due times, attempts, errors, unique keys and priorities stay.
-Results, statistics and what is known of ended jobs do not move.
-Workers may run on both servers. Each step is atomic, and takes some milliseconds. You may interrupt the command at any
-time, and run it again: it continues, nothing is lost, and nothing is stored twice.
-Jobs that run end where they are, and so do jobs that wait for one that runs, or for their batch.
+The target is the server of DELAYQ["CONNECTION"]. Jobs keep their IDs, due times, attempts, errors, unique keys
+and priorities. Results, statistics and ended jobs do not move.
+Workers may run on both servers. Each step is atomic and takes some milliseconds. You may interrupt the command at any
+time and run it again: it continues, no job is lost, and no job is stored twice.
+Running jobs end where they are, and so do jobs that wait for a running job or for their batch.
 
 exit status:
-  0 when everything is here; 1 when something is left, or the command could not continue: the last lines say what
+  0 when everything was imported; otherwise 1, and the last lines say what is left or what failed
 """
 )
 

@@ -24,12 +24,12 @@ examples:
   manage.py delayq_pause mail --task shop.tasks.charge     a task, on one queue
   manage.py delayq_pause mail --until "2026-12-24 18:00"   by the project's TIME_ZONE
 
-What runs already goes on to its end. A paused queue stays as it is: its jobs can be found, moved and cancelled. Due
-jobs of a paused task are held. Workers of a version without this command know no pauses, and go on.
+Running jobs finish. You can still find, move and cancel the jobs of a paused queue. Due jobs of a paused task are held.
+Workers of a version without this command ignore pauses.
 
 exit status:
-  0 when everything named is paused, or when the list was printed; 1 when not, or when queues do not answer: the last
-  lines name them
+  0 when everything that you named is paused, or when the list was printed; otherwise 1, also when queues do not answer:
+  the last lines name them
 """
 )
 

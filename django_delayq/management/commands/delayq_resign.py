@@ -31,18 +31,18 @@ examples:
   manage.py delayq_resign                 all queues of DELAYQ["QUEUES"]
   manage.py delayq_resign mail orders     these
 
-To take a key out of use:
+To replace a key:
   1. Put the new one first: SECRET_KEY, with the old one in SECRET_KEY_FALLBACKS; or DELAYQ["KEYS"].
      Restart every process that schedules or runs jobs.
   2. Run this command.
-  3. Remove the old key once the command says that it may go.
+  3. Remove the old key when the command says that you can.
 
-Workers go on meanwhile. Each step is atomic, and takes some milliseconds; 100,000 jobs take some ten seconds.
-You may interrupt the command at any time, and run it again.
+Workers may run meanwhile. Each step is atomic and takes some milliseconds; 100,000 jobs take some ten seconds.
+You may interrupt the command at any time and run it again.
 
 exit status:
-  0 when nothing in these queues needs another key than the first
-  1 when something does, when a queue is in a later format, when the command was interrupted, or when the server did
+  0 when these queues need only the first key
+  1 when they need another key, when a queue is in a later format, when the command was interrupted, or when the server did
     not answer; the last lines say which
 """
 )

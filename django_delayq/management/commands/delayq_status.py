@@ -30,12 +30,12 @@ LEAST_WATCH_S = 0.2
 EXAMPLES = gettext_lazy(
     """
 examples:
-  manage.py delayq_status                  queues, figures of the last minutes, workers, and what is wrong
-  manage.py delayq_status --queue mail     of one queue
-  manage.py delayq_status --watch          the same anew every 2 s, until Ctrl-C
-  manage.py delayq_status --json           one JSON object, for programs
+  manage.py delayq_status                  queues, statistics, workers and problems
+  manage.py delayq_status --queue mail     one queue
+  manage.py delayq_status --watch          refresh every 2 s, until Ctrl-C
+  manage.py delayq_status --json           one JSON object
 
-A look takes some ten round trips, however much waits. What is wrong comes with the command that mends it.
+The command takes some ten round trips, whatever the number of jobs. Each problem comes with the command that fixes it.
 
 exit status:
   0 when the status was shown in full, even if it shows problems; 1 when the server, or a part of it, did not answer:

@@ -66,7 +66,7 @@ examples:
   manage.py delayq_worker --burst                          run what is due, then end: for cron and tests
 
 signals:
-  SIGTERM, SIGINT (Ctrl-C)   claim no more, let running jobs end within --grace, give back the rest
+  SIGTERM, SIGINT (Ctrl-C)   claim no more jobs, let running jobs end within --grace, give back the rest
   SIGHUP                     the same, unless nohup ignores it: the terminal was closed
   a second signal            stop now: running jobs are given back, and run again elsewhere
 
