@@ -58,7 +58,7 @@ job_retried = JobSignal("job_retried")
 job_dead = JobSignal("job_dead")
 #: The job was too late to begin, and is dropped. Also sends ``reason``.
 job_expired = JobSignal("job_expired")
-#: The job cannot be read, or has no task, and is put aside. Also sends ``exception``, ``reason``.
+#: The job cannot be read, or has no task, and goes to quarantine. Also sends ``exception``, ``reason``.
 job_quarantined = JobSignal("job_quarantined")
 #: The job will not run, as somebody or the task itself has cancelled it. Also sends ``reason``.
 job_cancelled = JobSignal("job_cancelled")

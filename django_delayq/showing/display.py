@@ -580,7 +580,7 @@ def _whole(number: float) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """How an attempt of a job failed, or why the job was put aside."""
+    """How an attempt of a job failed, or why the job was quarantined."""
 
     message: str
     kind: str
