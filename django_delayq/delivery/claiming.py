@@ -26,7 +26,7 @@ LOOKS_A_LEASE = 8
 
 
 class Mode(StrEnum):
-    """What a claim does with due frames."""
+    """The way a claim treats due frames."""
 
     #: Lease them straight from the timeout set; frames that are not leased stay visible there.
     DIRECT = "direct"
@@ -105,7 +105,7 @@ class EndedHere(NamedTuple):
 
 
 class Limited(NamedTuple):
-    """What a claim says of limits."""
+    """The limits that a claim passes to the server."""
 
     #: The limits of the queue hold jobs back, which wait where they are.
     is_held_back: bool

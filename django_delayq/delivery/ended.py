@@ -1,7 +1,7 @@
 """The jobs of a queue that ended last: what is remembered of each, for people. Nothing depends on it.
 
-The list is bounded in number and, as long texts are cut, in bytes. Its order is that in which processes told the server;
-whoever reads it sorts by the time of the end. A call that is repeated may add a record twice: `read_records` drops that.
+The list is bounded in number and, as long texts are cut, in bytes. Its order is that in which processes reported the
+ends; readers sort by the time of the end. A call that is repeated may add a record twice: `read_records` drops that.
 """
 
 from collections.abc import Iterable, Sequence
@@ -97,7 +97,7 @@ def read_ended(
 
 
 def read_records(stored: Iterable[bytes]) -> list[EndRecord]:
-    """Return the records, each once, without those that no version of ours has written; the newest end first."""
+    """Return the records, each once, without those that we have not written; the newest end first."""
     read = map(_ends.read, dict.fromkeys(stored))
     found = [each for each in read if each is not None]
     return sorted(found, key=lambda record: record.ended_ms, reverse=True)

@@ -124,7 +124,7 @@ def latest_code(keys: DeliveryKeys, now_ms: int) -> Command[int]:
 
 
 class _Said(msgspec.Struct):
-    """What `declare` has noted of a process."""
+    """The notes of `declare` on a process."""
 
     at: str
     loaded: str
@@ -186,7 +186,7 @@ def loosen(
     limit: int = LOOSENED,
     now_us: int | None = None,
 ) -> Call[Loosened]:
-    """Let up to ``limit`` jobs go on that are held for a limit, or for any, and that it admits now."""
+    """Release up to ``limit`` jobs that are held for a limit, or for any, and that it admits now."""
     return Call(
         *bind(PACKAGES, "loosen", keys),
         (now_argument(now_us), name, cursor, name_limit, limit),

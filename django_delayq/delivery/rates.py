@@ -62,7 +62,7 @@ def share_of_rate(text: str, shards: int) -> str:
 
 
 def whole_of_rate(text: str, shards: int) -> str:
-    """Return the rate of which each of several shards has this share, as far as it can be told."""
+    """Return the rate that several shards with this share each have together, if it can be computed."""
     found = _RATE.fullmatch(text)
     assert found is not None
     count, period, unit, burst = found.groups()

@@ -107,7 +107,7 @@ def discarding(pages: Pages, took: Took = _ignore) -> Steps[Changed]:
 
 
 class _Tally:
-    """What became of the jobs so far."""
+    """The result for the jobs so far."""
 
     def __init__(self, done: str, took: Took) -> None:
         self._done, self._took = done, took
@@ -264,7 +264,7 @@ def _discard(job: Job[Any]) -> Steps[bool]:
 
 
 def _unless_gone(job: Job[Any], call: Any) -> Steps[bool]:
-    """Make a call that takes a job out of its grave. If somebody else was first, ask where the job is."""
+    """Make a call that takes a job out of its grave. If another process was first, ask where the job is."""
     if (yield call):
         return True
     yield from job._refreshing()

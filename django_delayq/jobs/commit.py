@@ -1,7 +1,7 @@
 """Sends jobs with the commit of a transaction. A failure is reported, and stops no other commit hook.
 
 Django stops at the first commit hook that raises, and drops the rest. So our failures are kept until all other hooks
-have run, and are then raised to whoever committed. If a foreign hook raises, the jobs behind it are sent first.
+have run, and are then raised to the caller that committed. If a foreign hook raises, the jobs behind it are sent first.
 """
 
 import threading
@@ -42,7 +42,7 @@ def is_awaited(commit: Commit, task: str | None) -> bool:
 
     Raises:
         InvalidTask: DATABASES has no such alias.
-        TransactionManagementError: the task asks for a commit, and without autocommit nothing tells of one.
+        TransactionManagementError: the task asks for a commit, and without autocommit nothing reports one.
     """
     try:
         connection = _connection_of(commit.using)
@@ -110,7 +110,7 @@ def is_alias(using: str) -> bool:
 
 
 class Hook:
-    """What a commit calls, for one job or for many; a rollback drops it."""
+    """The hook that a commit calls, for one job or for many; a rollback drops it."""
 
     def __init__(
         self, jobs: Sequence[Job[Any]], send: Callable[[], object] | None = None
@@ -261,7 +261,7 @@ class _Commit:
 
 
 class _Failures:
-    """What failed of the jobs of one commit."""
+    """The failures of the jobs of one commit."""
 
     def __init__(self) -> None:
         self._failed: list[tuple[Sequence[Job[Any]], Exception]] = []

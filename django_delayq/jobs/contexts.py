@@ -83,7 +83,7 @@ def load(paths: tuple[str, ...]) -> tuple[Traveller, ...]:
     """Import contexts, and make objects of classes.
 
     Raises:
-        InvalidSettings: one of them cannot be imported, or is no context.
+        InvalidSettings: one of them cannot be imported, or is not a context.
     """
     found = [_load(path) for path in paths]
     by_prefix: dict[str, str] = {}
@@ -142,7 +142,7 @@ def capture(
 ) -> dict[str, str]:
     """Return the texts that travel with a job that is being prepared.
 
-    What fails is left out and logged, as a job must not be lost because tracing is broken.
+    A context that fails is left out and logged, as a job must not be lost because tracing is broken.
 
     Raises:
         Exception: what a required context raised.
@@ -202,7 +202,7 @@ def log_left_out(task: str) -> None:
 
 
 class Carrier(Protocol):
-    """What an attempt says of the context that came with its job."""
+    """The context that came with a job, as its attempt reports it."""
 
     headers: dict[str, str]
 
@@ -229,10 +229,10 @@ def restored(
 ) -> AbstractContextManager[None]:
     """Restore contexts for an attempt, and return what ends them: ``with restored(…):``.
 
-    What fails is left out and logged.
+    A context that fails is left out and logged.
 
     Raises:
-        BaseException: what a required context raised, or what is no Exception.
+        BaseException: what a required context raised, or an error that is not an Exception.
     """
     own: dict[str, dict[str, str]] = {}
     for key, text in of.headers.items():

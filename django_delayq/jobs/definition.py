@@ -148,7 +148,7 @@ class TaskDefinition:
 
 
 class _Taking(NamedTuple):
-    """What a function takes beside a number of positional arguments."""
+    """The parameters of a function after a number of positional arguments."""
 
     #: Names of parameters that are still to be given, as keys, in their order.
     required: dict[str, None]

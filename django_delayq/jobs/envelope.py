@@ -115,7 +115,7 @@ class Envelope(msgspec.Struct, omit_defaults=True):
 
 @brief
 class _Secret(msgspec.Struct, omit_defaults=True):
-    """What is encrypted of a call."""
+    """The encrypted part of a call."""
 
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
@@ -243,7 +243,7 @@ def _carries_encrypted(follow: Follow) -> bool:
 def _encrypt(call: dict[str, Any], token: str, keyring: Keyring) -> bool:
     """Encrypt with the first key what is to be, in a call and those that follow it; return whether anything changed.
 
-    So whoever has the key of a job's signature can decrypt all of it.
+    So a process with the key of a job's signature can decrypt all of it.
     """
     has_changed, flags = False, call.get("flags", 0)
     follow = call.get("follow") or {}
@@ -711,7 +711,7 @@ _any = Decoder[Any](Any, holds_any=True)
 
 
 class _Last(msgspec.Struct):
-    """What is relied on of the last attempt."""
+    """The part of the last attempt that we rely on."""
 
     attempts: Count = 0
     kills: Count = 0

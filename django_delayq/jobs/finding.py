@@ -105,7 +105,7 @@ class _Moment(NamedTuple):
 
 
 class _Search(NamedTuple):
-    """What is looked for; checked."""
+    """The search; checked."""
 
     queues: tuple[str, ...]
     states: frozenset[State]
@@ -153,7 +153,7 @@ class FoundJobs(Generic[R]):
         return 0 if self._walk is None else self._walk.unsearched
 
     def watched(self, watch: Callable[[int], None]) -> "FoundJobs[R]":
-        """Return the same search, which tells ``watch`` after each page how many elements it has looked at."""
+        """Return the same search, which calls ``watch`` after each page with the number of elements that it has looked at."""
         return FoundJobs(self._search, watch)
 
     def __repr__(self) -> str:
@@ -375,7 +375,7 @@ class Fit(NamedTuple):
 
 
 class Read(NamedTuple):
-    """What a walk has read with one call."""
+    """The elements that a walk has read with one call."""
 
     queue: str
     now_ms: int
@@ -414,8 +414,8 @@ class Walk:
     ) -> None:
         """``moves_to``, as `parse_delay` returns it, is where the jobs are moved while they are found.
 
-        They come to lie ahead of the walk, which passes over what has that start time. ``watch`` is told after each page
-        how many elements were looked at.
+        They come to lie ahead of the walk, which passes over what has that start time. ``watch`` gets after each page
+        the number of elements that were looked at.
         """
         self._search = search
         self._watch = watch
@@ -441,7 +441,7 @@ class Walk:
 
     @property
     def mark(self) -> Mark:
-        """How far it has come. What it has read counts as used up."""
+        """How far it has come. Elements that it has read count as used up."""
         place = self._place.shortened()
         return Mark(
             tuple(self._queues) if self._left != 0 else (),
@@ -586,7 +586,7 @@ def may_be_of(task: str | None, payload: bytes) -> bool:
 
 
 def may_have(text: str | None, found: Found) -> bool:
-    """Return False if a job of ours shows at a glance, undecoded, that a case-folded text stands nowhere in it."""
+    """Return False if one of our jobs shows at a glance, undecoded, that a case-folded text stands nowhere in it."""
     if (
         text is None
         or not found.payload.startswith(JOB_START)

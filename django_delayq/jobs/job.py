@@ -88,7 +88,7 @@ _ADVICE = {
 
 
 class Extras(msgspec.Struct, frozen=True, gc=False):
-    """What few jobs have."""
+    """Attributes that few jobs have."""
 
     priority: int = 0
     #: As `tail_of` takes it.
@@ -112,7 +112,7 @@ NO_EXTRAS = Extras()
 
 # A draft is in no reference cycle; tracking it for the garbage collector would cost `schedule_many` 3 %.
 class Draft(msgspec.Struct, gc=False):
-    """What this process has prepared to send, and whether it was sent."""
+    """The call that this process has prepared, and whether it was sent."""
 
     #: Its tail is the unique key; `sending` adds what the extras need.
     new: NewJob
@@ -128,7 +128,7 @@ class Draft(msgspec.Struct, gc=False):
 
 
 class Here(NamedTuple):
-    """What the worker that runs a job says of it."""
+    """The job as the worker that runs it reports it."""
 
     #: Whether the worker still has the lease.
     has_lease: Callable[[], bool]
@@ -302,7 +302,7 @@ class Job(Generic[R_co]):
 
     @property
     def kept(self) -> dict[str, Any] | None:
-        """What is kept of how it ended, as `envelope.result_text` writes it; None: nothing, or the job has not ended."""
+        """The record of its end, as `envelope.result_text` writes it; None: nothing, or the job has not ended."""
         return getattr(self, "_kept", None)
 
     @property
@@ -323,7 +323,7 @@ class Job(Generic[R_co]):
 
     @property
     def draft(self) -> Draft:
-        """What this process has prepared to send.
+        """The call that this process has prepared.
 
         Raises:
             InvalidTask: the job was found by its id.

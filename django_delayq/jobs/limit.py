@@ -68,7 +68,7 @@ class Limit:
         """Return the limit of one call as `tail_of` takes it.
 
         Raises:
-            InvalidArguments: the key function returned what cannot be a key. What it raises itself passes through, with a note.
+            InvalidArguments: the key function returned what cannot be a key. Its own errors pass through, with a note.
         """
         if self.key is None:
             return f"{self.name}\0"

@@ -293,7 +293,7 @@ def _clearing(queue: str | None, limit: str | Limit | None) -> Steps[bool]:
 
 
 def _loosening(queue: QueueSettings, name: str | None) -> Steps[None]:
-    """Let jobs go on that the limit admits now: also those that an earlier call left that broke off."""
+    """Release jobs that the limit admits now: also those that an earlier call left that broke off."""
     cursor = b""
     while name is not None:
         reply = yield limiting.loosen(queue.keys, name=name, cursor=cursor)

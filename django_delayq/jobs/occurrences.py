@@ -61,7 +61,7 @@ class When:
         """Return the first occurrence after another, epoch ms; None: there is none.
 
         Raises:
-            InvalidSchedule: nobody can tell, as this machine does not know the zone.
+            InvalidSchedule: this machine does not know the zone.
         """
         raise NotImplementedError
 
@@ -107,7 +107,7 @@ class When:
 
     @property
     def short(self) -> str:
-        """What it means in any language."""
+        """Its meaning in any language."""
         return str(self)
 
 
@@ -244,7 +244,7 @@ def cron(expression: str, *, tz: str | tzinfo | None = None) -> Cron:
     stand for an expression. Without ``tz`` the project's ``TIME_ZONE`` counts.
 
     Where a clock is set forward, an occurrence that it skips comes right after the gap. Where it is set back, an occurrence that
-    comes twice counts once; but with ``*`` as its hour or minute, an expression goes on through both hours.
+    comes twice counts once; but with ``*`` as its hour or minute, an expression continues through both hours.
 
     Example::
 
@@ -425,7 +425,7 @@ def when_of(body: object) -> When:
     """Return what `When.as_json` has written.
 
     Raises:
-        InvalidSchedule: no version of ours has written it.
+        InvalidSchedule: we have not written it.
     """
     match body:
         case {"cron": str(expression), "tz": str(tz)}:

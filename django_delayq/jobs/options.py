@@ -358,7 +358,7 @@ class TaskOptions:
         """Return a copy with the options that an envelope carries.
 
         Raises:
-            InvalidTask, InvalidSettings: the envelope carries values that no version of ours writes.
+            InvalidTask, InvalidSettings: the envelope carries values that we never write.
         """
         options = {
             name: value for name, value in carried.items() if name in self.CARRIED

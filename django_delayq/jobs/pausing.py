@@ -1,6 +1,6 @@
 """`pause` and `resume`: hold back a queue, or a task, for as long as something has to be mended.
 
-This module checks what a caller says, and knows the queues of a pause. What a pause does is in ``delivery``.
+This module checks what a caller says, and knows the queues of a pause. The effect of a pause is in ``delivery``.
 """
 
 import getpass
@@ -332,7 +332,7 @@ def checked_text(text: object, what: str) -> str:
     """Return a text that somebody gives about a pause.
 
     Raises:
-        EncodeError: it is no text, too long, or no Unicode; or it would steer a terminal.
+        EncodeError: it is not a text, too long, or not Unicode; or it would steer a terminal.
     """
     if not isinstance(text, str):
         raise EncodeError(

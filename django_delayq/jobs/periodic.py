@@ -61,7 +61,7 @@ T = TypeVar("T", bound=DelayedTask[..., Any])
 
 @brief
 class Definition(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What defines a schedule, in code or stored."""
+    """The definition of a schedule, in code or stored."""
 
     task: str
     #: As `When.as_json` writes it.
@@ -98,7 +98,7 @@ class Definition(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Change(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What somebody has changed of a schedule, beside its definition."""
+    """The changes to a schedule by a user, beside its definition."""
 
     #: When it was paused, epoch ms; 0: it is not.
     paused_ms: int = 0
@@ -118,7 +118,7 @@ class LoadTime:
     def by(self, server_ms: int) -> int:
         """Return it in epoch ms; ``server_ms`` is the server's time now.
 
-        It is found out once: what replies take may not reorder two processes. And again if it is to come, as that clock was
+        It is found out once: slow replies must not reorder two processes. And again if it is to come, as that clock was
         set back since.
         """
         if not self.ms or self.ms > server_ms + SKEW_MS:
@@ -128,7 +128,7 @@ class LoadTime:
 
 @brief
 class _Arguments(msgspec.Struct, omit_defaults=True):
-    """What is encrypted of a definition."""
+    """The encrypted part of a definition."""
 
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
@@ -233,7 +233,7 @@ def _place(queue: str, kind: str, name: str) -> str:
 
 
 def fingerprint(definition: Definition, change: Change | None) -> str:
-    """Return what tells whether two processes go by the same definition."""
+    """Return a fingerprint, which is equal if two processes go by the same definition."""
     same = msgspec.structs.replace(definition, loaded_ms=0)
     when = None if change is None else change.when
     text = _encoder.encode((same, when))
@@ -567,7 +567,7 @@ def occurrence(
 ) -> NewJob:
     """Make the job of one occurrence; ``next_ms`` is the occurrence after it.
 
-    Its token is the same whoever makes it: it tells queue, name, occurrence and definition.
+    Its token is the same in every process: a hash of queue, name, occurrence and definition.
     """
     token = conf.get_keyring().token(queue.name, name, str(occurrence_ms), print)
     options, spread_s = dict(definition.options), definition.spread_s

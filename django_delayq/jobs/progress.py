@@ -53,7 +53,7 @@ def stored_progress(
     """Return what a task says of its progress as it is stored; ``encrypt`` encrypts the text.
 
     Raises:
-        InvalidTask: a number is none, or negative, or the text is no text.
+        InvalidTask: a number is not one, or is negative, or the text is not a text.
     """
     for name, number in (("done", done), ("total", total)):
         if number is None and name == "total":

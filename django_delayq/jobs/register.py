@@ -1,7 +1,7 @@
 """The register of a queue: which of the texts that people write about its schedules are in force.
 
-A signature says that this project once wrote a text, and not that the text still holds. Whoever reads the server could
-write back one that was replaced or deleted. So one more signed text lists the stored definitions and the changes that
+A signature says that this project once wrote a text, and not that the text still holds. A program that can write to the server
+could write back one that was replaced or deleted. So one more signed text lists the stored definitions and the changes that
 hold. Definitions in code are not in it: a worker goes by those of its own code only.
 """
 
@@ -30,7 +30,7 @@ _bodies = Decoder[tuple[int, dict[str, str]]](tuple[int, dict[str, str]], truste
 
 
 class Register(NamedTuple):
-    """What a queue's register says."""
+    """The register of a queue."""
 
     #: The digest of each text that holds, by its field.
     digests: Mapping[str, str] = MappingProxyType({})
@@ -124,7 +124,7 @@ def _of_other_keys(entries: Mapping[str, Entry]) -> dict[str, str]:
 def _without(queue: str, entries: Mapping[str, Entry], *, has_others: bool) -> Register:
     """Return the register where none is stored: all texts of an earlier version hold.
 
-    Whoever deletes a register gains nothing: the texts say that there was one.
+    An attacker who deletes a register gains nothing: the texts say that there was one.
     """
     keyring, found = conf.get_keyring(), dict[str, str]()
     for name, entry in entries.items():

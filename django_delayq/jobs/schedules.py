@@ -1,6 +1,6 @@
 """Periodic schedules as the server knows them: listed, paused, changed, stored, fired. Workers move them on.
 
-This module knows the queues and definitions of schedules. What a change does to the job that waits is in ``delivery``.
+This module knows the queues and definitions of schedules. The effect of a change on the waiting job is in ``delivery``.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -76,7 +76,7 @@ ADVANCE_BYTES = 1 << 20
 
 
 class Known(NamedTuple):
-    """What a queue knows of its schedules."""
+    """The schedules of a queue, as it knows them."""
 
     queue: QueueSettings
     version: int
@@ -211,7 +211,7 @@ class Known(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A schedule of a queue, as far as it can be trusted."""
+    """The parts of a queue's schedule that can be trusted."""
 
     queue: QueueSettings
     name: str
@@ -225,7 +225,7 @@ class Found(NamedTuple):
         """Its occurrences.
 
         Raises:
-            InvalidSchedule: a later version of ours may have written them.
+            InvalidSchedule: a later version may have written them.
         """
         changed = self.change.when if self.change is not None else None
         return when_of(changed or self.definition.when)
@@ -365,7 +365,7 @@ def arranging(
     """Write a definition or a change, with the occurrence and the job that follow from ``found``.
 
     For a schedule that moves here from another queue, ``found`` is its state there, and ``since_ms`` the occurrence from which
-    it goes on. Returns the new version, or 0 if somebody else changed the schedule first.
+    it continues. Returns the new version, or 0 if another process changed the schedule first.
     """
     queue = known.queue
     yield from sharding.agreeing_on(queue.name)
@@ -397,7 +397,7 @@ def _catching_up(known: Known, new: Found) -> Steps[bool]:
     """Give the occurrences that a schedule has missed by now their jobs, before ``new`` changes it.
 
     They are the occurrences of the definition that has held until now, if that catches up with all; their jobs are those of
-    ``new``. A kill between two calls loses nothing: the next worker goes on. Returns False if somebody else changed the
+    ``new``. A kill between two calls loses nothing: the next worker continues. Returns False if another process changed the
     schedule first.
     """
     old, queue = known.find(new.name), known.queue
@@ -473,7 +473,7 @@ def missed(
 
 
 class Move(Enum):
-    """What becomes of a schedule that code defines on a queue which does not have it."""
+    """The fate of a schedule that code defines on a queue which does not have it."""
 
     #: No other queue has it.
     NEW = auto()
@@ -490,8 +490,8 @@ def moving(
 ) -> Steps[Move]:
     """Have a schedule come from the queue that had it before, one step at a time.
 
-    First that queue notes where the schedule goes, and cancels the job that waits; then this queue goes on from the last
-    occurrence that has come there. So each occurrence has one job, whoever is killed in between.
+    First that queue notes where the schedule goes, and cancels the job that waits; then this queue continues from the last
+    occurrence that has come there. So each occurrence has one job, whichever process is killed in between.
     """
     own, queue = known.read(name), known.queue.name
     elsewhere = _elsewhere(others, name, definition.task)
@@ -1037,7 +1037,7 @@ def _showing(
     """Say what a schedule is, after a look at the job that waits.
 
     Raises:
-        InvalidSchedule: a later version of ours may have written it.
+        InvalidSchedule: a later version may have written it.
     """
     definition, change, entry = found.definition, found.change, found.entry
     when, state, occurrence_ms = found.when, entry.state, entry.occurrence_ms
@@ -1083,7 +1083,7 @@ def _showing(
 
 
 def _time_of(ms: int) -> datetime | None:
-    """Return a time of the server; None: no calendar has it, so no script of ours has written it."""
+    """Return a time of the server; None: no calendar has it, so our scripts have not written it."""
     try:
         return datetime_of(ms)
     except OverflowError:

@@ -1,4 +1,4 @@
-"""Sends prepared jobs to the server: `send`, `schedule_many` and their async twins."""
+"""Sends prepared jobs to the server: `send`, `schedule_many` and their async versions."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -95,7 +95,7 @@ def send(job: Job[R]) -> Job[R]:
 def _send(job: Job[R], *, is_promised: bool = False) -> Job[R]:
     """Send a prepared job now.
 
-    ``is_promised`` says that a full queue takes the job all the same, because the caller was told that it would run.
+    ``is_promised`` says that a full queue takes the job all the same, because the caller has a promise that it runs.
     """
     draft = job.draft
     sent_ms = draft.sent_ms
@@ -808,7 +808,7 @@ class _Sending:
     def calls(self) -> Iterator[Call[list[Scheduled]] | None]:
         """Yield one call for each batch, for a stream that does not wait for replies; end at the first error.
 
-        It also ends once a reply says that a queue is full. It yields None where the replies have to be taken in first.
+        It also ends once a reply says that a queue is full. It yields None where the replies have to be read first.
         """
         try:
             for queue, drafts in self._batches():
@@ -852,7 +852,7 @@ class _Sending:
         return self._waiting_at(job.queue)
 
     def make_elsewhere(self, call: Call[list[Scheduled]]) -> list[Scheduled]:
-        """Make the oldest call under way anew, as its node has the slot no more."""
+        """Make the oldest call under way again, as its node no longer has the slot."""
         waiting = self.waiting_for_oldest()
         return perform(own_clients.of_thread, durably(call, waiting))
 
@@ -1074,9 +1074,9 @@ class _Sending:
         ]
 
     def meeting(self) -> Steps[None]:
-        """Change the jobs that hold the unique keys of jobs whose reply was taken in, one after the other.
+        """Change the jobs that hold the unique keys of jobs whose reply was read, one after the other.
 
-        Before that, tell of those that are stored.
+        Before that, send the signals of those that are stored.
         """
         if self._new:
             new, self._new = self._new, []

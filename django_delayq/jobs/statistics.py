@@ -43,7 +43,7 @@ BOUNDS_MS = tuple(2.0**n / 1_000 for n in range(10, 30, 2))
 
 
 class Span(NamedTuple):
-    """What was measured in one minute or hour.
+    """The statistics of one minute or hour.
 
     Example::
 
@@ -57,7 +57,7 @@ class Span(NamedTuple):
 
 
 class Series(NamedTuple):
-    """What was measured of a queue or a task, minute by minute or hour by hour.
+    """The statistics of a queue or a task, minute by minute or hour by hour.
 
     Example::
 
@@ -173,7 +173,7 @@ async def atasks_statistics(
 
 
 class Totals(NamedTuple):
-    """What was measured of a queue since the first day. No number in it ever falls.
+    """The statistics of a queue since the first day. No number in it ever falls.
 
     Example::
 

@@ -37,7 +37,7 @@ ORDER_MS = 60_000
 
 
 class WorkerState(StrEnum):
-    """What a process does.
+    """The state of a process.
 
     Example::
 
@@ -138,7 +138,7 @@ def workers(queue: str | None = None) -> list[Worker]:
 
 
 def first_workers(most: int) -> tuple[list[Worker], int]:
-    """Return `workers` of the first so many processes on the server, and how many more there are."""
+    """Return `workers` of the first ``most`` processes on the server, and how many more there are."""
     return perform(own_clients.of_thread, reading(None, most))
 
 
@@ -196,7 +196,7 @@ async def astop_worker(worker_id: str) -> bool:
 def reading(
     queue: str | None, most: int = MOST_WORKERS
 ) -> Steps[tuple[list[Worker], int]]:
-    """Read the processes that live and serve a queue, among the first so many, and how many more there are."""
+    """Read the processes that live and serve a queue, among the first ones, and how many more there are."""
     wanted = {each.name for each in conf.get_settings().queues_of(queue)}
     page: WorkersPage = yield read_workers(conf.get_settings().registry)
     pages, total = [page], page.total
@@ -283,7 +283,7 @@ def _place(worker_id: str) -> str:
 
 
 def read_order(worker_id: str, sealed: bytes, now_ms: int) -> Order | None:
-    """Return what a process is told; None: the time for that is over.
+    """Return the order for a process; None: it has expired.
 
     Raises:
         NotSigned: this project has not given the order, or not to this process.

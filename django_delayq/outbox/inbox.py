@@ -32,7 +32,7 @@ def run_once(job_id: str, using: str, call: Callable[[], Any], later: str = "") 
 
     ``later`` is the token of the call that has replaced the job's arguments; its run has a row of its own.
 
-    Whatever leaves the call as an exception takes the row back, with all that the call has written.
+    An exception that leaves the call rolls back the row, with all that the call has written.
 
     Raises:
         InvalidTask: DATABASES has no such alias.

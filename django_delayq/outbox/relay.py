@@ -1,7 +1,7 @@
 """Sends the rows of one database that nobody has sent, and deletes those that the server has.
 
 A sweep asks the server about each committed row once: a row that it does not know is sent, and one whose job it has had for
-long enough is deleted. To send a row again is harmless, because the queue remembers its token until the row is gone and for
+`OUTBOX_KEEP` is deleted. To send a row again is harmless, because the queue remembers its token until the row is gone and for
 two minutes after (delivery/lua/_sent.lua). So nothing here depends on a lock: locks only spare two workers the same work.
 """
 
@@ -75,7 +75,7 @@ class ReadOnlyDatabase(DatabaseError):
 
 
 class Head(NamedTuple):
-    """What is read of every row."""
+    """The columns that are read of every row."""
 
     pk: int
     queue: str
@@ -85,7 +85,7 @@ class Head(NamedTuple):
 
 
 class Swept(NamedTuple):
-    """What a sweep has done."""
+    """The result of a sweep."""
 
     #: Rows that were looked at.
     seen: int = 0
@@ -114,7 +114,7 @@ def databases() -> list[str]:
 
 
 class Waiting(NamedTuple):
-    """What is in the tables of a database."""
+    """The contents of the tables of a database."""
 
     #: Rows of the outbox.
     rows: int
@@ -156,7 +156,7 @@ class Relay:
         Raises:
             ReadOnlyDatabase: the database takes no writes.
             django.db.DatabaseError: the database is away, or has no such table.
-            redis.exceptions.RedisError, OSError: the server is away. What was not sent is sent by the next sweep.
+            redis.exceptions.RedisError, OSError: the server is away. The next sweep sends the remaining rows.
         """
         after = 0
         while True:
@@ -263,7 +263,7 @@ class Relay:
         return sent
 
     def _delete(self, client: Redis, heads: Sequence[Head]) -> int:
-        """Delete rows whose jobs the server has had for long enough; return how many."""
+        """Delete rows whose jobs the server has had for `OUTBOX_KEEP`; return how many."""
         with self._transaction():
             keys = set(self._unlocked(heads).values_list("pk", flat=True))
             OutboxRow.objects.using(self.alias).filter(pk__in=keys).delete()
@@ -315,7 +315,7 @@ def _handed_over(
 
 
 def _check_takes_writes(alias: str) -> None:
-    """Make sure that a database is no replica, which may have rows that are gone from its primary.
+    """Make sure that a database is not a replica, which may have rows that are gone from its primary.
 
     Raises:
         ReadOnlyDatabase: it takes no writes.

@@ -1,7 +1,7 @@
 """The outbox's part of a worker's process: one thread for each database, beside everything else, that sweeps it.
 
 Whatever goes wrong here keeps no job from running, and no other database from being served: it is logged once, and tried
-again. One more thread tells of a database that does not answer, because the thread of that one waits for it.
+again. One more thread reports a database that does not answer, because the thread of that one waits for it.
 """
 
 import random
@@ -54,7 +54,7 @@ class RelayThreads:
         self._databases: list[_Database] = []
 
     def start(self, *, sweep_first: bool) -> None:
-        """Begin; with ``sweep_first``, return once all rows of now were looked at, but for databases that hang."""
+        """Begin; with ``sweep_first``, return once all present rows were looked at, except in databases that hang."""
         try:
             self._databases = [_Database(alias, self._stop) for alias in databases()]
         except Exception:

@@ -56,7 +56,7 @@ _quiet_until_ms: dict[str, float] = {}
 
 
 class Beside(msgspec.Struct, omit_defaults=True):
-    """What few jobs have beside their call and their start time. No signature covers it."""
+    """Options that few jobs have, beside their call and their start time. No signature covers it."""
 
     #: Its unique key, as `tail_of` takes it.
     unique: Annotated[str, Meta(pattern=r"\A([es]|\Z)")] = ""
@@ -86,7 +86,7 @@ def migrating(alias: str) -> str:
 
 @contextmanager
 def noting_migration(alias: str, table: str) -> Iterator[None]:
-    """Note what to do on an error of a database that names a table of ours, as each does of a table that it lacks."""
+    """Note what to do on an error of a database that names one of our tables, as each does of a table that it lacks."""
     try:
         yield
     except (OperationalError, ProgrammingError) as error:
@@ -102,7 +102,7 @@ def write(job: Job[Any], commit: Commit) -> None:
 
     Raises:
         InvalidTask: no worker would look for the row in this database.
-        TransactionManagementError: autocommit is off, and nothing could tell of the commit.
+        TransactionManagementError: autocommit is off, and nothing could report the commit.
     """
     alias = commit.using
     if not has_outbox(alias):
@@ -153,7 +153,7 @@ _inserts: dict[str, str] = {}
 
 
 def _insert(connection: Any) -> str:
-    """Return the statement that writes a row. Django would compile it anew for each, in more time than it takes."""
+    """Return the statement that writes a row. Django would compile it again for each, in more time than it takes."""
     statement = _inserts.get(connection.vendor)
     if statement is not None:
         return statement
@@ -167,7 +167,7 @@ def _insert(connection: Any) -> str:
 
 
 class _Hook(Hook):
-    """Sends one job when its row is committed. A failure is no error: the row is there."""
+    """Sends one job when its row is committed. A failure does not raise: the row is stored."""
 
     def __init__(self, job: Job[Any], draft: Draft) -> None:
         super().__init__([job])

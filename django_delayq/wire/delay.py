@@ -29,7 +29,7 @@ _ROUNDED_UP = Context(prec=100, rounding=ROUND_CEILING)
 def parse_delay(delay: Delay, hint: str = "") -> str:
     """Bring a delay into the scripts' form, rounded up: ``+`` and ms from now, or ``=`` and epoch ms.
 
-    ``hint`` ends the error about what is no delay at all.
+    ``hint`` ends the error about a value that is not a delay at all.
 
     A number is in seconds. A datetime in the past is written as it is; the scripts take it as now.
 

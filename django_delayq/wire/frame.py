@@ -39,7 +39,7 @@ class FrameFormat(Enum):
         """Return the format that a version of Redisson reads and writes.
 
         Raises:
-            EncodeError: the text is no version; or the version is before 3.2.0, which has no delayed queue; or it is
+            EncodeError: the text is not a version; or the version is before 3.2.0, which has no delayed queue; or it is
                 ``3.21`` without the third number, on which the answer depends.
         """
         major, minor, patch = redisson_version(version)
@@ -70,7 +70,7 @@ def redisson_version(version: str) -> tuple[int, int, int | None]:
     """Split ``"3.16.6"`` into numbers; the third may be missing, a suffix is ignored.
 
     Raises:
-        EncodeError: the text is no version number.
+        EncodeError: the text is not a version number.
     """
     match = _VERSION.fullmatch(version) if isinstance(version, str) else None
     if match is None:

@@ -33,7 +33,7 @@ class QueueKeys:
         """Name the keys of a queue; on the server, ``prefix`` goes before its name.
 
         Raises:
-            EncodeError: the name is empty, is no text that UTF-8 can hold, or has braces that would put its keys
+            EncodeError: the name is empty, is not text that UTF-8 can hold, or has braces that would put its keys
                 into different slots of a Redis Cluster.
 
         Source: RedissonObject.prefixName, RedissonDelayedQueue's constructor.

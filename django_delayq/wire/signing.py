@@ -97,7 +97,7 @@ class Signer(dict[str, blake2b]):
     """Signs with one key in one format; such a signature is valid in no other format.
 
     As a dict, it maps each queue to the hash state with which all its signatures begin. A signer runs twice for every
-    job, so it copies a state instead of beginning one, and looks it up without a call of ours.
+    job, so it copies a state instead of beginning one, and looks it up without a Python call.
     """
 
     def __init__(self, key: bytes, key_id: str, mark: str) -> None:
@@ -190,7 +190,7 @@ class Keyring:
         """Check that this project has signed a body.
 
         Raises:
-            NotSigned: it has not, or nobody can tell without the key or format that ``missing`` names.
+            NotSigned: it has not, or that is unknown without the key or format that ``missing`` names.
         """
         signer = self._checkers.get(signature[:MAC_AT])
         # A token of another length could end in a part of the body.
@@ -208,7 +208,7 @@ class Keyring:
         return urlsafe_b64encode(digest).rstrip(b"=").decode()
 
     def seal(self, place: str, body: bytes) -> bytes:
-        """Sign what is no job, for one place: the id of the key, a MAC in hex, the body."""
+        """Sign a text that is not a job, for one place: the id of the key, a MAC in hex, the body."""
         mac = self._first.digest(b"delayq seal", [place.encode(), body])
         return self._first.id.encode() + mac.hex().encode() + body
 
