@@ -221,7 +221,7 @@ class QueueSettings:
 
     @cached_property
     def limit_text(self) -> str:
-        """What a claim needs to know of the limits; empty if there are none."""
+        """The limits, as far as a claim needs them; empty if there are none."""
         return limit_text(self.concurrency, self.rate)
 
     @cached_property

@@ -107,7 +107,7 @@ PATTERNS = (
     ),
     Pattern(
         "as well as it may",
-        r"\bas (?:well|good|far|soon|much) as (?:it|they|he) (?:may|might|can)\b",
+        r"\bas (?:well|good|far|much) as (?:it|they|he) (?:may|might|can)\b",
         instead="if possible, up to",
         reason="names no bound",
         example="It stores the row as well as it may.",
@@ -130,7 +130,7 @@ PATTERNS = (
     ),
     Pattern(
         "is no",
-        r"(?<!there )\b(?:is|are|was|were) (?:no|none)"
+        r"(?<![Tt]here )\b(?:is|are|was|were) (?:no|none)"
         r" (?!(?:better|less|longer|more|need|other|such|way|worse)\b)[a-z]+",
         instead="is not a",
         reason="a foreign negation",

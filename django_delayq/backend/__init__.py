@@ -97,7 +97,7 @@ class DelayqBackend(BaseTaskBackend):
 
     @property
     def is_of_all_threads(self) -> bool:
-        """Whether any thread may use it: Django makes one for each. What is derived from it may keep something."""
+        """Whether any thread may use it: Django makes one for each. Objects that are derived from it may keep state."""
         return type(self) is DelayqBackend
 
     def __init__(self, alias: str, params: Mapping[str, Any]) -> None:

@@ -222,7 +222,7 @@ def in_queue(task: DelayqTask, queue: str) -> DelayqTask:
 
 
 class BackendTask(TaskDefinition):
-    """What workers and the admin know about a function of Django's ``@task``."""
+    """The data of workers and the admin on a function of Django's ``@task``."""
 
     takes_delay = False
     # As Django's contract has it: a backend sends at once, unless its own OPTIONS say otherwise.

@@ -1,4 +1,4 @@
-"""What is known of a job, as a TaskResult of Django's tasks."""
+"""A job as a TaskResult of Django's tasks."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -194,7 +194,7 @@ def result_of(job: Job[Any], alias: str) -> AnyResult:
 def _final_errors(
     job: Job[Any], past: Sequence[Mapping[str, Any]], kept: Mapping[str, Any]
 ) -> list[TaskError]:
-    """Return the error that ended a job, if that is none which its task raised."""
+    """Return the error that ended a job, if its task did not raise that itself."""
     last = past[-1] if past else {}
     if job.state is State.DEAD and last.get("kind") == "failed":
         return []

@@ -1,6 +1,6 @@
 """What a worker calls in place of a function of Django's ``@task``: the function, and around it what Django promises.
 
-A task goes from READY to RUNNING and to an end, and receivers of Django's signals hear of it. An attempt that is not the
+A task goes from READY to RUNNING and to an end, and receivers of Django's signals are called. An attempt that is not the
 last one tells nothing of its failure: the task is READY again.
 """
 

@@ -75,7 +75,7 @@ def nothing_sent() -> Iterator[None]:
 def of_those_behind(error: Exception) -> Exception:
     """Return the error of the calls that were sent behind one that ended like this, on the same connection.
 
-    What a server says of one call, that it did not look at it, does not hold for the next.
+    If a server says that it did not look at one call, that does not hold for the next.
     """
     if may_have_run(error):
         return error

@@ -39,7 +39,7 @@ class FormerServerError(RedisConnectionError):
 
 @dataclass
 class _Place:
-    """What is known of the servers at one address. Guarded by `_lock`."""
+    """The servers at one address, as far as they are known. Guarded by `_lock`."""
 
     #: That of the server that answered last, and since when it does.
     run_id: str = ""
@@ -135,7 +135,7 @@ def note_answer(connection: Any, run_id: str) -> None:
 
 
 def note_refusal(connection: Any, error: ResponseError) -> None:
-    """Note that a server does not tell its run id."""
+    """Note that a server does not say its run id."""
     with _lock:
         known = _places.setdefault(connection.place, _Place())
         known.why_off = f"{connection.address}: {redact(str(error))}"

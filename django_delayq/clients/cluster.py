@@ -208,7 +208,7 @@ class Slots:
             self._read_ms = monotonic_ms()
 
     def _begin(self, came_ms: float) -> None:
-        """Make the engine. Who waited while another thread asked all nodes in vain does not ask them once more."""
+        """Make the engine. A thread that waited while another one asked all nodes without success does not ask them again."""
         if self._failed_ms >= came_ms:
             lost = copy(self._failure)
             mark_unsent(lost)
@@ -397,7 +397,7 @@ class Cluster:
 
 
 def _refuses(node: Address, arguments: dict[str, Any]) -> bool:
-    """Return whether a node refuses a connection, and would go on doing so."""
+    """Return whether a node refuses a connection, and would do so again."""
     client = Redis(
         host=node.host, port=node.port, retry=Retry(NoBackoff(), 0), **arguments
     )
@@ -507,7 +507,7 @@ class ClusterClient(Redis):
         return self._at(self._pools.slots.holder(key))
 
     def of_nodes(self) -> list[Redis]:
-        """Return the clients of all nodes that hold slots, but for those that are not asked again. Nothing connects yet."""
+        """Return the clients of all nodes that hold slots, except those that are not asked again. Nothing connects yet."""
         primaries = self._pools.slots.primaries()
         awake = [each for each in primaries if each not in self._silences]
         return [
@@ -735,7 +735,7 @@ def _lying_at(slots: Slots, node: str, keys: Sequence[str]) -> list[bool]:
 
 
 class _Parts:
-    """What each node gets of an exchange, and what they reply."""
+    """The parts of an exchange for each node, and their replies."""
 
     def __init__(
         self, slots: Slots, exchange: Exchange, where: Sequence[Where | None]

@@ -1,7 +1,7 @@
 """Connections to the primary that Sentinels name, wherever that moves.
 
 Each connection asks the Sentinels when it opens. Before each call, and while the server is silent, it makes sure that
-this process has heard of them within the last second. A server that says that it is a replica loses the connection.
+this process has news of them from the last second. A server that says that it is a replica loses the connection.
 """
 
 import asyncio
@@ -163,7 +163,7 @@ class _LedConnection(Connection):
         self._until_it_stays(lambda: connect(*args, **kwargs))
 
     def _until_it_stays(self, connect: Callable[[], None]) -> None:
-        """Connect anew if the primary moves while the old one is still to greet us."""
+        """Connect again if the primary moves while the old one is still to greet us."""
         while True:
             try:
                 connect()

@@ -318,7 +318,7 @@ class Sentinels:
 
 
 class _Answers:
-    """What the Sentinels said."""
+    """The replies of the Sentinels."""
 
     def __init__(self, sentinels: Sentinels) -> None:
         self._sentinels = sentinels

@@ -1,4 +1,4 @@
-"""What a process knows of the primary of some Sentinels, and how it hears that this is another server.
+"""The primary of some Sentinels as a process knows it, and news of another one.
 
 An old primary may answer for seconds after the switch, and forget later what it took. So one thread of the process
 listens to all Sentinels. Where no thread runs, each call makes sure that a Sentinel was asked within the last second.
@@ -47,7 +47,7 @@ _FAILURES = (RedisError, OSError, RecursionError)
 
 
 class Lead:
-    """What this process knows of the primary of some Sentinels."""
+    """The primary of some Sentinels, as this process knows it."""
 
     def __init__(self, sentinels: Sentinels) -> None:
         self.sentinels = sentinels

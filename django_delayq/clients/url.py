@@ -27,7 +27,7 @@ _PATH = re.compile(r"/([^/]+)(?:/([0-9]*))?/?")
 
 @dataclass(frozen=True, kw_only=True)
 class SentinelUrl:
-    """What the URL of Sentinels says."""
+    """The parts of a URL of Sentinels."""
 
     name: str
     addresses: tuple[tuple[str, int], ...]

@@ -60,7 +60,7 @@ class ByteReader:
         return int.from_bytes(self.take(size), "big", signed=signed)
 
     def count(self, elements: int, element_size: int = 1) -> int:
-        """Check that the rest can hold so many elements of at least ``element_size`` bytes; return their number."""
+        """Check that the rest can hold ``elements`` elements of at least ``element_size`` bytes; return their number."""
         if elements * element_size > self.left:
             self.fail(f"{elements} elements announced, {self.left} bytes left")
         return elements

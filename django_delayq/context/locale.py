@@ -1,4 +1,4 @@
-"""Language and time zone: a task speaks the language of whoever scheduled it."""
+"""Language and time zone: a task speaks the language of the code that scheduled it."""
 
 from collections.abc import Mapping
 from datetime import timedelta, tzinfo

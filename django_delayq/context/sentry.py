@@ -224,7 +224,7 @@ def _remember(job_id: str, attempt: int) -> None:
 def _failure(
     job: Job[Any], error: BaseException, sends_every: bool
 ) -> BaseException | None:
-    """Return what to send of the end of an attempt; None: it is no failure, or the job is retried."""
+    """Return what to send of the end of an attempt; None: it is not a failure, or the job is retried."""
     # Not by isinstance: that reads the exception's `__class__`, which may raise.
     kind = type(error)
     if issubclass(kind, asyncio.CancelledError | GeneratorExit):

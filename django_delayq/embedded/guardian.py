@@ -1,6 +1,6 @@
 """The process that owns an embedded server: starts it, restarts it, and stops it with its last user.
 
-It runs by path, not as a module, and imports only the standard library. So it is up in some 30 ms,
+It runs by path, not as a module, and imports only the standard library. So it is up in about 30 ms,
 whatever the package imports: ``python -I -S embedded/guardian.py HOME BINARY FD LINGER_S``.
 It knows nothing of jobs or Django; `django_delayq.embedded.server` is the side that users call.
 
@@ -18,11 +18,11 @@ guardian.log       server.log       the log of each
 guardian.pid       server.pid       for humans, and to end a server that has lost its guardian
 =================  ============================================================================
 
-Only locks tell who lives. The kernel releases them when their last holder ends, however it ends; a pid
+Only locks show who lives. The kernel releases them when their last holder ends, however it ends; a pid
 may belong to another process by then, or to a zombie.
 
-Somebody else may have made HOME, in a repository or as another user. So HOME has to be a folder that
-only we may enter, without a link in it. Then nobody else can change what is inside.
+Another program may have made HOME, in a repository or as another user. So HOME has to be a folder that
+only we may enter, without a link in it. Then no other user can change what is inside.
 """
 
 import contextlib
@@ -74,7 +74,7 @@ class ServerRefused(Exception):
 
 
 class NotOurs(OSError):
-    """Raised when a folder or a file of HOME may lead somewhere else, or belongs to somebody else."""
+    """Raised when a folder or a file of HOME may lead somewhere else, or belongs to another user."""
 
 
 def check_home(home: Path) -> None:

@@ -279,7 +279,7 @@ def pretty_json(value: object, limit: int = PAGE_CHARACTERS) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a payload says."""
+    """The content of a payload."""
 
     #: Name of the task; for a foreign payload that of the queue's handler, or "".
     task: str

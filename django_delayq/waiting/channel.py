@@ -71,7 +71,7 @@ class ChannelListener:
 
 
 class _Listening:
-    """What the thread works on. `add`, `remove` and `end` are called by others, under the lock."""
+    """The work of the thread. `add`, `remove` and `end` are called by others, under the lock."""
 
     def __init__(self, client: Redis) -> None:
         self._client = client
