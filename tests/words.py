@@ -55,7 +55,7 @@ PATTERNS = (
         instead="say, show, report, warn, log, return, send",
         reason="one word for many different acts",
         example="Clocks that are further apart than this are told of.",
-        left=32,
+        left=11,
     ),
     Pattern(
         "anew",
@@ -63,7 +63,7 @@ PATTERNS = (
         instead="again",
         reason="archaic",
         example="The loop begins anew.",
-        left=14,
+        left=2,
     ),
     Pattern(
         "so many",
@@ -71,7 +71,7 @@ PATTERNS = (
         instead="the number, or its name",
         reason="the reader cannot see the number that it points to",
         example="Return the first so many processes.",
-        left=10,
+        left=5,
     ),
     Pattern(
         "so long",
@@ -79,7 +79,6 @@ PATTERNS = (
         instead="while, timeout, the time in seconds",
         reason="the reader cannot see the time that it points to",
         example="For so long a node is waited for that is asked.",
-        left=4,
     ),
     Pattern(
         "of ours",
@@ -87,7 +86,7 @@ PATTERNS = (
         instead="our, their",
         reason="one genitive too many",
         example="None of ours has written it.",
-        left=20,
+        left=3,
     ),
     Pattern(
         "somebody else",
@@ -95,7 +94,7 @@ PATTERNS = (
         instead="another process, others, none",
         reason="hides who it is: a person, a process or Java",
         example="The lock is somebody else's.",
-        left=10,
+        left=1,
     ),
     Pattern(
         "whoever",
@@ -103,7 +102,6 @@ PATTERNS = (
         instead="the caller, which process",
         reason="hides who it is",
         example="It is raised for whoever waits.",
-        left=17,
     ),
     Pattern(
         "as well as it may",
@@ -111,7 +109,6 @@ PATTERNS = (
         instead="if possible, up to",
         reason="names no bound",
         example="It stores the row as well as it may.",
-        left=3,
     ),
     Pattern(
         "which, twice",
@@ -126,7 +123,7 @@ PATTERNS = (
         instead="the thing itself: 'Jobs that …', 'The outcome of …'",
         reason="the reader waits for the verb",
         example="What is not used costs nothing.",
-        left=93,
+        left=11,
     ),
     Pattern(
         "is no",
@@ -135,7 +132,7 @@ PATTERNS = (
         instead="is not a",
         reason="a foreign negation",
         example="A member that is no frame stays.",
-        left=35,
+        left=3,
     ),
     Pattern(
         "is not there",
@@ -143,7 +140,7 @@ PATTERNS = (
         instead="does not exist, is missing",
         reason="names no place",
         example="The key is not there.",
-        left=7,
+        left=1,
     ),
     Pattern(
         "may not",
@@ -151,7 +148,7 @@ PATTERNS = (
         instead="must not, cannot, might not, has no right to",
         reason="forbids or guesses: the reader cannot know which",
         example="The function may not return.",
-        left=16,
+        left=12,
     ),
     Pattern(
         "but for",
@@ -159,7 +156,6 @@ PATTERNS = (
         instead="except",
         reason="means 'without' in other sentences",
         example="Return all nodes but for the first.",
-        left=2,
     ),
     Pattern(
         "go on",
@@ -167,7 +163,7 @@ PATTERNS = (
         instead="continue",
         reason="an idiom, where one plain verb does",
         example="The worker goes on.",
-        left=22,
+        left=1,
     ),
     Pattern(
         "some, for about",
@@ -175,7 +171,7 @@ PATTERNS = (
         instead="about",
         reason="reads as 'a few'",
         example="It takes some 30 ms.",
-        left=3,
+        left=2,
     ),
     Pattern(
         "twin",
@@ -183,7 +179,6 @@ PATTERNS = (
         instead="async version, second",
         reason="the field has a word",
         example="Each call has a twin that you await.",
-        left=3,
     ),
     Pattern(
         "moments",
@@ -191,7 +186,6 @@ PATTERNS = (
         instead="occurrences of a schedule, times",
         reason="one word for one thing",
         example="A schedule has moments.",
-        left=7,
     ),
     Pattern(
         "replay",
@@ -208,7 +202,7 @@ PATTERNS = (
         instead="quarantine, read, add, lose, receive",
         reason="the field has a word",
         example="The reason why the job was put aside.",
-        left=7,
+        left=1,
     ),
     Pattern(
         "archaic",
@@ -217,7 +211,7 @@ PATTERNS = (
         instead="remote, before, also, so, invalid, and short sentences",
         reason="archaic",
         example="A command from afar.",
-        left=2,
+        left=1,
     ),
 )
 
