@@ -387,7 +387,9 @@ def test_paused_queue_and_paused_task_are_warnings(
     assert queue.message.startswith(f"Queue {queue_name} has been paused since ")
     assert queue.message.endswith(", by ann: migration.")
     assert queue.hint.endswith(f"run manage.py delayq_resume {queue_name}.")
-    assert task.message.startswith(f"Task shop.mail on queue {queue_name} is paused")
+    assert task.message.startswith(
+        f"Task shop.mail on queue {queue_name} has been paused since "
+    )
     assert task.hint.endswith(f"delayq_resume {queue_name} --task shop.mail.")
 
 

@@ -232,7 +232,7 @@ def test_overview_has_queues_workers_and_problems(
     (worker,) = told["workers"]
     assert worker["jobs"][0]["id"] == f"{queue}:T"
     messages = " ".join(each["message"] for each in told["problems"])
-    assert f"queue {queue}-2 is paused" in messages.lower()
+    assert f"queue {queue}-2 has been paused" in messages.lower()
     assert "runs django-delayq 0.0.1" in messages
     assert told["server"]["role"] == "primary"
     assert job.token not in json.dumps(told)
