@@ -33,7 +33,7 @@ def delayq() -> Iterator[Any]:
 
 @pytest.fixture
 def delayq_frozen() -> Iterator[Any]:
-    """Queues in memory, whose clock the test moves. See `django_delayq.testing.frozen_queue`."""
+    """Keep queues in memory, with a clock that the test moves. See `django_delayq.testing.frozen_queue`."""
     from django_delayq.testing import frozen_queue
 
     with frozen_queue() as queue:
@@ -42,7 +42,7 @@ def delayq_frozen() -> Iterator[Any]:
 
 @pytest.fixture
 def delayq_server() -> Iterator[str]:
-    """The URL of a real server of this run, emptied for the test; jobs go there."""
+    """Send jobs to a real server of this run, emptied for the test; the value is its URL."""
     from django_delayq.testing.servers import serving_run
 
     with serving_run() as url:

@@ -64,7 +64,7 @@ _PAGES: list[tuple[str, Page, str]] = [
 
 
 class JobAdmin(_ModelAdmin):
-    """Pages of queues and jobs; a subclass may change the two numbers below and the permissions."""
+    """Pages of queues and jobs. A subclass may change ``list_per_page``, ``refresh_s`` and the permissions."""
 
     #: Jobs on one page of a list.
     list_per_page = 50
@@ -82,7 +82,7 @@ class JobAdmin(_ModelAdmin):
     def has_view_encrypted_permission(
         self, request: HttpRequest, obj: Job | None = None
     ) -> bool:
-        """Return whether a user may see what is encrypted, where the user may see a job at all."""
+        """Return whether a user who may see a job may also see its encrypted values."""
         return self._has("view_encrypted", request, obj)
 
     def has_change_permission(

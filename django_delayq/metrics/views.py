@@ -65,7 +65,7 @@ def _refusal(request: HttpRequest) -> str | None:
 
 @_guarded
 def metrics(request: HttpRequest) -> HttpResponse:
-    """Answer Prometheus. Without a server the answer is ``delayq_up 0``: Prometheus drops the body of an error."""
+    """Return metrics for Prometheus. If the server does not answer, return ``delayq_up 0`` with status 200."""
     try:
         text = exposition.read()
     except (DelayqError, RedisError, OSError) as error:
@@ -76,7 +76,7 @@ def metrics(request: HttpRequest) -> HttpResponse:
 
 @_guarded
 def overview(request: HttpRequest) -> HttpResponse:
-    """Answer with the overview, or say with status 503 why there is none."""
+    """Return the overview as JSON, or status 503 with the reason."""
     try:
         return json_response(overview_data())
     except (DelayqError, RedisError, OSError) as error:

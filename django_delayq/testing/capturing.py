@@ -97,7 +97,7 @@ class CapturedJob:
 
 
 class Captured(Sequence[CapturedJob]):
-    """The jobs that were scheduled, in order, as they are now. Those that were cancelled are left out."""
+    """Scheduled jobs in order, in their present state, without cancelled ones."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -125,7 +125,7 @@ class Captured(Sequence[CapturedJob]):
         return f"<captured: {self.listed()}>"
 
     def listed(self) -> str:
-        """Return the jobs as text, one a line."""
+        """Return the jobs as text, one per line."""
         jobs = self.jobs
         if not jobs:
             return "nothing was scheduled"
@@ -135,7 +135,7 @@ class Captured(Sequence[CapturedJob]):
         return "\n".join(["scheduled were:", *lines])
 
     def clear(self) -> None:
-        """Forget what was scheduled."""
+        """Remove all jobs from the list."""
         self._recorder.clear()
 
     def of(
@@ -147,11 +147,11 @@ class Captured(Sequence[CapturedJob]):
         due_in: Delay | None = None,
         queue: str | None = None,
     ) -> list[CapturedJob]:
-        """Return the jobs of a task that were scheduled like this. Arguments that are left out may have any value.
+        """Return the jobs of a task with these arguments and options. Those that you leave out may have any value.
 
         Raises:
-            InvalidTask, TaskNotFound: this is not a task.
-            InvalidDelay, InvalidArguments: no job could be scheduled like this.
+            InvalidTask, TaskNotFound: ``task`` is not a task.
+            InvalidDelay, InvalidArguments: no job can have these options or arguments.
         """
         name = _name_of(task)
         found = [
@@ -170,7 +170,7 @@ class Captured(Sequence[CapturedJob]):
         ]
 
     def count(self, task: AnyTask | None = None, **like: Any) -> int:
-        """Count the jobs of a task that were scheduled like this, as `of` finds them; without a task, all jobs."""
+        """Count the jobs that `of` finds; without a task, all jobs."""
         return len(self) if task is None else len(self.of(task, **like))
 
     def assert_scheduled(
@@ -183,7 +183,7 @@ class Captured(Sequence[CapturedJob]):
         queue: str | None = None,
         count: int | None = None,
     ) -> CapturedJob:
-        """Make sure that a task was scheduled like this, so often if a ``count`` is given; return the first such job."""
+        """Check that `of` finds a job, or ``count`` jobs; return the first."""
         like: dict[str, Any] = {
             "args": args,
             "kwargs": kwargs,
@@ -203,7 +203,7 @@ class Captured(Sequence[CapturedJob]):
         return found[0]
 
     def assert_not_scheduled(self, task: AnyTask | None = None, **like: Any) -> None:
-        """Make sure that no job of a task was scheduled like this; without a task, that nothing was scheduled."""
+        """Check that `of` finds no job; without a task, that no job was scheduled."""
         found = self.jobs if task is None else self.of(task, **like)
         if found:
             what = "something" if task is None else _described(task, like)
@@ -504,10 +504,10 @@ def _passed_on(error: BaseException) -> BaseException:
 
 @contextmanager
 def captured() -> Iterator[Captured]:
-    """Run no job, and need no server: what is scheduled is noted, and is a list.
+    """Collect scheduled jobs in a list, without running them and without a server.
 
-    A job of the code's own transaction is noted at its end, unique keys hold, and a job can be cancelled, moved and
-    looked at.
+    A job within a transaction of your code is collected when that commits. Unique keys work, and you can read, move and
+    cancel jobs.
 
     Example::
 
@@ -522,11 +522,11 @@ def captured() -> Iterator[Captured]:
 
 @contextmanager
 def immediate(*, raises: bool = True) -> Iterator[Captured]:
-    """Run each job when it is scheduled, or where its transaction ends, in this thread, whatever its delay.
+    """Run each job as soon as it is scheduled or its transaction commits, in this thread, without its delay.
 
-    Jobs that a job schedules run after it, in order, before the call that sent the first one returns. That call raises
-    what a task raises, unless ``raises`` is False; of several errors it raises the first, once all jobs have run.
-    ``Retry``, ``Snooze`` and ``Cancel`` decide about the job, as in a worker: but nothing runs a second time.
+    Jobs that a job schedules run after it, in order, before the first call returns. That call raises the first error of
+    the tasks when all jobs have run, unless ``raises`` is False. ``Retry``, ``Snooze`` and ``Cancel`` work as in a worker,
+    but no job runs a second time.
 
     Example::
 

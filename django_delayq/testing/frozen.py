@@ -63,7 +63,7 @@ LISTED = 10
 
 
 class Units(TypedDict, total=False):
-    """How long, as a timedelta takes it."""
+    """Arguments of a timedelta."""
 
     weeks: float
     days: float
@@ -119,7 +119,7 @@ class _TellsHere(telling.Teller):
 
 
 class FrozenQueue:
-    """All queues of the settings, in memory, at one moment."""
+    """All queues of the settings, in memory, with a clock that the test moves."""
 
     def __init__(self, now: datetime | None = None, *, periodic: bool = False) -> None:
         begin = datetime.now(UTC) if now is None else now
@@ -145,25 +145,25 @@ class FrozenQueue:
 
     @property
     def now(self) -> datetime:
-        """The time of the server, in UTC; that of Django as well, where time-machine is installed."""
+        """Time of the server, in UTC. With time-machine installed, Django has the same time."""
         # Not by a float, which has no room for the microseconds of far years.
         return _EPOCH + timedelta(microseconds=self._now_us)
 
     def advance(
         self, delta: timedelta | float | None = None, /, **units: Unpack[Units]
     ) -> list[Ran]:
-        """Let time pass, and run what falls due, at its moment and in order; return the attempts that ended.
+        """Let time pass and run the jobs that become due, in order; return the attempts that ended.
 
-        ``advance(minutes=15)``, as a timedelta takes it, ``advance(timedelta(minutes=15))`` or ``advance(900)``, in
-        seconds. A job that is scheduled meanwhile, and falls due before the end, runs as well, and so does each retry.
+        Give arguments of a timedelta (``advance(minutes=15)``), a timedelta, or seconds (``advance(900)``). Jobs that are
+        scheduled meanwhile and retries run as well, if they become due within this time.
 
         Raises:
-            InvalidDelay: this is not a time, or time would go back.
-            RuntimeError: the block of the queue has ended, or an event loop runs this call.
+            InvalidDelay: the argument is not a time, or is negative.
+            RuntimeError: the block of the queue has ended, or the call is on an event loop.
         """
         if self._is_over:
             raise RuntimeError(
-                "this frozen queue has ended with its block: let time pass inside of with frozen_queue() as q"
+                "this frozen queue has ended: call this inside the block of with frozen_queue() as q"
             )
         if is_on_loop():
             raise RuntimeError(
@@ -199,7 +199,7 @@ class FrozenQueue:
         return await sync_to_async(self.advance)(delta, **units)
 
     def run_due(self) -> list[Ran]:
-        """Run what is due now; no time passes."""
+        """Run the jobs that are due now, without letting time pass."""
         return self.advance(0)
 
     async def arun_due(self) -> list[Ran]:
@@ -208,7 +208,7 @@ class FrozenQueue:
 
     @property
     def due(self) -> list[str]:
-        """What is due now and has not run: each job as text. Those of paused queues are left out."""
+        """Due jobs that have not run, each as text, without those of paused queues."""
         found: dict[str, str] = {}
         for state in self._states():
             name = state.settings.name
@@ -229,7 +229,7 @@ class FrozenQueue:
             more = f" and {len(due) - LISTED} more" if len(due) > LISTED else ""
             raise AssertionError(
                 f"{'1 job is due and has' if len(due) == 1 else f'{len(due)} jobs are due and have'} not run: {', '.join(due[:LISTED])}{more}. Run them with q.run_due(), or"
-                " advance(), cancel them, or say frozen_queue(leave_due=True) if the test is not about them"
+                " advance(), cancel them, or leave them with frozen_queue(leave_due=True)"
             )
 
     # Queues.
@@ -470,10 +470,10 @@ def frozen_queue(
     periodic: bool = False,
     leave_due: bool = False,
 ) -> Iterator[FrozenQueue]:
-    """Keep all queues in memory, and let time pass only by `FrozenQueue.advance`.
+    """Keep all queues in memory. Time passes only by `FrozenQueue.advance`.
 
-    It begins at ``now``, an aware datetime; without it, at the present moment. ``periodic``: schedules run as well. At
-    the end nothing may be due that has not run, unless ``leave_due`` is true.
+    Time starts at ``now``, an aware datetime, by default the present. With ``periodic``, schedules run as well. At the end
+    of the block, no due job may be left, unless ``leave_due`` is true.
 
     Example::
 
@@ -483,8 +483,8 @@ def frozen_queue(
         assert ran.outcome == "succeeded"
 
     Raises:
-        InvalidSettings: lupa, which brings Lua, is not installed.
-        AssertionError: at the end, jobs are due.
+        InvalidSettings: lupa is not installed.
+        AssertionError: due jobs are left at the end.
     """
     queue = FrozenQueue(now, periodic=periodic)
     with mode.serving(InProcessServer.to(queue.server)), listening():

@@ -133,7 +133,7 @@ class Recorder:
 
     def _cannot(self, what: str) -> NotImplementedError:
         return NotImplementedError(
-            f"{self._name} only notes what is scheduled, and cannot answer {what!r}: use frozen_queue(), where everything works, or"
+            f"{self._name} only records scheduled jobs, and cannot answer {what!r}: use frozen_queue(), where everything works, or"
             " a server"
         )
 

@@ -51,7 +51,7 @@ class _ParallelSuite(ParallelTestSuite):
 
 
 class DelayqRunner(DiscoverRunner):
-    """Django's runner, for which each test begins without the jobs of the tests before it.
+    """Django's test runner, with a clean start for each test: no jobs of earlier tests.
 
     Example::
 

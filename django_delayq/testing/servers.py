@@ -81,7 +81,7 @@ def serving_run() -> Iterator[str]:
 
 
 class TestWorker:
-    """A worker in threads of this process: no supervisor and no signals, else as ``manage.py delayq_worker``."""
+    """A worker in threads of this process: no supervisor and no signals, otherwise like ``manage.py delayq_worker``."""
 
     # pytest takes classes of this name for tests.
     __test__ = False
@@ -110,24 +110,24 @@ class TestWorker:
         self._thread.start()
 
     def stop(self) -> None:
-        """Let running jobs end, and give back the rest."""
+        """Wait for running jobs to end, and give back the others."""
         self._process.loop.stop(GRACE_S)
         self._thread.join(2 * GRACE_S)
         self._process.close()
         sys.setswitchinterval(self._interval_s)
 
     def wait_until_idle(self, timeout: float = PATIENCE_S) -> None:
-        """Wait until nothing is due, now or in a moment, and nothing runs.
+        """Wait until no job is due or running.
 
         Raises:
-            TimeoutError: that takes longer than ``timeout`` seconds.
+            TimeoutError: this takes longer than ``timeout`` seconds.
         """
         until_ms = monotonic_ms() + timeout * 1000
         pause = threading.Event()
         while busy := [name for name in map(self._busy, self._queues) if name]:
             if monotonic_ms() > until_ms:
                 raise TimeoutError(
-                    f"after {timeout:g} s there is still something to do: {', '.join(busy)}"
+                    f"after {timeout:g} s the worker is still busy: {', '.join(busy)}"
                 )
             pause.wait(LOOK_S)
 
@@ -143,7 +143,7 @@ class TestWorker:
 
 @contextmanager
 def running_worker(queues: Sequence[str] | None = None) -> Iterator[TestWorker]:
-    """Run a worker for some queues, or for all, while the block runs."""
+    """Run a worker for these queues, by default all, during the block."""
     with listening():
         worker = TestWorker(queues)
         worker.start()

@@ -350,10 +350,11 @@ def test_pause_of_several_queues_is_made_where_they_answer(
 
     said = call(f"delayq_{verb}", *names)
 
-    assert f"Not everything that was named is {verb}d. No answer from queue" in said.err
+    assert f"Not everything that you named is {verb}d. No answer from queue" in said.err
     assert said.status == 1
     for name in lame.there:
-        assert f"queue {name} is {verb}d" in said.out
+        told = "has been paused since" if verb == "pause" else "is resumed"
+        assert f"queue {name} {told}" in said.out
         assert bool(paused(name)) == (verb == "pause")
     call("delayq_pause", *lame.there)
 

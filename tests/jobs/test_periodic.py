@@ -620,7 +620,7 @@ def test_command_pauses_resumes_fires_and_deletes(queue: str) -> None:
         call("--delete", "stored")
     with pytest.raises(CommandError, match="is in code"):
         call("--delete", "tests.periodic")
-    with pytest.raises(CommandError, match="belongs to --pause"):
+    with pytest.raises(CommandError, match="needs --pause"):
         call("--reason", "x")
 
 

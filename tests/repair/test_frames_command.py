@@ -576,7 +576,7 @@ def test_list_command_that_is_killed_leaves_the_queue_in_order(
         (["--to", "3.21"], "give the third number as well"),
         (["--to", "dlc0"], "give a format: dLc0 or Bc0Lc0"),
         (["--to", "4.0", "--follow", "--dry-run"], "give one"),
-        (["--to", "4.0", "--list", "on"], "--to and --list exclude each other"),
+        (["--to", "4.0", "--list", "on"], "--to and --list cannot be combined"),
         (["--list", "on", "--follow"], "--follow needs --to"),
         (["--list", "off", "--drop-delivered"], "--drop-delivered needs --to"),
         (["--list", "yes"], "invalid choice: 'yes'"),

@@ -557,7 +557,7 @@ def test_queue_that_has_ended_says_so() -> None:
     with frozen_queue() as q:
         double.schedule(60, 1)
 
-    with pytest.raises(RuntimeError, match="has ended with its block"):
+    with pytest.raises(RuntimeError, match="frozen queue has ended"):
         q.advance(60)
     assert RAN == []
 

@@ -126,7 +126,7 @@ class Command(CommandWithExamples):
 
     def handle(self, *args: Any, **options: Any) -> None:
         if options["list"] and options["to"]:
-            raise CommandError("--to and --list exclude each other: give one")
+            raise CommandError("--to and --list cannot be combined: give one")
         if options["to"] is None:
             for option in ("dry_run", "drop_delivered", "follow"):
                 if options[option] and not (option == "dry_run" and options["list"]):
@@ -135,7 +135,7 @@ class Command(CommandWithExamples):
                         f"--{option.replace('_', '-')} needs --to VERSION{other}"
                     )
         if options["dry_run"] and options["follow"]:
-            raise CommandError("--follow and --dry-run exclude each other: give one")
+            raise CommandError("--follow and --dry-run cannot be combined: give one")
         try:
             keys = conf.keys_of(options["queue"])
             if options["list"]:

@@ -237,7 +237,7 @@ class Command(CommandWithExamples):
         self._progress.end()
         if is_here and not tallies:
             raise CommandError(
-                f"--from-prefix {prefix!r} is the PREFIX of these settings, so nothing has to move. Give the one before."
+                f"--from-prefix {prefix!r} is the PREFIX of these settings, so no job has to move. Give the old PREFIX."
             )
         self._tell(tallies, left, options, "", unknown)
         if options["dry_run"]:
@@ -335,7 +335,7 @@ def _check_options(options: dict[str, Any]) -> None:
     is_file = options["file"] is not None
     if (options["source"] is not None) is is_file and options["from_prefix"] is None:
         raise CommandError(
-            "Name what to import: a FILE of delayq_export (- is the standard input), or a server with --from; one of them."
+            "Name what to import: either a FILE of delayq_export (- is the standard input), or a server with --from."
         )
     if is_file and options["from_prefix"] is not None:
         raise CommandError(

@@ -344,7 +344,7 @@ class Command(CommandWithExamples):
             verb = VERBS[name]
             if _moment_is_over(options.get("at")):
                 raise CommandError(
-                    f"--at {moment_text(options['at'])} has passed. To have jobs start at once, say: run",
+                    f"--at {moment_text(options['at'])} has passed. To start jobs at once, use run",
                     returncode=WRONG_CALL,
                 )
             if options["ids"]:
@@ -517,7 +517,7 @@ class Command(CommandWithExamples):
         ]
         if given:
             raise CommandError(
-                f"Name jobs by their ids, or say with options which are meant, but not both: leave out {' and '.join(given)}.",
+                f"Give either the IDs of jobs or options that select jobs: leave out {' and '.join(given)}.",
                 returncode=WRONG_CALL,
             )
         failed = 0

@@ -99,7 +99,7 @@ class Command(CommandWithExamples):
             self._list(missing, names, task)
             if missing.queues:
                 raise CommandError(
-                    f"Not everything that was named is paused. {missing.line}"
+                    f"Not everything that you named is paused. {missing.line}"
                 )
 
     def _refuse_options(self, options: dict[str, Any]) -> None:

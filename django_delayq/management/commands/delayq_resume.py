@@ -62,7 +62,7 @@ class Command(CommandWithExamples):
                     self.stdout.write(_said(queue, task, was_paused))
             if missing.queues:
                 raise CommandError(
-                    f"Not everything that was named is resumed. {missing.line}"
+                    f"Not everything that you named is resumed. {missing.line}"
                 )
 
 

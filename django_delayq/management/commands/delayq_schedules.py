@@ -77,7 +77,7 @@ class Command(CommandWithExamples):
 
     def handle(self, *args: Any, **options: Any) -> None:
         if options["reason"] and options["pause"] is None:
-            raise CommandError("--reason belongs to --pause NAME.")
+            raise CommandError("--reason needs --pause NAME.")
         queue = options["queue"]
         changes: dict[str, Callable[[Schedule], str]] = {
             "pause": lambda found: _said(found.pause(reason=options["reason"])),

@@ -326,7 +326,7 @@ class Command(CommandWithExamples):
                 logger.warning("%s %s", problem.message, problem.hint)
         except ResponseError as error:
             # What the server refuses was found before.
-            logger.debug("it cannot be seen who serves: %s", error)
+            logger.debug("the list of workers cannot be read: %s", error)
         finally:
             # The processes make their own.
             own_clients.forget()
