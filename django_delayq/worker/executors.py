@@ -7,6 +7,7 @@ as Django treats them around a request.
 import asyncio
 import asyncio.timeouts
 import functools
+import os
 import sys
 import threading
 import time
@@ -32,7 +33,7 @@ from django_delayq.worker import telling, time_limit
 from django_delayq.worker.attempt import Attempt, Read, class_name, text_of
 from django_delayq.worker.caches import make_caches
 from django_delayq.worker.databases import close_connections, database_use
-from django_delayq.worker.forks import leave, let_go_when_forked
+from django_delayq.worker.forks import end_child
 from django_delayq.worker.surroundings import Surroundings
 from django_delayq.worker.time_limit import (
     READING,
@@ -142,7 +143,7 @@ class ThreadExecutor:
         self._stop = stop
         self._report = report
         self._is_closed = False
-        self._is_fork = False
+        self._pid = os.getpid()
         # Holds attempts, _SIGN, and None to end a thread.
         self._queue = _Handover()
         self._threads = [
@@ -165,12 +166,8 @@ class ThreadExecutor:
         Raises:
             RuntimeError: the machine gives no more threads.
         """
-        let_go_when_forked(self)
         for thread in self._threads:
             thread.start()
-
-    def forked(self) -> None:
-        self._is_fork = True
 
     def orphans(self) -> list[Attempt]:
         """Return the attempts that dead threads held: nothing will end them."""
@@ -327,22 +324,17 @@ class ThreadExecutor:
                 value = self._surrounded(self._around, attempt, task, limit)
             elif limit is None:
                 value = task.function(*attempt.args, **attempt.kwargs)
-                if self._is_fork:
-                    # The task has forked, and this is the child. The job belongs to the parent.
-                    leave(None)
             else:
-                value = limit.run(
-                    self._call, [task.function, *attempt.args], attempt.kwargs
-                )
+                value = limit.run(task.function, attempt.args, attempt.kwargs)
             if is_heard:
                 attempt.value = value
             attempt.succeed(value)
         except BaseException as error:
-            if self._is_fork:
-                leave(error)
             # If a task raises SystemExit or KeyboardInterrupt, it ends the attempt, not the worker.
             attempt.fail(error)
         finally:
+            # Before it closes the parent's connections.
+            end_child(self._pid)
             if database_use.has_connected:
                 database_use.end(was_interrupted=limit is not None and limit.has_struck)
 
@@ -353,8 +345,6 @@ class ThreadExecutor:
             if database_use.has_connected:
                 database_use.begin()
             telling.tell_end(attempt)
-            if self._is_fork:
-                leave(None)
         finally:
             if database_use.has_connected:
                 database_use.end(was_interrupted=False)
@@ -371,27 +361,10 @@ class ThreadExecutor:
             if limit is None and around.call is None:
                 value = task.function(*attempt.args, **attempt.kwargs)
             else:
-                call = functools.partial(
-                    self._call, task.function, *attempt.args, **attempt.kwargs
-                )
+                call = functools.partial(task.function, *attempt.args, **attempt.kwargs)
                 if around.call is not None:
                     call = functools.partial(around.call, _job_within(attempt, call))
                 value = call() if limit is None else limit.run(call, (), {})
-            if self._is_fork:
-                # The child of a task ends here: what is around the call goes on in the parent only.
-                leave(None)
-        return value
-
-    def _call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        # A forked child has to leave inside the time limit: outside, nobody could release the limit's lock there.
-        try:
-            value = function(*args, **kwargs)
-        except BaseException as error:
-            if self._is_fork:
-                leave(error)
-            raise
-        if self._is_fork:
-            leave(None)
         return value
 
 
@@ -409,9 +382,6 @@ def _read_in_thread(
 
     def read() -> Read | BaseException:
         result = attempt.read()
-        if executor._is_fork:
-            # The project's codec has forked, and this is the child: its thread would wait for work for ever.
-            leave(None)
         if limit.has_struck and isinstance(result, BaseException):
             # The attempt caught the exception of this thread. The limit has the message for it.
             raise result
@@ -457,7 +427,7 @@ class LoopExecutor:
         self._stuck = stuck
         self._died = died
         self._around = around
-        self._is_fork = False
+        self._pid = os.getpid()
         self._is_over = False
         # Set by the watchdog.
         self.is_stuck = False
@@ -532,14 +502,7 @@ class LoopExecutor:
         except BaseException:
             loop.close()
             raise
-        let_go_when_forked(self)
         self._loop, self._thread = loop, thread
-
-    def forked(self) -> None:
-        self._is_fork = True
-        if self._loop is not None and threading.current_thread() is self._thread:
-            # This process must not take the next steps of other jobs.
-            self._loop.stop()
 
     def orphans(self) -> list[Attempt]:
         """Return the attempts that ran on a loop that has ended: nothing will end them."""
@@ -589,14 +552,10 @@ class LoopExecutor:
         except (SystemExit, KeyboardInterrupt) as error:
             # asyncio lets these two through if they come from a task that a job has started. Whoever awaits that task
             # gets them as well: they end that attempt, and leave the other jobs alone.
-            if self._is_fork:
-                leave(error)
             logger.error(
                 "a coroutine that a job has started raised %s; the worker continues",
                 class_name(error),
             )
-        if self._is_fork:
-            leave(RuntimeError("the event loop is the parent's: await nothing here"))
 
     def _begin(self) -> None:
         assert self._loop is not None
@@ -654,8 +613,6 @@ class LoopExecutor:
         async with ThreadSensitiveContext() as context:
             try:
                 await telling.atell_end(attempt)
-                if self._is_fork:
-                    leave(None)
             finally:
                 if context in SyncToAsync.context_to_thread_executor:
                     await sync_to_async(close_connections)()
@@ -734,26 +691,14 @@ class LoopExecutor:
                         attempt.value = value
                     attempt.succeed(value)
                 finally:
+                    # Before it closes the parent's connections.
+                    end_child(self._pid)
                     # Most tasks have used no thread, and starting one costs more than all the rest.
                     if context in SyncToAsync.context_to_thread_executor:
                         await sync_to_async(close_connections)()
         finally:
             if overdue is not None:
                 overdue.cancel()
-
-    async def _as_parent(
-        self, function: Callable[..., Any], attempt: Attempt
-    ) -> object:
-        try:
-            value = await function(*attempt.args, **attempt.kwargs)
-        except BaseException as error:
-            if self._is_fork:
-                leave(error)
-            raise
-        if self._is_fork:
-            # The task has forked, and this is the child. The job belongs to the parent.
-            leave(None)
-        return value
 
     async def _limited(self, attempt: Attempt, limit_s: float | None) -> object:
         task = attempt.task
@@ -762,12 +707,12 @@ class LoopExecutor:
         if around is not None:
             with restored(around.travellers, attempt):
                 run: Callable[[], Awaitable[Any]] = functools.partial(
-                    self._as_parent, task.function, attempt
+                    task.function, *attempt.args, **attempt.kwargs
                 )
                 if around.acall is not None:
                     run = functools.partial(around.acall, _job_within(attempt, run))
                 return await self._within_limit(run(), attempt, limit_s)
-        call = self._as_parent(task.function, attempt)
+        call = task.function(*attempt.args, **attempt.kwargs)
         if limit_s is None:
             return await call
         return await self._within_limit(call, attempt, limit_s)

@@ -29,7 +29,7 @@ from django_delayq.waiting.watch import DestinationWatch
 from django_delayq.worker import streams
 from django_delayq.worker.attempt import Attempt, class_name
 from django_delayq.worker.executors import LoopExecutor, ThreadExecutor
-from django_delayq.worker.forks import HEEDED, handle, let_go_when_forked
+from django_delayq.worker.forks import HEEDED, handle, make_children_ordinary
 from django_delayq.worker.heartbeat import Heartbeat
 from django_delayq.worker.loop import ClaimLoop
 from django_delayq.worker.memory import MemoryLimit, MemoryWatch
@@ -183,7 +183,7 @@ class WorkerProcess:
         rows = outbox.installed()
         self._relay = None if rows is None else rows.make_relay()
         # The supervisor's pipe and our own, once `heed` has been called.
-        self._pipes: tuple[int, ...] = ()
+        self._pipes: list[int] = []
 
     def _job_ended(self, attempt: Attempt) -> None:
         self.loop.job_ended(attempt)
@@ -296,25 +296,14 @@ class WorkerProcess:
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        self._pipes = supervisor, reader, writer
-        let_go_when_forked(self)
+        self._pipes = [supervisor, reader, writer]
+        make_children_ordinary(self._pipes)
         threading.Thread(
             target=self._heed,
             args=(supervisor, reader, pulse),
             name="delayq-signals",
             daemon=True,
         ).start()
-
-    def forked(self) -> None:
-        """Become an ordinary process: signals do what they do by default, and none reaches the worker."""
-        signal.set_wakeup_fd(-1)
-        for number in HEEDED:
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        for descriptor in self._pipes:
-            os.close(descriptor)
-        self._pipes = ()
 
     def _heed(self, supervisor: int, signals: int, pulse: Pulse) -> None:
         try:

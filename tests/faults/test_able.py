@@ -9,6 +9,7 @@ import pytest
 
 from django_delayq import schedule, schedule_many
 from django_delayq.delivery.states import State
+from django_delayq.worker.forks import RETURNED
 from tests.faults.able import tasks as able
 from tests.polling import wait_until
 from tests.worker.project import tasks
@@ -72,24 +73,15 @@ def test_a_task_may_use_a_pool_of_processes(start_worker, records, queue_name):
     assert records.count("start") == 1
 
 
+@pytest.mark.parametrize("task", [able.fork, able.fork_async])
 @pytest.mark.parametrize(
-    ("task", "how", "status"),
-    [
-        (able.fork, "_exit", 5),
-        (able.fork, "exit", 5),
-        (able.fork, "raise", 1),
-        (able.fork, "return", 0),
-        (able.fork_async, "_exit", 5),
-        (able.fork_async, "exit", 5),
-        (able.fork_async, "raise", 1),
-        (able.fork_async, "return", 0),
-        (able.fork_async, "await", 1),
-    ],
+    ("how", "status"),
+    [("_exit", 5), ("exit", RETURNED), ("raise", RETURNED), ("return", RETURNED)],
 )
 @pytest.mark.parametrize(
     "time_limit", [None, pytest.param(60, marks=pytest.mark.exhaustive)]
 )
-def test_a_forked_child_leaves_the_task_and_is_no_second_worker(
+def test_a_forked_child_ends_with_its_task_and_leaves_the_job_to_its_parent(
     start_worker,
     records,
     queue_name,

@@ -1,7 +1,6 @@
 """What no worker here can read or run has its place, and the queue goes on."""
 
 import json
-import os
 import struct
 import threading
 import time
@@ -400,44 +399,6 @@ def test_nothing_the_exception_of_a_codec_does_ends_more_than_its_job(
 
     (row,) = quarantined(client, queue_name)
     assert json.loads(row.error)["error"].startswith(f"{name}: ")
-
-
-@pytest.mark.parametrize("is_async", [False, True])
-def test_a_codec_that_forks_makes_no_second_worker(
-    client, configure, work, records, queue_name, is_async
-):
-    statuses = []
-
-    def handle(value):
-        record("run", text=value)
-
-    async def handle_async(value):
-        record("run", text=value)
-
-    queue_handler(queue_name)(handle_async if is_async else handle)
-
-    class Codec:
-        name = "forking"
-
-        def encode(self, value):
-            raise NotImplementedError
-
-        def decode(self, payload):
-            pid = os.fork()
-            if pid:
-                status = os.waitpid(pid, 0)[1]
-                statuses.append(os.waitstatus_to_exitcode(status))
-            return "of the parent" if pid else "of the child"
-
-    configure({"CODEC": Codec()})
-    client.rpush(queue_name, b"anything")
-
-    work(threads=1)
-
-    wait_until(lambda: records.count("run"), description="it was called")
-    # The child ended as it came back, without a call.
-    assert statuses == [0]
-    assert [line["text"] for line in records.all("run")] == ["of the parent"]
 
 
 def test_a_codec_that_raises_what_it_likes_does_not_end_the_worker(

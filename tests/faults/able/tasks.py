@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import gc
 import multiprocessing
 import os
 import signal
@@ -14,7 +15,6 @@ from typing import NoReturn
 
 from django_delayq import LeaseLost, current_job, delayed_task
 from django_delayq.conf import Backoff
-from django_delayq.worker import forks
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.process import WorkerProcess
 from tests.worker.records import gate_of_test, record
@@ -74,8 +74,6 @@ async def fork_async(how: str) -> None:
     record("start")
     pid = os.fork()
     if pid == 0:
-        if how == "await":
-            await asyncio.sleep(0)
         _leave_child(how)
         return
     record("end", status=os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
@@ -184,11 +182,11 @@ def keep_interpreter() -> None:
 def close_pipes() -> None:
     """Close what the worker hears signals with, as a task does that closes all descriptors."""
     record("start")
-    for part in list(forks._known):
+    for part in gc.get_objects():
         if isinstance(part, WorkerProcess):
             for descriptor in part._pipes:
                 os.close(descriptor)
-            part._pipes = ()
+            part._pipes.clear()
     record("end")
 
 
