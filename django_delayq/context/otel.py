@@ -135,8 +135,7 @@ class _Attempt:
 
 
 def _note(span: Span, job: Job[Any], error: BaseException) -> None:
-    # Not by isinstance: that reads the exception's `__class__`, which may raise.
-    if issubclass(type(error), Decision):
+    if isinstance(error, Decision):
         span.set_attribute("delayq.job.decision", type(error).__name__)
         return
     assert job.here is not None

@@ -174,12 +174,10 @@ def _traced(
 
 def _is_decided(job: Job[Any], error: BaseException) -> bool:
     """Whether an attempt ended as its task has decided, and not with a failure."""
-    # Not by isinstance: that reads the exception's `__class__`, which may raise.
-    kind = type(error)
-    if not issubclass(kind, Decision):
+    if not isinstance(error, Decision):
         return False
     assert job.here is not None
-    return not (issubclass(kind, Retry) and job.here.ends_with(error))
+    return not (isinstance(error, Retry) and job.here.ends_with(error))
 
 
 def _prepare(scope: Any, job: Job[Any]) -> None:
@@ -205,7 +203,7 @@ def _send(scope: Any, job: Job[Any], error: BaseException, sends_every: bool) ->
             client_options=sentry_sdk.get_client().options,
             mechanism={"type": "delayq", "handled": False},
         )
-        if issubclass(type(failure), Retry):
+        if isinstance(failure, Retry):
             said = f"attempt {attempt}"
             if job.here.ends_with(error):
                 said += " was the last"
@@ -225,15 +223,13 @@ def _failure(
     job: Job[Any], error: BaseException, sends_every: bool
 ) -> BaseException | None:
     """Return what to send of the end of an attempt; None: it is not a failure, or the job is retried."""
-    # Not by isinstance: that reads the exception's `__class__`, which may raise.
-    kind = type(error)
-    if issubclass(kind, asyncio.CancelledError | GeneratorExit):
+    if isinstance(error, asyncio.CancelledError | GeneratorExit):
         # The worker ends, and the job goes back to its queue.
         return None
     assert job.here is not None
-    if not issubclass(kind, Decision):
+    if not isinstance(error, Decision):
         return error if sends_every or job.here.ends_with(error) else None
-    if issubclass(kind, Retry) and (sends_every or job.here.ends_with(error)):
+    if isinstance(error, Retry) and (sends_every or job.here.ends_with(error)):
         return error
     return None
 

@@ -377,14 +377,13 @@ class Attempt:
         if isinstance(read, BaseException):
             if heard.attempts:
                 self.raised = read
-            # Not by isinstance: that reads the exception's `__class__`, which may raise.
-            if type(read) is DoubleFound:
+            if isinstance(read, DoubleFound):
                 self.verdict = Verdict.DROP
                 return None
-            if type(read) is NotSigned and self._hold_for_key(read):
+            if isinstance(read, NotSigned) and self._hold_for_key(read):
                 return None
-            is_unknown = issubclass(type(read), TaskNotFound)
-            if is_unknown and self._hold(cast("TaskNotFound", read)):
+            is_unknown = isinstance(read, TaskNotFound)
+            if isinstance(read, TaskNotFound) and self._hold(read):
                 return None
             kind = "task" if is_unknown else "payload"
             try:
@@ -661,9 +660,8 @@ class Attempt:
         self.ended_ms = boottime_ms()
         assert self.task is not None
         assert self.options is not None
-        # Not by isinstance: that reads the exception's `__class__`, which may say anything.
-        if issubclass(type(error), Decision):
-            self._decide(cast("Decision", error))
+        if isinstance(error, Decision):
+            self._decide(error)
             return
         if isinstance(error, LeaseLost) and not self.has_lease:
             # The task stopped because another worker may run the job. Only the server knows whether one does. If the

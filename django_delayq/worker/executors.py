@@ -23,6 +23,7 @@ from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 from django_delayq.exceptions import DecodeError
 from django_delayq.jobs.context import running_job
 from django_delayq.jobs.contexts import restored, warm
+from django_delayq.jobs.decisions import Decision
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.job import Job
 from django_delayq.jobs.progress import running_report
@@ -39,7 +40,6 @@ from django_delayq.worker.time_limit import (
     READING,
     ThreadTimeLimit,
     exceeds,
-    is_decision,
 )
 from django_delayq.worker.wheel import HashedWheelTimer
 
@@ -645,8 +645,7 @@ class LoopExecutor:
         return await reading
 
     def _take(self, attempt: Attempt, error: BaseException) -> None:
-        # Not by isinstance: that reads the exception's `__class__`, which may raise.
-        is_cancelled = issubclass(type(error), asyncio.CancelledError)
+        is_cancelled = isinstance(error, asyncio.CancelledError)
         if attempt.verdict is not None:
             # The error came after the task's own end: from closing its connections, or from stop().
             if not is_cancelled:
@@ -727,9 +726,11 @@ class LoopExecutor:
             async with timeout:
                 value = await call
         except BaseException as error:
-            if not timeout.expired() or (is_decision(error) and not attempt.is_stuck):
+            if not timeout.expired() or (
+                isinstance(error, Decision) and not attempt.is_stuck
+            ):
                 raise
-            if self._is_cancelling and issubclass(type(error), asyncio.CancelledError):
+            if self._is_cancelling and isinstance(error, asyncio.CancelledError):
                 # stop() broke off what the coroutine still did after its limit. `_take` gives it back.
                 raise
             exceeded = exceeds(attempt.name, limit_s)

@@ -73,7 +73,9 @@ class ThreadTimeLimit:
         except BaseException as error:
             # The strike may have hit the finally above before it did anything.
             self._end()
-            if not self.has_struck or (is_decision(error) and not self._is_stuck):
+            if not self.has_struck or (
+                isinstance(error, Decision) and not self._is_stuck
+            ):
                 raise
             exceeded = exceeds(self._name, self._limit_s)
             if isinstance(error, TimeLimitExceeded):
@@ -114,12 +116,6 @@ class ThreadTimeLimit:
                 return
             self._is_stuck = True
         self._stuck()
-
-
-def is_decision(error: BaseException) -> bool:
-    """Return whether a task decides about its job by this."""
-    # Not by isinstance: that reads the exception's `__class__`, which may raise.
-    return issubclass(type(error), Decision)
 
 
 def exceeds(name: str, limit_s: float) -> TimeLimitExceeded:

@@ -94,13 +94,7 @@ class Endless(Exception):
         raise Endless
 
 
-class Classless(Exception):
-    @property
-    def __class__(self) -> NoReturn:  # type: ignore[override]
-        raise ValueError("nobody knows my class")
-
-
-ODD = {each.__name__: each for each in (Unspeakable, Untraceable, Endless, Classless)}
+ODD = {each.__name__: each for each in (Unspeakable, Untraceable, Endless)}
 
 
 @delayed_task(backoff=AT_ONCE, max_attempts=1)
