@@ -98,7 +98,7 @@ _MASKS = [
     for pattern, mask in (
         (r":[\w-]{22}(?![\w-])", ":ID"),
         (r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00 \d+ ", "TIME PID "),
-        (r"\b(late|took)_ms=[\d.]+", r"\1_ms=MS"),
+        (r"\b(lateness|duration)_ms=[\d.]+", r"\1_ms=MS"),
         (r"\b(Ran \d+ tests? in) [\d.]+s", r"\1 TIME"),
         (r"\bdjango-delayq \d\S*", "django-delayq VERSION"),
         (r"(127\.0\.0\.1):\d+", r"\1:PORT"),
