@@ -443,7 +443,7 @@ def following(queue: Shared, target: str) -> Iterator[subprocess.Popen[str]]:
     )
     try:
         assert child.stdout is not None
-        assert "Following" in child.stdout.readline()
+        assert "Still running" in child.stdout.readline()
         yield child
     finally:
         child.kill()
