@@ -271,7 +271,7 @@ def test_value_that_contains_itself_is_refused():
         ("04 ff", 1, "unknown tag 0xff"),
         ("04 4b0000", 2, "4 bytes announced, 2 left"),
         ("04 3e0561", 3, "5 bytes announced, 1 left"),
-        ("04 3e01f09f9880", 3, "not text"),
+        ("04 3e01f09f9880", 3, "not Java's text"),
         ("04 3e01c3", 4, "1 bytes announced, 0 left"),
         ("04 3e03808080808080808080808080", 3, "not text"),
         ("04 40ffffffff", 6, "announced"),

@@ -825,7 +825,7 @@ def test_folder_that_is_a_link_is_refused(tampered, tmp_path):
 def test_folder_that_others_may_enter_is_refused(tampered, mode):
     home = plant(tampered, mode=mode)
 
-    with pytest.raises(EmbeddedServerError, match=f"mode {mode:o}.*chmod 700"):
+    with pytest.raises(EmbeddedServerError, match=f"mode is {mode:o}.*chmod 700"):
         ensure_server(tampered, linger_s=0)
 
     assert list(home.iterdir()) == []
@@ -838,7 +838,7 @@ def test_folder_of_another_user_is_refused_to_root(tampered, what):
     (home / "server.log").write_text("")
     os.chown(home if what == "folder" else home / "server.log", 12345, 12345)
 
-    with pytest.raises(EmbeddedServerError, match="belongs to user 12345, and this"):
+    with pytest.raises(EmbeddedServerError, match="belongs to user 12345, but this"):
         ensure_server(tampered, linger_s=0, binary=wheel_binary())
 
 

@@ -381,7 +381,7 @@ def test_another_number_of_shards_without_key_shards_is_refused_and_sends_nothin
     assert find_jobs(queue=name).count() == 1
     # So `manage.py check --deploy` says it before anything is deployed.
     (told,) = [each for each in server_problems() if each.level is Level.ERROR]
-    assert "2 and not 4" in told.message
+    assert "are in 2 shards, but the settings say 4" in told.message
 
 
 @pytest.mark.redis

@@ -356,7 +356,7 @@ def test_jobs_of_another_key_are_told_and_signed_anew_on_demand(
     ("arguments", "told"),
     [
         ((), "Name what to import"),
-        (("file", "--from", "redis://x"), "one of them"),
+        (("file", "--from", "redis://x"), "either a FILE"),
         (("file", "--until-empty"), "--until-empty needs --from"),
         (("file", "--queue", "mail"), "--queue needs --from"),
         (("--from", "redis://x", "--copy"), "--copy needs a FILE"),

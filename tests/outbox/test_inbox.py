@@ -412,7 +412,10 @@ def test_what_cannot_be_committed_is_a_failure(
         spoil(alias)
         return "done"
 
-    with pytest.raises(TransactionManagementError, match="job q:x: an error"):
+    with pytest.raises(
+        TransactionManagementError,
+        match="job q:x: the task suppressed a database error",
+    ):
         inbox.run_once("q:x", alias, work)
 
     assert effects(alias) == 0

@@ -141,7 +141,7 @@ def test_job_whose_text_only_its_codec_reads_is_held_until_that_is_back(
     assert "StringCodec does not read it, and it looks like CborJacksonCodec" in line
     assert "Set CODEC and REDISSON of the queue" in line
     (problem,) = problems.find_missing(held, get_keyring().ids)
-    assert "StringCodec does not read it" in problem.message
+    assert "StringCodec cannot read it" in problem.message
     # Another codec that does not read it either.
     configure(WAYS["kryo"])
     worker = work()

@@ -295,7 +295,9 @@ def test_jobs_of_a_paused_task_are_held_and_run_in_order_when_it_is_resumed(
     assert records.count("run") == 0
     job = get_job(jobs[0].id)
     assert (job.state, job.attempts, job.kills) == (State.HELD, 0, 0)
-    assert job.error["error"].startswith(f"task {task.name} on queue {queue_name} is")
+    assert job.error["error"].startswith(
+        f"task {task.name} on queue {queue_name} has been paused since"
+    )
     assert job.error["error"].endswith(": the bank is down")
     assert told(seen, "holds its jobs") == 1
 

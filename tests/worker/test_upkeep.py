@@ -183,7 +183,7 @@ def test_nearly_full_queue_is_told_once_until_half_of_it_was_free(
         one_round(looks_after)
         (line,) = [record.getMessage() for record in caplog.records]
         assert line == (
-            f"Queue {settings.name!r} holds 9 jobs of 10 (MAX_JOBS); when it is full, it takes no new ones."
+            f"Queue {settings.name!r} holds 9 of 10 jobs (MAX_JOBS). When it is full, it takes no new jobs."
             f" Start more workers, or raise DELAYQ['QUEUES'][{settings.name!r}]['MAX_JOBS']."
         )
         caplog.clear()
