@@ -13,12 +13,12 @@ from benchmarks.peers.systems import OURS, SYSTEMS
 
 CAVEATS = """\
 - Producer, workers and server share the machine's processors: compare within this page, not across machines.
-- CPU time a job travels better than a rate; in `drain` it includes the start of the workers.
-- Each system has its own defaults or those that its documentation advises; results are off where possible, logs are at warnings.
+- CPU time per job depends less on the machine than a rate; in `drain` it includes the start of the workers.
+- Each system has its defaults, or the settings that its documentation advises; results are off where possible, and only warnings are logged.
 - *Due* is what the producer asked for, to the millisecond; a system that keeps whole seconds gets the next one, so that none of its jobs is early.
 - *Start* is the first line of a job's code, which only appends 24 bytes to a file.
 - The server keeps nothing on disk; SQLite is set up as Django's documentation advises (WAL, `IMMEDIATE`).
-- A redelivery that is documented to come after the watch is not awaited.
+- `kill -9` does not wait for a redelivery that the documentation promises for later than the watch.
 - A system that pops a job before it runs (at most once) saves calls, and loses the job when its worker is killed.
 """
 #: Columns that hold words; all others hold figures.
@@ -184,7 +184,12 @@ class Page:
         self._say(table(head, rows))
 
     def _head(self) -> None:
-        lines = []
+        others = sum(name not in OURS for name in self._results.systems)
+        lines = [
+            f"This page compares django-delayq with {others} other systems, which ran the same jobs on one machine.\n"
+            "`python -m benchmarks.peers` measured it; "
+            "[benchmarks/peers](../benchmarks/peers/README.md) explains each test.\n"
+        ]
         for machine in self._results.of("machine"):
             lines.append(
                 f"{machine['processors']} processors ({machine['model']}), {machine['memory_gib']:.0f} GiB, "
@@ -198,7 +203,7 @@ class Page:
                 f"Each figure comes from {options['n']:,} jobs, or as many as fit in {options['drain_s']:g} s, and "
                 f"lateness from {options['seconds']:g} s; passes: {options['passes']}.\n"
                 "Of several passes, the tables show the median, and the least and the greatest in parentheses.\n"
-                "Jobs that were early, ran twice or did not run have a column where there were any.\n"
+                "If no job was early, ran twice or did not run, a table has no column for that.\n"
             )
         spins = [row["spin_ms"] for row in self._results.of("took")]
         if spins:
@@ -358,7 +363,7 @@ class Page:
             return
         self._say(
             "## Drain\n",
-            "The jobs are due already, then the worker starts; timed from the first start to the last.\n",
+            "The worker starts when all jobs are due; the rate counts from the first start to the last.\n",
         )
         plotted = [
             PlotRow(
@@ -431,7 +436,7 @@ class Page:
             return
         self._say(
             "## Burst\n",
-            "All jobs are due at one instant; timed from it to the last start.\n",
+            "All jobs are due at one time; the rate counts from that time to the last start.\n",
         )
         rows = [
             self._row(
@@ -471,7 +476,7 @@ class Page:
             return
         self._say(
             "## Lateness\n",
-            "Jobs fall due evenly; milliseconds from the due time to the start.\n",
+            "Jobs fall due evenly; the figures are milliseconds from the due time to the start.\n",
         )
         for per_s in self._results.label_values("lateness", "per_s"):
             self._say(f"### {per_s} jobs a second\n")
@@ -526,7 +531,7 @@ class Page:
             return
         self._say(
             "## Three queues at once\n",
-            "Each queue gets 1,000 jobs, one every 10 ms, due after 1 to 5 s at random; milliseconds from the due time to the start.\n",
+            "Each queue gets 1,000 jobs, one every 10 ms, due after 1 to 5 s at random; the figures are milliseconds from the due time to the start.\n",
         )
         rows = [
             self._row(
@@ -566,8 +571,8 @@ class Page:
             return
         self._say(
             "## Memory, and what waiting costs\n",
-            "A pending job has one argument of 60 characters.\n"
-            "The worker is idle; its memory is the PSS of its processes.\n",
+            "A pending job has one argument of 60 characters, and is not due.\n"
+            "So the worker is idle; its memory is the PSS of its processes.\n",
         )
         plotted, rows = [], []
         for name in self._results.systems:
@@ -614,7 +619,7 @@ class Page:
             return
         self._say(
             "## Growth\n",
-            "The same burst and offers, with far-future jobs pending.\n",
+            "The same burst and offers, while jobs that are due much later are pending.\n",
         )
         plotted, rows = [], []
         for name in self._results.systems:
@@ -660,7 +665,8 @@ class Page:
         self._say(
             "## kill -9\n",
             "200 jobs of 50 ms are due at once; when half have started, every process of the worker is killed, "
-            "its supervisor included, and the worker is started again.\n",
+            "including its supervisor, and the worker is started again.\n"
+            "Then the test waits for the jobs: that is the *watch*.\n",
         )
         rows = []
         for name, told in self._results.systems.items():
