@@ -209,9 +209,7 @@ def count(first: int = 0) -> int:
 
 
 reveal_type(count)  # R: DelayedTask[[first: int =], int]
-reveal_type(
-    get_schedule("report").pause(reason="r").next_occurrence
-)  # R: datetime | None
+reveal_type(get_schedule("x").pause(reason="r").next_occurrence)  # R: datetime | None
 reveal_type(get_schedule("report").fire())  # R: Job[Any]
 periodic("0 9 * * *")  # E: arg-type
 periodic(every(5), catch_up="some")  # E: arg-type
