@@ -21,7 +21,7 @@ def make_caches() -> dict[str, Any]:
             made[alias] = caches[alias]
         except Exception as error:
             # The task that uses it gets the error.
-            logger.debug("cache %s cannot be made: %s", alias, error)
+            logger.debug("cache %s cannot be created: %s", alias, error)
     return made
 
 

@@ -184,7 +184,7 @@ class Claiming:
                 except Exception as error:
                     queue.open_request = None
                     logger.warning(
-                        "queue %s: no reply to the last claim, its leases end by themselves: %s",
+                        "queue %s: no reply to the last claim; its leases will expire: %s",
                         queue.settings.name,
                         error,
                     )
@@ -291,7 +291,7 @@ class Claiming:
             self._settlement.limited.add(name)
         if limits.dropped:
             logger.warning(
-                "queue %s: %d jobs were cancelled, as their limits were full",
+                "queue %s: %d jobs were cancelled, because their limits were full",
                 name,
                 limits.dropped,
             )
@@ -329,7 +329,7 @@ class Claiming:
                 self._arm(name)
         if reply.doubles:
             logger.warning(
-                "queue %s: %d payloads dropped, their jobs are known already",
+                "queue %s: %d payloads dropped, because their jobs are already known",
                 name,
                 reply.doubles,
             )

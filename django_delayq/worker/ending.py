@@ -139,6 +139,6 @@ def leave(
     for reply in replies:
         if isinstance(reply, Exception):
             logger.info(
-                "this process has ended without signing off from the server, which forgets it by itself after a while: %s",
+                "this process could not leave the list of workers; its entry will expire: %s",
                 redact(str(reply)),
             )

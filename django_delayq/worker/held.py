@@ -119,7 +119,7 @@ def _log_quarantined(queue: str, ends: Sequence[EndedHere]) -> None:
     for (task, why), its in ids.items():
         more = len(its) - MOST_IDS
         logger.error(
-            "queue %s: no worker came in time that can run %s, so these jobs went to quarantine: %s%s. Reason: %s",
+            "queue %s: no worker came in time that can run %s, so these jobs were quarantined: %s%s. Reason: %s",
             queue,
             show(task) if task else "a job without a task",
             ", ".join(its[:MOST_IDS]),

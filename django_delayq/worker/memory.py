@@ -141,7 +141,7 @@ class MemoryWatch:
         self._is_over = True
         jobs = self._jobs()
         logger.info(
-            "this process takes %s and will be replaced: the limit is %s, %d jobs have run",
+            "this process uses %s and will be replaced: the limit is %s, %d jobs have run",
             _text(taken),
             _text(self._limit),
             jobs,

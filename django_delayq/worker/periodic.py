@@ -213,7 +213,7 @@ class Periods:
         if text not in self._told:
             self._told.add(text)
             logger.warning(
-                "queue %s: schedule %s was stored with overlap=False, and its task has the limit %s now, which counts instead",
+                "queue %s: schedule %s was stored with overlap=False, but its task now has the limit %s, which applies instead",
                 self._settings.name,
                 name,
                 limit,

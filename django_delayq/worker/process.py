@@ -260,7 +260,7 @@ class WorkerProcess:
             self.loop.end(before_giving_back)
         except (RedisError, OSError) as error:
             logger.error(
-                "could not settle with the server before the end; the leases end by themselves: %s",
+                "could not report ended jobs to the server before this process ended; their leases will expire: %s",
                 redact(str(error)),
             )
             return 1
@@ -321,7 +321,7 @@ class WorkerProcess:
                 continue
             came = os.read(signals, 64) if signals in ready else b""
             if supervisor in ready:
-                logger.warning("the supervisor is gone, ending")
+                logger.warning("the supervisor has ended, so this process ends")
                 waiting.remove(supervisor)
             is_over = is_over or signal.SIGQUIT in came
             if supervisor in ready or not set(HEEDED).isdisjoint(came):

@@ -152,7 +152,7 @@ class Recording:
         if self._problems.get(queue) != str(error):
             self._problems[queue] = str(error)
             logger.warning(
-                "queue %s: the server refuses to store how jobs ended (KEEP_ENDED), so the list of ended jobs lacks some: %s",
+                "queue %s: the server refuses to store how jobs ended (KEEP_ENDED), so the list of ended jobs is incomplete: %s",
                 queue,
                 error,
             )

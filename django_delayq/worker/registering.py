@@ -126,7 +126,7 @@ class Registering:
             if is_queues_own(error) and self._problem != str(error):
                 self._problem = str(error)
                 logger.warning(
-                    "the server refuses the sign of life of this process, so no page lists it and nobody can stop it"
+                    "the server refuses the heartbeat of this process, so the list of workers lacks it and it cannot be stopped"
                     " remotely: %s",
                     error,
                 )
@@ -152,13 +152,13 @@ class Registering:
         try:
             order = read_order(self.id, reply.order, reply.now_ms)
         except NotSigned as error:
-            logger.warning("an order for this process is not obeyed: %s", error)
+            logger.warning("an order for this process was ignored: %s", error)
             return
         if order is None:
-            logger.warning("an order for this process came too late to be obeyed")
+            logger.warning("an order for this process came too late and was ignored")
         elif (do := self._do.get(order.do)) is None:
             logger.warning(
-                "an order for this process is not obeyed: it says %r, which this version does not know",
+                "an order for this process was ignored: this version does not know %r",
                 order.do,
             )
         else:

@@ -79,7 +79,7 @@ class OtherShards:
             shard = settings.queue(name)
             jobs = run(self._client, looking.counts(shard.keys)).jobs
             logger.warning(
-                "queue %s: shard %s is not in these settings, and holds %d jobs; it is served all the same",
+                "queue %s: shard %s is not in the settings but holds %d jobs; this worker serves it",
                 queue.name,
                 name,
                 jobs,

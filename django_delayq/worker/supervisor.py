@@ -148,7 +148,7 @@ class Supervisor:
         if self._stops == 1:
             left_ms = self._options.worker.grace_s * 1000 + KILL_AFTER_MS
             logger.info(
-                "stopping: what runs has %g s to end; a second signal stops it at once",
+                "stopping: running jobs have %g s to end; a second signal stops them at once",
                 self._options.worker.grace_s,
             )
         else:
@@ -312,7 +312,7 @@ class Supervisor:
             self._recover_ms = monotonic_ms() + RECOVER_EVERY_MS
             if self._stops:
                 logger.error(
-                    "the leases of a dead process end by themselves, the server is away: %s",
+                    "the leases of a dead process will expire, because the server does not answer: %s",
                     redact(str(error)),
                 )
                 self._orphans.clear()
@@ -337,7 +337,7 @@ class Supervisor:
                 if not is_queues_own(error):
                     raise
                 logger.error(
-                    "queue %s: leases of a dead process end by themselves: %s",
+                    "queue %s: leases of a dead process will expire: %s",
                     settings.name,
                     error,
                 )

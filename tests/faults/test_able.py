@@ -341,7 +341,7 @@ def test_signals_of_one_moment_are_one(start_worker, records, queue_name):
     worker.signal(signal.SIGINT)
     worker.signal(signal.SIGTERM)
     worker.signal(signal.SIGCONT)
-    worker.wait_for_log("stopping: what runs has 60 s to end")
+    worker.wait_for_log("stopping: running jobs have 60 s to end")
     records.let_go()
 
     assert worker.wait() == 0, worker.log

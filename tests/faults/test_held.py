@@ -63,7 +63,7 @@ def test_a_job_that_no_worker_comes_for_goes_to_quarantine_with_the_reason(
         "It was held, and no worker that can run it came in time" in job.error["error"]
     )
     assert counts(queue_name).held == 0
-    old.wait_for_log("so these jobs went to quarantine")
+    old.wait_for_log("so these jobs were quarantined")
     # And a person may still retry it.
     start_worker(is_new=True)
     old.stop()

@@ -482,7 +482,7 @@ def test_a_terminal_that_is_closed_lets_jobs_end_under_reload(
     wait_until(lambda: records.count("start") == 1, description="it runs")
 
     os.killpg(worker.pid, signal.SIGHUP)
-    worker.wait_for_log("stopping: what runs has 60 s to end")
+    worker.wait_for_log("stopping: running jobs have 60 s to end")
     records.let_go()
 
     assert worker.wait() == 0, worker.log

@@ -22,7 +22,7 @@ from tests.worker.workers import NEVER_MS, counts
 
 MB = 2**20
 REPLACED = re.compile(
-    r" (\d+) INFO this process takes (\d+\.\d) MB and will be replaced: the limit is (\d+\.\d) MB, (\d+) jobs have run"
+    r" (\d+) INFO this process uses (\d+\.\d) MB and will be replaced: the limit is (\d+\.\d) MB, (\d+) jobs have run"
 )
 
 
@@ -160,7 +160,7 @@ def test_a_process_above_its_limit_is_told_to_go_once(watch, taken, caplog):
 
     assert retired == [201]
     assert caplog.messages == [
-        "this process takes 201.0 MB and will be replaced: the limit is 200.0 MB, 70 jobs have run"
+        "this process uses 201.0 MB and will be replaced: the limit is 200.0 MB, 70 jobs have run"
     ]
 
 

@@ -405,5 +405,5 @@ def test_jobs_of_unknown_tasks_are_quarantined_in_time_though_another_is_paused(
 
     wait_until(quarantined, description="the unknown one is in quarantine")
     # The log names the task and the job.
-    line = f"that can run {tasks.nothing.name!r}, so these jobs went to quarantine: {unknown.id}. Reason: TaskNotFound"
+    line = f"that can run {tasks.nothing.name!r}, so these jobs were quarantined: {unknown.id}. Reason: TaskNotFound"
     wait_until(lambda: line in caplog.text, description="the log says so")

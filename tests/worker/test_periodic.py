@@ -1711,7 +1711,7 @@ def test_limit_that_a_task_gets_after_its_schedule_was_stored_is_told_of_once(
 
     said = [line for line in seen.messages if "which counts instead" in line]
     assert said == [
-        f"queue {queue_name}: schedule alone was stored with overlap=False, and its task has the limit late now, which counts"
+        f"queue {queue_name}: schedule alone was stored with overlap=False, but its task now has the limit late, which applies"
         " instead"
     ]
     assert get_schedule("alone", queue_name).next_occurrence is not None

@@ -184,7 +184,7 @@ def test_a_worker_can_be_stopped_while_the_server_is_away(
 
     # It could not say how the job ended, so that will run again.
     assert worker.wait(60) == 1
-    assert "could not settle with the server before the end" in worker.log
+    assert "could not report ended jobs to the server" in worker.log
     lasting.start()
     assert job.refresh() is State.RUNNING
 

@@ -44,7 +44,7 @@ def test_sigterm_lets_running_jobs_end(started, records, queue_name):
     assert worker.wait() == 0, worker.log
     assert records.count("end") == 2
     assert [job.refresh() for job in jobs] == [State.SUCCEEDED] * 2
-    assert "stopping: what runs has 20 s to end" in worker.log
+    assert "stopping: running jobs have 20 s to end" in worker.log
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -109,7 +109,7 @@ def test_a_terminal_that_is_closed_lets_running_jobs_end(started, records, queue
     wait_until(lambda: records.count("start") == 1, description="it runs")
 
     os.killpg(worker.pid, signal.SIGHUP)
-    worker.wait_for_log("stopping: what runs has 60 s to end")
+    worker.wait_for_log("stopping: running jobs have 60 s to end")
     records.let_go()
 
     assert worker.wait() == 0, worker.log
@@ -207,7 +207,7 @@ def test_a_second_signal_stops_now(started, records, queue_name):
     wait_until(lambda: records.count("start") == 1, description="it runs")
 
     worker.signal(signal.SIGTERM)
-    worker.wait_for_log("stopping: what runs has 60 s to end")
+    worker.wait_for_log("stopping: running jobs have 60 s to end")
     begun_s = time.monotonic()
     # Until it is no more taken for the same one.
     wait_until(
@@ -290,7 +290,7 @@ def test_a_broken_queue_does_not_keep_the_leases_of_a_dead_process_in_others(
         lambda: records.count("start") == 2, description="it runs again", timeout=90
     )
     assert records.jobs("start") == [job.id] * 2
-    assert f"queue {broken}: leases of a dead process end by themselves" in worker.log
+    assert f"queue {broken}: leases of a dead process will expire" in worker.log
 
 
 def test_a_job_that_kills_its_worker_is_buried_and_those_beside_it_are_not(
@@ -374,7 +374,7 @@ def test_processes_end_when_their_supervisor_is_killed(started, records, queue_n
     worker.signal(signal.SIGKILL)
     worker.wait()
     wait_until(
-        lambda: worker.log.count("the supervisor is gone, ending") == 2,
+        lambda: worker.log.count("the supervisor has ended, so this process ends") == 2,
         description="both have noticed",
     )
     records.let_go()

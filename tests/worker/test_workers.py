@@ -267,7 +267,7 @@ def sealed(worker_id, order) -> bytes:
             lambda id: sealed(
                 id, json.dumps({"do": "dance", "till_ms": 10**15}).encode()
             ),
-            "says 'dance', which this version does not know",
+            "this version does not know 'dance'",
         ),
     ],
 )
