@@ -1709,7 +1709,7 @@ def test_limit_that_a_task_gets_after_its_schedule_was_stored_is_told_of_once(
     clock.turn()
     clock.turn()
 
-    said = [line for line in seen.messages if "which counts instead" in line]
+    said = [line for line in seen.messages if "which applies instead" in line]
     assert said == [
         f"queue {queue_name}: schedule alone was stored with overlap=False, but its task now has the limit late, which applies"
         " instead"

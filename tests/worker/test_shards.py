@@ -124,7 +124,7 @@ def test_fewer_shards_leave_no_job_behind(
 
     assert sorted(texts(records)) == list(range(40))
     for number in (2, 3):
-        assert f"shard {queue_name}:{number} is not in these settings" in caplog.text
+        assert f"shard {queue_name}:{number} is not in the settings" in caplog.text
 
 
 def test_worker_that_runs_serves_shards_that_come(

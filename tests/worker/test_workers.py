@@ -297,13 +297,13 @@ def test_server_that_refuses_the_registry_keeps_no_job_from_running(
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(vars(conf.get_settings()), "registry", registry)
         wait_until(
-            lambda: "nobody can stop it remotely" in caplog.text,
+            lambda: "it cannot be stopped remotely" in caplog.text,
             description="it is logged",
         )
         schedule(tasks.note.using(queue=queue_name), 0)
         wait_until(lambda: records.count("run") == 1, description="it works")
 
-    assert caplog.text.count("nobody can stop it remotely") == 1
+    assert caplog.text.count("it cannot be stopped remotely") == 1
 
 
 @pytest.mark.parametrize("loses_all", [True, False])
