@@ -90,7 +90,7 @@ def events_of(
     """
     now_ms, start_ms = seen.now_ms, seen.start_time_ms
     events = []
-    # Of a long history the oldest attempts have gone; a retry of a dead letter counts anew, and keeps them.
+    # A long history lacks its oldest attempts. A retried dead letter keeps its history, and counts attempts from 0.
     last = max(seen.attempts + seen.kills, len(attempts))
     missing = last - len(attempts)
     if missing and attempts:

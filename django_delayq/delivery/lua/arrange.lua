@@ -18,8 +18,8 @@
 -- ARGV[12]  the next occurrence, epoch ms; empty: there is none; '=': it stays, and so does its job
 -- ARGV[13]  of a schedule that comes from another queue, its state there; else empty
 -- ARGV[14]  and on: the job of that occurrence, as four: token; wait ('=' epoch ms); tail; payload
--- Returns  the new version of the definitions; 0 if somebody else has changed one, or an occurrence has come: then
---          nothing was changed; and, if an ACL closes a channel to us, the server's error
+-- Returns  the new version of the definitions, or 0 if another process has changed one or an occurrence has come:
+--          then the script changes nothing; and, if an ACL closes a channel to us, the server's error
 
 local now_us, format, listed, name = read_clock(ARGV[1]), ARGV[2], ARGV[3] == '1', ARGV[4]
 local now_ms, request, next_ms = math.floor(now_us / 1000), ARGV[6], tonumber(ARGV[12])

@@ -5,8 +5,8 @@
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  the version of the definitions that the caller has read
 -- ARGV[3]  and on, a pair for each text: its field, and what to write there, or empty to delete it
--- Returns  the new version of the definitions; 0 if somebody else has changed one: then nothing was changed;
---          and, if an ACL closes the channel to us, the server's error
+-- Returns  the new version of the definitions, or 0 if another process has changed one: then the script changes
+--          nothing; and, if an ACL closes the channel to us, the server's error
 
 local now_us, version = read_clock(ARGV[1]), read_version()
 if version ~= (tonumber(ARGV[2]) or 0) then return 0 end
