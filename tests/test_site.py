@@ -95,6 +95,16 @@ def test_search_answers_what_people_asked(address: str, tmp_path: Path) -> None:
     assert answered >= ANSWERED, missed
 
 
+def test_dashboard_and_alert_rules_can_be_downloaded(site: Path) -> None:
+    page = (site / "howto" / "monitor.html").read_text("utf-8")
+
+    for name in ("grafana/django-delayq.json", "prometheus/django-delayq.yml"):
+        link = re.search(rf'href="([^"]+/{Path(name).name})"', page)
+        assert link is not None
+        downloaded = (site / "howto" / link[1]).read_bytes()
+        assert downloaded == (ROOT / "docs" / name).read_bytes()
+
+
 def test_reference_has_every_public_name(site: Path) -> None:
     pages = "".join(
         path.read_text("utf-8") for path in (site / "reference").glob("*.html")

@@ -25,8 +25,8 @@ MEND_PAUSE_MS = 60_000.0
 #: The log's words for a loss, after what has lost something; with a time, s.
 FORGOTTEN = (
     "has forgotten what it took %.1f s ago: FLUSHALL or FLUSHDB was run there, or it came back without its data or with"
-    " those of an earlier moment, as after a restart without appendonly, or a failover to a replica that was behind. Jobs"
-    " that waited there may be lost, and jobs that had ended may run again"
+    " older data, as after a restart without appendonly or with an append-only file that it could not load (see its log),"
+    " or a failover to a replica that was behind. Jobs that waited there may be lost, and jobs that had ended may run again"
 )
 
 

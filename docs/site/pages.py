@@ -1,7 +1,7 @@
 """Puts the pages of the site into a folder: README.md, those of docs/, and the reference of the public API.
 
-A page stays as it is but for its links: those to files that are no pages lead to the repository. docs/README.md says
-which page is in which part of the navigation, and in which order.
+A page stays as it is but for its links: those to other files than pages, pictures and downloads lead to the repository.
+docs/README.md says which page is in which part of the navigation, and in which order.
 """
 
 import re
@@ -16,6 +16,9 @@ REPOSITORY = "https://github.com/django-delayq/django-delayq/blob/main"
 START, INDEX = "README.md", "docs/README.md"
 CHINESE = "README.zh-CN.md"
 MOVED = {START: "index.md", INDEX: "contents.md", CHINESE: "zh.md"}
+PICTURES = (".png", ".svg")
+#: The dashboard and the alert rules.
+DOWNLOADS = (".json", ".yml")
 #: Where the index names a part.
 _PART = re.compile(r"^(?:## (.+)|([A-Z][\w ]+):)$")
 _PAGE = re.compile(r"\]\(([\w./-]+\.md)\)")
@@ -32,7 +35,7 @@ class BrokenLink(Exception):
 
 
 def place_of(path: str) -> str:
-    """Return where a page or a picture of the repository is on the site."""
+    """Return where a page, a picture or a download of the repository is on the site."""
     return MOVED.get(path) or path.removeprefix("docs/")
 
 
@@ -74,7 +77,7 @@ def moved(root: Path, page: str, text: str) -> str:
         file = normpath(join(dirname(page), path))
         if not (root / file).exists():
             raise BrokenLink(f"{page}: {target}")
-        if file in pages or file.endswith((".png", ".svg")):
+        if file in pages or file.startswith("docs/") and file.endswith(PICTURES + DOWNLOADS):
             place = relpath(place_of(file), dirname(place_of(page)) or ".")
         else:
             place = f"{REPOSITORY}/{file}"
@@ -112,7 +115,7 @@ def navigation_text(root: Path) -> str:
 
 
 def write_pages(root: Path, folder: Path, extra: Path) -> None:
-    """Write all pages into one folder, and the pictures into another."""
+    """Write all pages and downloads into one folder, and the pictures into another."""
     for each in (folder, extra):
         shutil.rmtree(each, ignore_errors=True)
         each.mkdir(parents=True)
@@ -124,8 +127,10 @@ def write_pages(root: Path, folder: Path, extra: Path) -> None:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(text, "utf-8")
     for path in (root / "docs").rglob("*"):
-        if path.suffix in (".png", ".svg"):
-            place = extra / place_of(path.relative_to(root).as_posix())
+        if path.suffix in PICTURES + DOWNLOADS:
+            # Sphinx itself copies a download to where its link leads.
+            target = extra if path.suffix in PICTURES else folder
+            place = target / place_of(path.relative_to(root).as_posix())
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, place)
     reference.write_pages(folder / "reference")

@@ -169,7 +169,7 @@ def _of(versions: tuple[str, ...]) -> str:
 _INTRODUCTION = """\
 # Compatibility with Redisson
 
-A real Redisson and django-delayq on the same queue, tried.
+Which codecs and versions of Redisson work with django-delayq on the same queue.
 Each cell is a run of both on one server; Redisson runs from its own jars in a Java process.
 `make interop` writes this page and [its detail](compatibility-detail.md) from the results of its tests; don't edit them.
 
