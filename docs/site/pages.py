@@ -77,7 +77,9 @@ def moved(root: Path, page: str, text: str) -> str:
         file = normpath(join(dirname(page), path))
         if not (root / file).exists():
             raise BrokenLink(f"{page}: {target}")
-        if file in pages or file.startswith("docs/") and file.endswith(PICTURES + DOWNLOADS):
+        if file in pages or (
+            file.startswith("docs/") and file.endswith(PICTURES + DOWNLOADS)
+        ):
             place = relpath(place_of(file), dirname(place_of(page)) or ".")
         else:
             place = f"{REPOSITORY}/{file}"
