@@ -36,6 +36,7 @@ from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.options import commit_of
 from django_delayq.jobs.preparing import check_key
 from django_delayq.redaction import redact_url, show
+from django_delayq.suggestions import suggestion
 from django_delayq.testing import mode
 from django_delayq.wording import one_line
 from django_delayq.worker.surroundings import find_middleware
@@ -233,7 +234,7 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckM
             found.append(
                 checks.Error(
                     f"Task {task.name!r} goes to queue {task.options.queue!r}, which is not in DELAYQ['QUEUES']."
-                    + conf.suggestion(task.options.queue, settings.names),
+                    + suggestion(task.options.queue, settings.names),
                     hint=f"Add {task.options.queue!r}: {{}} to DELAYQ['QUEUES'], or correct the task's queue.",
                     id="django_delayq.E007",
                 )

@@ -24,6 +24,7 @@ LAYERS = [
         "logs",
         "masking",
         "redaction",
+        "suggestions",
         "wording",
     ],
     ["calls"],

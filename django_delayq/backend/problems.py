@@ -8,10 +8,10 @@ from django.core import checks
 from django.db import connections
 
 from django_delayq import conf
-from django_delayq.conf import suggestion
 from django_delayq.exceptions import DelayqError, InvalidSettings
 from django_delayq.jobs.options import seconds
 from django_delayq.redaction import show
+from django_delayq.suggestions import suggestion
 from django_delayq.wire.signing import TOKEN_LENGTH
 
 #: Each key of OPTIONS: what it may be, and how to say that.

@@ -7,10 +7,11 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from django_delayq.conf import Settings, closest, get_settings, suggestion
+from django_delayq.conf import Settings, get_settings
 from django_delayq.exceptions import InvalidTask
 from django_delayq.jobs.options import Commit, TaskOptions, commit_of
 from django_delayq.redaction import show
+from django_delayq.suggestions import closest, suggestion
 
 
 def name_of_djangos(task: object) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from django_delayq import conf
 from django_delayq.calls.steps import Steps, aperform, perform
 from django_delayq.clients.clients import own_clients
-from django_delayq.conf import QueueSettings, suggestion
+from django_delayq.conf import QueueSettings
 from django_delayq.delivery import limiting
 from django_delayq.delivery.limiting import UNLIMITED, StoredLimit
 from django_delayq.delivery.rates import (
@@ -31,6 +31,7 @@ from django_delayq.jobs.pausing import actor
 from django_delayq.jobs.sharding import on_each
 from django_delayq.logs import get_log
 from django_delayq.redaction import show
+from django_delayq.suggestions import suggestion
 from django_delayq.wording import Wording, gettext, joined
 
 logger = get_log("django_delayq.jobs")

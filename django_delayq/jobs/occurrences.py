@@ -16,9 +16,9 @@ from cronsim import CronSim, CronSimError
 from django.conf import settings
 from django.utils import timezone as timezones
 
-from django_delayq.conf import suggestion
 from django_delayq.exceptions import InvalidSchedule
 from django_delayq.redaction import show
+from django_delayq.suggestions import suggestion
 from django_delayq.wording import Wording, gettext, ngettext
 
 #: The shortest interval: at each occurrence, each process of a queue makes a call.

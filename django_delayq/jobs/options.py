@@ -8,7 +8,7 @@ from typing import Any, Literal, TypedDict, cast
 
 from django.db import DEFAULT_DB_ALIAS
 
-from django_delayq.conf import Backoff, QueueSettings, get_settings, suggestion
+from django_delayq.conf import Backoff, QueueSettings, get_settings
 from django_delayq.delivery.durability import (
     DURABLE_WANTED,
     Durability,
@@ -18,6 +18,7 @@ from django_delayq.delivery.durability import (
 from django_delayq.exceptions import InvalidSettings, InvalidTask
 from django_delayq.jobs.limit import Limit
 from django_delayq.redaction import show
+from django_delayq.suggestions import suggestion
 from django_delayq.wire.encryption import MISSING, has_library
 
 Seconds = float | timedelta

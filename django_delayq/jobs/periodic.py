@@ -42,6 +42,7 @@ from django_delayq.jobs.preparing import spread
 from django_delayq.jobs.registry import all_tasks
 from django_delayq.masking import mask
 from django_delayq.redaction import brief, show
+from django_delayq.suggestions import suggestion
 from django_delayq.wire.signing import SEAL_LENGTH
 
 CatchUp = Literal["one", "none", "all"]
@@ -417,7 +418,7 @@ def check_names(options: Mapping[str, Any]) -> None:
         known = [*OWN_OPTIONS, *(name for name in of_tasks if name not in FIXED)]
         raise InvalidTask(
             f"unknown option {min(unknown)!r} of a schedule; known are {', '.join(known)}."
-            + conf.suggestion(min(unknown), known)
+            + suggestion(min(unknown), known)
         )
 
 

@@ -6,11 +6,11 @@ app, or one of ``DELAYQ["MODULES"]``, was imported.
 
 from functools import lru_cache
 
-from django_delayq.conf import suggestion
 from django_delayq.exceptions import InvalidTask, TaskNotFound
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.limit import Limit
 from django_delayq.redaction import show
+from django_delayq.suggestions import suggestion
 
 _tasks: dict[str, TaskDefinition] = {}
 _handlers: dict[str, TaskDefinition] = {}

@@ -3,8 +3,8 @@ from types import FunctionType
 import pytest
 
 from django_delayq import InvalidTask, TaskNotFound, delayed_task, schedule
-from django_delayq.conf import MAX_CANDIDATES, closest, suggestion
 from django_delayq.jobs.registry import all_tasks, get_task, handled_queues
+from django_delayq.suggestions import MAX_CANDIDATES, closest, suggestion
 from tests.jobs import samples
 
 
@@ -39,7 +39,7 @@ def test_a_suggestion_is_made_once_and_from_a_bounded_number_of_names(
         compared.append(known)
         return 0.0
 
-    monkeypatch.setattr("django_delayq.conf._likeness", likeness)
+    monkeypatch.setattr("django_delayq.suggestions._likeness", likeness)
 
     for name in [*["a.task.of.about.this.length.xxxx"] * 5, "x" * 10_000]:
         with pytest.raises(TaskNotFound):
