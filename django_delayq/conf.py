@@ -1,4 +1,4 @@
-"""``DELAYQ`` → one frozen `Settings`, and the server that it leads to.
+"""``DELAYQ`` → one frozen `Settings`.
 
 Functions call `get_settings`; nothing reads a setting at import. The result is cached until Django says that the setting
 has changed. `find_problems` collects what is wrong; ``manage.py check`` prints it, and `get_settings` raises it.
@@ -23,12 +23,8 @@ from django.apps import apps
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
-from django_redis import get_redis_connection
-from redis.cluster import RedisCluster
 
 from django_delayq.clients.clients import own_clients
-from django_delayq.clients.cluster import Cluster, server_at
-from django_delayq.clients.server import Server
 from django_delayq.clients.url import is_readable
 from django_delayq.codecs import Codec, default_codec, get_codec
 from django_delayq.delivery.durability import (
@@ -62,7 +58,6 @@ from django_delayq.redaction import (
     hide,
     hide_url,
     is_secret_name,
-    redact,
     redact_url,
     show,
 )
@@ -1203,86 +1198,6 @@ def setting_names() -> dict[str, str]:
     return names
 
 
-def connection_url() -> str | None:
-    """Return the URL to connect to, or None if CONNECTION is the alias of a django-redis cache.
-
-    Without CONNECTION it starts the embedded server, in DEBUG only.
-
-    Raises:
-        InvalidSettings: there is no CONNECTION and DEBUG is off.
-        EmbeddedServerError: the embedded server does not start.
-    """
-    settings = get_settings()
-    if settings.connection is None:
-        if not django_settings.DEBUG:
-            raise InvalidSettings(
-                "DELAYQ['CONNECTION'] is not set. The embedded server serves DEBUG only;"
-                " name a django-redis cache or a URL such as 'redis://localhost:6379/0'."
-            )
-        return embedded_url()
-    return settings.connection if "://" in settings.connection else None
-
-
-def embedded_url() -> str:
-    """Return the URL of the project's embedded server, which is started if it does not run.
-
-    Raises:
-        EmbeddedServerError: it does not start.
-    """
-    directory = (
-        get_settings().embedded_dir
-        or getattr(django_settings, "BASE_DIR", None)
-        or Path.cwd()
-    )
-    # Only a project without a server of its own needs this import.
-    from django_delayq.embedded.server import ensure_server
-
-    return ensure_server(Path(directory))
-
-
-def find_server() -> Server | Cluster:
-    """Return the server, or the cluster, that the settings name by a URL or an alias.
-
-    Raises:
-        InvalidSettings, EmbeddedServerError: see `connection_url`.
-    """
-    url = connection_url()
-    if url is not None:
-        return server_at(url)
-    alias = get_settings().connection
-    assert alias is not None
-    client = _alias_client(alias)
-    if isinstance(client, RedisCluster):
-        return Cluster.of(client)
-    return Server.of_pool(client.connection_pool)
-
-
-def _alias_client(alias: str) -> Any:
-    # Only the names: a debug page shows the variables of this frame, and CACHES has passwords.
-    aliases = list(getattr(django_settings, "CACHES", {}))
-    if alias not in aliases:
-        # Not left to django-redis: its error would show the alias, which may be a mangled URL.
-        why = f"CACHES has {', '.join(map(repr, aliases)) or 'nothing'}"
-        raise _no_alias(alias, why)
-    try:
-        return get_redis_connection(alias)
-    except ValueError as error:
-        # Neither its message nor its traceback: they repeat parts of a malformed LOCATION, perhaps a password.
-        why = f"its LOCATION is not a URL that redis-py reads ({type(error).__name__})"
-        raise _no_alias(alias, why) from None
-    except Exception as error:
-        # Not chained: the frames of django-redis hold the OPTIONS of the alias, a password among them.
-        why = f"{type(error).__name__}: {redact(str(error))}"
-        raise _no_alias(alias, why) from None
-
-
-def _no_alias(alias: str, why: str) -> InvalidSettings:
-    return InvalidSettings(
-        f"DELAYQ['CONNECTION'] is {redact_url(alias)!r}, which is neither a URL (it has no '://') nor the alias"
-        f" of a django-redis cache: {why}."
-    )
-
-
 def forget_connections(**kwargs: Any) -> None:
     """Drop the cached settings and the connections. Django calls this with ``setting_changed``."""
     setting = kwargs.get("setting", "DELAYQ")
@@ -1307,7 +1222,5 @@ def queue_options(name: str) -> QueueOptions | None:
         insertion_list=queue.keeps_list,
     )
 
-
-own_clients.find = find_server
 
 setting_changed.connect(forget_connections, dispatch_uid="django_delayq")

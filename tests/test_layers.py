@@ -35,7 +35,7 @@ LAYERS = [
     ["delivery"],
     ["queues"],
     ["embedded", "faults", "health"],
-    ["conf"],
+    ["conf", "connection"],
     ["signals"],
     ["jobs"],
     ["repair"],
@@ -62,7 +62,7 @@ RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 FIRST_WITH_DJANGO = RANK["conf"]
 SEAMS = RANK["apps"]
 #: What a project with a server of its own never needs.
-LATER = {("conf", "embedded.server")}
+LATER = {("connection", "embedded.server")}
 #: What does no I/O, and so imports nothing that could.
 SANS_IO = ("wire.keys", "wire.frame", "codecs", "wire.delay")
 IO_MODULES = {"redis", "valkey", "socket", "asyncio", "threading", "subprocess"}

@@ -303,7 +303,7 @@ def nowhere() -> Server:
 
 
 _all: weakref.WeakSet[Clients] = weakref.WeakSet()
-#: The clients of this process. `django_delayq.conf` says where their server is.
+#: The clients of this process. `django_delayq.connection` says where their server is.
 own_clients = Clients(nowhere)
 
 

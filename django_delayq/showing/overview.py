@@ -15,6 +15,7 @@ from django_delayq.calls.several import run_all
 from django_delayq.clients.clients import own_clients
 from django_delayq.clock import iso_text, monotonic_ms
 from django_delayq.conf import QueueSettings
+from django_delayq.connection import connection_url
 from django_delayq.delivery import forwarding, holding, looking, pausing, statistics
 from django_delayq.delivery.forwarding import Forwards
 from django_delayq.delivery.holding import HeldNames
@@ -256,7 +257,7 @@ def _find_missing(seen: Overview) -> Iterator[ServerProblem]:
 
 def _url() -> str | None:
     try:
-        return conf.connection_url()
+        return connection_url()
     except InvalidSettings:
         # A server has answered: that of a test, which needs no CONNECTION.
         return None

@@ -16,7 +16,7 @@ from django.conf import UserSettingsHolder, global_settings
 from django.conf import settings as django_settings
 from django.db.backends.signals import connection_created
 
-from django_delayq import conf
+from django_delayq import conf, connection
 from django_delayq.clients.clients import own_clients
 from django_delayq.clients.cluster import Cluster
 from django_delayq.clients.server import Server
@@ -41,7 +41,7 @@ def find_server() -> Server | Cluster:
     """Return the server to connect to, as `Clients` asks for it whenever it makes a pool.
 
     Raises:
-        InvalidSettings, EmbeddedServerError: see `conf.connection_url`.
+        InvalidSettings, EmbeddedServerError: see `connection.connection_url`.
     """
     if _servers:
         return _servers[-1]
@@ -54,7 +54,7 @@ def find_server() -> Server | Cluster:
         return cast(Server, _later("frozen_server")())
     if mode == "server":
         return cast(Server, _later("run_server")())
-    return conf.find_server()
+    return connection.find_server()
 
 
 def mode_in_force() -> str:

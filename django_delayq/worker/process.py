@@ -20,6 +20,7 @@ from django_delayq.calls.line import SILENT_TIMES
 from django_delayq.clients.clients import own_clients
 from django_delayq.clients.cluster import ClusterClient
 from django_delayq.conf import QueueSettings, WorkerSettings
+from django_delayq.connection import connection_url
 from django_delayq.jobs import outbox
 from django_delayq.jobs.stopping import Stop
 from django_delayq.logs import get_log
@@ -148,9 +149,7 @@ class WorkerProcess:
             watch=self._watch,
             subscribe=self._subscribe,
             # The embedded server comes back by itself, unless its guardian has died as well.
-            revive=conf.connection_url
-            if conf.get_settings().connection is None
-            else None,
+            revive=connection_url if conf.get_settings().connection is None else None,
         )
         renewing = own_clients.make(**_renewal_deadlines(client, worker.lease_ms))
         for each in (claiming, forwarding, renewing):

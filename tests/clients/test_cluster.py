@@ -385,7 +385,9 @@ def test_an_alias_may_make_redis_py_s_cluster_client(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     theirs = cluster.theirs()
-    monkeypatch.setattr("django_delayq.conf.get_redis_connection", lambda alias: theirs)
+    monkeypatch.setattr(
+        "django_delayq.connection.get_redis_connection", lambda alias: theirs
+    )
     settings.CACHES = {
         "default": {
             "BACKEND": "django_redis.cache.RedisCache",

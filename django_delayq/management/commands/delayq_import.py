@@ -17,6 +17,7 @@ from redis.exceptions import RedisError
 from django_delayq import conf
 from django_delayq.clients.clients import Clients, own_clients
 from django_delayq.conf import QueueSettings
+from django_delayq.connection import embedded_url
 from django_delayq.delivery.looking import Counts
 from django_delayq.faults import describe_fault
 from django_delayq.management.errors import explained
@@ -359,7 +360,7 @@ def _client_of(source: str) -> Redis:
     Raises:
         InvalidSettings, EmbeddedServerError: it is no URL, or the embedded server does not start.
     """
-    return Clients.of(conf.embedded_url() if source == "embedded" else source).make()
+    return Clients.of(embedded_url() if source == "embedded" else source).make()
 
 
 @contextmanager

@@ -22,11 +22,12 @@ PAGE = 5
 def main(url: str, queue: str, kills: int) -> None:
     django.setup()
     from django_delayq import conf
+    from django_delayq.connection import connection_url
     from django_delayq.repair import moving
 
     moving.FIRST = moving.LEAST = moving.MOST = PAGE
     settings, keyring = conf.get_settings().queue(queue), conf.get_keyring()
-    place = conf.connection_url()
+    place = connection_url()
     assert place is not None
     chance = random.Random(os.getpid())
     killed = 0
