@@ -105,6 +105,15 @@ def test_dashboard_and_alert_rules_can_be_downloaded(site: Path) -> None:
         assert downloaded == (ROOT / "docs" / name).read_bytes()
 
 
+@pytest.mark.parametrize(
+    ("page", "language"), [("zh", "zh-Hans"), ("index", "en"), ("howto/admin", "en")]
+)
+def test_page_names_its_language(site: Path, page: str, language: str) -> None:
+    text = (site / f"{page}.html").read_text("utf-8")
+
+    assert re.findall(r"<html[^>]* lang=\"([^\"]*)\"", text) == [language]
+
+
 def test_reference_has_every_public_name(site: Path) -> None:
     pages = "".join(
         path.read_text("utf-8") for path in (site / "reference").glob("*.html")

@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+from pages import CHINESE, place_of
 from reference import MADE
 from sphinx.application import Sphinx
 from sphinx.pycode import ModuleAnalyzer
@@ -96,8 +97,17 @@ def show_colons(
     lines[:] = [line.replace(COLON, ":") for line in lines]
 
 
+def name_language(
+    app: Sphinx, name: str, template: str, context: dict[str, Any], doctree: Any
+) -> None:
+    """Name the language of the page that is not English: browsers choose the font by it, screen readers the voice."""
+    if f"{name}.md" == place_of(CHINESE):
+        context["language"] = "zh-Hans"
+
+
 def setup(app: Sphinx) -> None:
     """Connect the functions above: Napoleon has the priority 500."""
     app.connect("autodoc-process-signature", shorten)
     app.connect("autodoc-process-docstring", hide_colons, priority=400)
     app.connect("autodoc-process-docstring", show_colons, priority=600)
+    app.connect("html-page-context", name_language)
