@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from django_delayq.conf import Backoff
+from django_delayq.backoff import Backoff
 from django_delayq.delivery.durability import Durable
 from django_delayq.delivery.states import State
 from django_delayq.delivery.statistics import Figures, Histogram

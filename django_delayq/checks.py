@@ -36,6 +36,7 @@ from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.options import commit_of
 from django_delayq.jobs.preparing import check_key
 from django_delayq.redaction import redact_url, show
+from django_delayq.setting import Problem
 from django_delayq.suggestions import suggestion
 from django_delayq.testing import mode
 from django_delayq.wording import one_line
@@ -512,7 +513,7 @@ def _is_django_redis(backend: Any) -> bool:
     return isinstance(found, type) and issubclass(found, RedisCache)
 
 
-def _error(problem: conf.Problem) -> checks.Error:
+def _error(problem: Problem) -> checks.Error:
     return checks.Error(
         problem.message, hint=problem.hint, id=f"django_delayq.{problem.id}"
     )

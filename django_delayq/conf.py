@@ -7,23 +7,22 @@ has changed. `find_problems` collects what is wrong; ``manage.py check`` prints 
 import os
 import sys
 from collections.abc import (
-    Callable,
-    Collection,
     Iterable,
     Iterator,
     Mapping,
     Sequence,
 )
-from dataclasses import dataclass, field, fields, replace
-from functools import cache, cached_property
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
+from django_delayq.backoff import Backoff, in_capitals, read_backoff
 from django_delayq.clients.clients import own_clients
 from django_delayq.clients.url import is_readable
 from django_delayq.codecs import Codec, default_codec, get_codec
@@ -61,47 +60,179 @@ from django_delayq.redaction import (
     redact_url,
     show,
 )
+from django_delayq.setting import (
+    BOOLEAN,
+    DICT,
+    Problem,
+    Values,
+    count,
+    declare,
+    find_wrong,
+    list_of,
+    read_fields,
+    seconds,
+    setting,
+    settings_of,
+)
 from django_delayq.suggestions import suggestion
 from django_delayq.wire.encryption import INSTALL, has_library
 from django_delayq.wire.frame import FrameFormat
 from django_delayq.wire.signing import Keyring
 
-#: The largest number in a `Backoff`: 31 years in seconds, and far from where a float overflows.
-MAX_BACKOFF = 10**9
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+#: Seconds of the longest time limit: thirty years. A thread can wait for three hundred.
+LONGEST_S = 10**9
+#: Seconds of the shortest lease. It is renewed at a third, and a busy machine may pause a process for that long.
+SHORTEST_LEASE_S = 2
+#: Seconds of the longest lease. The jobs of a dead machine wait that long for another.
+LONGEST_LEASE_S = 86_400
+#: Seconds of the longest hold of a job whose task is unknown: 30 days.
+LONGEST_HOLD_S = 2_592_000
+#: Seconds of the shortest time to keep what was given up. A smaller number was meant as days.
+SHORTEST_TTL_S = 3_600
+#: Seconds of the longest time to keep what was given up: a hundred years.
+LONGEST_TTL_S = 100 * 365 * 86_400
+#: Seconds of the longest `OUTBOX_KEEP`: until then, workers look at each row again and again.
+LONGEST_KEEP_S = 300
+#: Characters of the shortest secret.
+SHORTEST_SECRET = 16
+#: Characters of the longest prefix of queues. Each key has it.
+LONGEST_PREFIX = 64
+#: Bytes of the largest payload. A script that moves more holds the server for half a second.
+LARGEST_PAYLOAD = 64 << 20
+#: The largest bound of how many jobs or dead letters a queue holds.
+MOST_JOBS = 10**9
+#: What jobs may do in tests; see `Settings.test`.
+TEST_MODES = ("captured", "immediate", "frozen", "server", "connection")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Backoff:
-    """The wait before the next attempt: ``base * factor ** (failures - 1)`` seconds, at most ``max``.
+def _is_redisson(value: Any) -> bool:
+    if not isinstance(value, str):
+        return False
+    try:
+        FrameFormat.for_redisson(value)
+        default_codec(value)
+    except DelayqError:
+        return False
+    return True
 
-    ``jitter`` is the random part of the wait: 0.25 means between 75 % and 125 %.
 
-    Example::
+def _is_codec(value: Any) -> bool:
+    try:
+        get_codec(value)
+    except (DelayqError, TypeError):
+        return False
+    return True
 
-        @delayed_task(max_attempts=5, backoff=Backoff(base=1, factor=2, max=60))
-        def fetch(url): ...  # waits about 1, 2, 4 and 8 s between attempts
-    """
 
-    base: float = 5.0
-    factor: float = 3.0
-    max: float = 3600.0
-    jitter: float = 0.25
+def _are_secrets(value: Any) -> bool:
+    return (
+        isinstance(value, list | tuple)
+        and bool(value)
+        and all(
+            isinstance(item, str | bytes) and len(item) >= SHORTEST_SECRET
+            for item in value
+        )
+    )
 
-    def __post_init__(self) -> None:
-        for name, is_fit, wanted in _RETRY.values():
-            value = getattr(self, name)
-            if not is_fit(value):
-                raise InvalidSettings(f"Backoff({name}={show(value)}): give {wanted}")
 
-    def delay_ms(self, failures: int, random: float) -> int:
-        """Return the wait after a number of failures, in ms. ``random`` is between 0 and 1."""
-        try:
-            # A float: a whole number would grow without end, and ever more slowly.
-            wait = min(self.max, self.base * float(self.factor) ** (failures - 1))
-        except OverflowError:
-            wait = self.max if self.base else 0.0
-        jittered = wait * (1 + self.jitter * (2 * random - 1))
-        return int(min(self.max, jittered) * 1000)
+def _is_token(value: Any) -> bool:
+    # Others cannot be sent in a header.
+    return (
+        isinstance(value, str)
+        and len(value) >= SHORTEST_SECRET
+        and all("!" <= character <= "~" for character in value)
+    )
+
+
+def _describe_secrets(value: Any) -> str:
+    """Describe what is wrong with secrets without showing any."""
+    if isinstance(value, str | bytes):
+        return "a single secret (not shown), not a list"
+    if not isinstance(value, list | tuple):
+        return f"of type {type(value).__name__} (not shown)"
+    for number, item in enumerate(value, 1):
+        if not isinstance(item, str | bytes):
+            return f"a list whose secret {number} is of type {type(item).__name__}"
+        if len(item) < SHORTEST_SECRET:
+            return f"a list whose secret {number} has {len(item)} characters"
+    return (
+        "a list with a secret that has characters that are not allowed"
+        if value
+        else "an empty list"
+    )
+
+
+def _is_connection(value: Any) -> bool:
+    if not isinstance(value, str) or "://" not in value:
+        return isinstance(value, str) and value != ""
+    return is_readable(value)
+
+
+def _show_connection(value: Any) -> str:
+    # Not by `show`: a URL may be too mangled to be recognised.
+    return repr(redact_url(value)) if isinstance(value, str) else show(value)
+
+
+def _is_prefix(value: Any) -> bool:
+    # Of a name with braces a cluster hashes only a part, which would put all queues into one slot.
+    return (
+        isinstance(value, str)
+        and len(value) <= LONGEST_PREFIX
+        and (value + "_").isprintable()
+        and not any(char in "{} " for char in value)
+    )
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str) and "." in value.strip(".")
+
+
+def _is_module(value: Any) -> bool:
+    return isinstance(value, str) and all(
+        part.isidentifier() for part in value.split(".")
+    )
+
+
+CONNECTION = Values(
+    _is_connection,
+    "the alias of a django-redis cache, or a URL that redis-py reads, such as"
+    " 'redis://localhost:6379/0': port and database are numbers, parameters those of redis-py, special"
+    " characters in a password are encoded (# as %23); or a URL of Sentinels, such as"
+    " 'redis+sentinel://host1:26379,host2:26379/mymaster/0'; or a URL of a cluster, such as"
+    " 'redis+cluster://host1:7000,host2:7001', which has only database 0",
+    hide_url,
+    _show_connection,
+)
+SECRETS = Values(
+    _are_secrets,
+    f"a list of secrets, the one to sign with first, each a string of at least {SHORTEST_SECRET} characters",
+    hide,
+    _describe_secrets,
+)
+TOKENS = list_of(
+    _is_token,
+    f"strings of at least {SHORTEST_SECRET} printable ASCII characters without spaces, such as"
+    " secrets.token_urlsafe() returns",
+)._replace(read=hide, show=_describe_secrets)
+DIRECTORY = Values(
+    lambda value: isinstance(value, str | os.PathLike) and str(value) != "",
+    "the path of a directory",
+    Path,
+)
+#: What may go before the names of queues.
+PREFIX = Values(
+    _is_prefix,
+    f"a string of at most {LONGEST_PREFIX} characters without spaces and braces, such as 'shop-', or '' for none",
+)
+PATHS = "dotted paths, such as"
+KEPT_JOBS = count(0, MOST_ENDED, "jobs")
+TTL = seconds(SHORTEST_TTL_S, LONGEST_TTL_S)
+LIMIT_S = seconds(0.001, LONGEST_S)
+#: Share of the claims of a queue, in the settings and on the worker's command line.
+WEIGHT = count(1, 1_000)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,58 +240,101 @@ class QueueSettings:
     """One entry of ``DELAYQ["QUEUES"]``."""
 
     name: str
-    #: Whether the queue also keeps Redisson's list of all offered elements. None: only if REDISSON is set. Without the
-    #: list, every operation takes the same time up to ten million jobs. Java can still transfer and take, but its size,
-    #: contains, remove and readAll see nothing.
-    insertion_list: bool | None = None
-    #: Version of the Redisson that this queue is shared with; None: only Django uses it.
-    redisson: str | None = None
-    #: Frame format, dLc0 (up to 3.21.0) or Bc0Lc0; None: that of REDISSON, else the newer one.
-    frame: str | None = None
-    #: Codec of foreign payloads; None: the default of REDISSON, else JSON.
-    codec: str | Codec | None = None
-    #: Attempts before a job becomes a dead letter, including the first. With the waits between them the default
+    #: Attempts before a job becomes a dead letter, the first included. With the waits between them, the default
     #: outlasts a failure of more than two hours.
-    max_attempts: int = 10
-    #: Waits between attempts.
-    retry: Backoff = field(default_factory=Backoff)
-    #: Seconds that a task may run; None: any time.
-    time_limit_s: float | None = None
-    #: Seconds of waiting that count as one point of priority. None: the highest priority comes first, however long
-    #: others wait.
-    priority_step_s: float | None = None
-    #: Jobs of the queue that run at a time, in all its workers; None: any number.
-    concurrency: int | None = None
-    #: How often a job of the queue starts, such as "500/s" or "10/m"; None: as often as workers can.
-    rate: str | None = None
-    #: Share of the claims, unless the worker has another.
-    weight: int = 1
-    #: Number of shards; None: the queue has no shards. They share the queue's limits.
-    shards: int | None = None
-    #: Number of shards that keep unique keys, limits and schedules; 0: the queue under its bare name; None: SHARDS.
-    key_shards: int | None = None
+    max_attempts: int = setting(10, count(1, 1_000_000, "attempts"))
+    #: Waits between attempts, see [Retries](#retries): some of these keys, or a `Backoff`.
+    retry: Backoff = setting(
+        Backoff(),
+        Values(
+            lambda value: isinstance(value, Backoff | dict),
+            "a Backoff, or a dict such as {'BASE': 5, 'FACTOR': 3, 'MAX': 3600, 'JITTER': 0.25} (seconds)",
+            read_backoff,
+        ),
+    )
+    #: How long one [attempt](#what-a-time-limit-does) may run.
+    time_limit_s: float | None = setting(None, LIMIT_S, "any time")
+    #: How often a busy worker serves this queue first, compared to its others: 5 means five times as often as 1.
+    #: `--queue` overrides it.
+    weight: int = setting(1, WEIGHT)
+    #: Seconds of waiting that are worth one point of [priority](howto/priorities.md).
+    priority_step_s: float | None = setting(None, LIMIT_S, "the highest priority first")
+    #: How many jobs of the queue run at a time in all workers; see [limits](howto/limits.md).
+    concurrency: int | None = setting(
+        None,
+        Values(is_concurrency, f"a number of jobs at a time, 1 to {MOST_AT_A_TIME:,}"),
+        "any number",
+    )
+    #: How often a job of the queue starts; see [limits](howto/limits.md).
+    rate: str | None = setting(None, Values(is_rate, RATE_WANTED), "any rate")
+    #: How many jobs the queue may hold, waiting or running. When it is full, `schedule()` raises
+    #: [`QueueFull`](howto/limits-on-size.md#jobs-of-a-queue).
+    max_jobs: int | None = setting(None, count(1, MOST_JOBS, "jobs"), "any number")
+    #: Which replicas and disks must have a job before a call [returns](howto/durability.md); else it raises
+    #: `NotDurable`. With `False`, neither the [outbox](howto/outbox.md#before-a-row-is-deleted) nor
+    #: [moves](howto/move-servers.md) wait for a replica either.
+    durable: Durable | None = setting(
+        None,
+        Values(is_durability, DURABLE_WANTED, as_durable),
+        "the memory of the primary",
+    )
+    #: [Encrypt](howto/encryption.md) arguments, results, errors and progress on the server. Needs `pip install
+    #: "django-delayq[encryption]"`, and a queue without `REDISSON`.
+    encrypt: bool = setting(False, BOOLEAN)
+    #: How many [shards](howto/shards.md) spread the queue over a cluster. They share the queue's limits.
+    shards: int | None = setting(
+        None, count(1, MOST_SHARDS, "shards"), "a queue without shards"
+    )
+    #: How many shards keep unique keys, limits and schedules, while you [change the
+    #: number](howto/shards.md#more-shards-or-fewer); 0: the queue without shards keeps them.
+    key_shards: int | None = setting(
+        None, count(0, MOST_SHARDS, "shards"), "the value of SHARDS"
+    )
+    #: How many ended jobs the queue [remembers](howto/ended-jobs.md); by default, `KEEP_ENDED` of `DELAYQ`.
+    keep_ended: int = setting(1_000, KEPT_JOBS)
+    #: How long dead letters are [kept](#what-is-kept); by default half a year.
+    dead_ttl_s: float | None = setting(180 * 86_400.0, TTL, "ever")
+    #: How many dead letters are kept. If there are more, those older than a day are deleted, the oldest first.
+    max_dead: int | None = setting(
+        None, count(1, MOST_JOBS, "dead letters"), "any number"
+    )
+    #: How long quarantined payloads from Java or a `DelayedQueue` are kept; by default 30 days.
+    quarantine_ttl_s: float | None = setting(30 * 86_400.0, TTL, "ever")
+    #: How long your quarantined jobs are kept.
+    quarantined_jobs_ttl_s: float | None = setting(None, TTL, "ever")
+    #: The version of the Redisson that [shares](howto/java.md) the queue. It decides `FRAME`, `CODEC` and
+    #: `INSERTION_LIST`.
+    redisson: str | None = setting(
+        None,
+        Values(_is_redisson, "a version of Redisson such as '3.16.6', 3.2.0 or later"),
+        "a queue that only Django uses",
+    )
+    #: The [codec](codecs.md) of payloads that Java or a `DelayedQueue` puts into the queue. An object has `name`,
+    #: `encode` and `decode`. You can [change it](codecs.md#changing-the-codec-of-a-queue) while jobs wait.
+    codec: str | Codec | None = setting(
+        None,
+        Values(_is_codec, "the name of a codec such as 'StringCodec', or a codec"),
+        "the default of REDISSON, else 'json'",
+    )
+    #: [Frame format](wire-format.md#frame).
+    frame: str | None = setting(
+        None,
+        Values(
+            lambda value: value in [item.value for item in FrameFormat],
+            "'dLc0' (Redisson up to 3.21.0) or 'Bc0Lc0' (3.21.1 and later)",
+        ),
+        "that of REDISSON, else 'Bc0Lc0'",
+    )
+    #: Whether to keep Redisson's list, which Java's `size`, `contains`, `remove` and `readAll` search. Without it,
+    #: every operation is O(log N), and Java can still take elements. You can [change it](#the-insertion-list) at any
+    #: time.
+    insertion_list: bool | None = setting(None, BOOLEAN, "a list if REDISSON is set")
     #: The queue that this shard belongs to; None: this is not a shard.
     shard_of: str | None = None
     #: Prefix of the name on the server: `Settings.prefix`, or nothing if REDISSON is set.
     prefix: str = ""
-    #: Jobs that the queue may hold, whether they wait or run; None: any number. A full queue takes no new ones.
-    max_jobs: int | None = None
-    #: Replicas and disks that must have a job before a call that stores or changes it returns; None: none.
-    durable: Durable | None = None
     #: Whether a replica must have a job before its other copy is deleted; False if DURABLE is False.
     waits: bool = True
-    #: Whether arguments, results, errors and progress are encrypted on the server. It needs django-delayq[encryption].
-    encrypt: bool = False
-    #: Number of ended jobs that the queue keeps for `ended_jobs` and the admin; 0: none.
-    keep_ended: int = 1_000
-    #: Seconds to keep dead letters; None: forever.
-    dead_ttl_s: float | None = 180 * 86_400.0
-    #: Dead letters to keep. Beyond that number, those older than a day are deleted. None: any number.
-    max_dead: int | None = None
-    #: Seconds to keep quarantined foreign payloads; None: forever.
-    quarantine_ttl_s: float | None = 30 * 86_400.0
-    #: Seconds to keep quarantined jobs; None: forever.
-    quarantined_jobs_ttl_s: float | None = None
 
     def shard(self, number: int) -> "QueueSettings":
         """Return the settings of a shard: a queue like any other, with its share of what the whole queue may do."""
@@ -298,22 +472,26 @@ def _payload_codec(codec: str | Codec | None, redisson: str | None) -> Codec:
 class WorkerSettings:
     """``DELAYQ["WORKER"]``."""
 
-    #: Worker processes.
-    processes: int = 1
-    #: Threads of each process that run sync tasks.
-    threads: int = 8
-    #: ``async def`` tasks that each process runs at once.
-    coroutines: int = 100
-    #: Seconds that a lease lasts. Workers renew it after a third of that time.
-    lease_s: float = 30.0
-    #: Seconds that running jobs have to end when the worker stops.
-    grace_s: float = 25.0
-    #: Times that a job may lose its worker before it becomes a dead letter.
-    max_kills: int = 3
-    #: Seconds that a job of an unknown task waits for a worker that knows it, before it goes to quarantine; 0: none.
-    hold_unknown_s: float = 900.0
-    #: Directory of a file for each process, for probes. The file exists while the process can run jobs. None: no files.
-    heartbeat: str | os.PathLike[str] | None = None
+    #: Worker processes: one for each processor, if your tasks compute.
+    processes: int = setting(1, count(1, 512, "processes"))
+    #: Threads of each process, for sync tasks. Each may hold a connection to each database.
+    threads: int = setting(8, count(1, 1_000, "threads"))
+    #: `async def` tasks that run at once in each process. Give them [a queue of their own](#task-options).
+    coroutines: int = setting(100, count(1, 10_000, "coroutines"))
+    #: After how long without a sign of life a worker loses its jobs to another. Jobs of a machine that died start again
+    #: after this time. A worker renews its leases after each third of it, so one that stands still for two thirds may
+    #: lose its jobs. It does not limit how long a job runs.
+    lease_s: float = setting(30.0, seconds(SHORTEST_LEASE_S, LONGEST_LEASE_S))
+    #: How long running jobs may take to end when the worker stops. Jobs that still run then run again elsewhere.
+    grace_s: float = setting(25.0, seconds(0, LONGEST_LEASE_S))
+    #: A directory of this worker, where each process writes `worker-PID.json` every 5 s while it can run jobs, for a
+    #: [probe](howto/deploy.md#health-probes).
+    heartbeat: Path | None = setting(None, DIRECTORY, "no files")
+    #: How often a job may lose its worker and still start again. With 3, the fourth loss makes it a dead letter.
+    max_kills: int = setting(3, count(0, 1_000))
+    #: How long a job waits for a worker that knows its task or accepts its arguments. Then it goes to quarantine; with
+    #: 0, at once. With the default, you may deploy the workers last.
+    hold_unknown_s: float = setting(900.0, seconds(0, LONGEST_HOLD_S))
 
     @property
     def lease_ms(self) -> int:
@@ -322,48 +500,89 @@ class WorkerSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """All of ``DELAYQ``."""
+    """All of ``DELAYQ``. `queues` has the queues that hold jobs: queues without shards, and the shards of the others."""
 
-    #: Alias of a django-redis cache, or a redis-py URL; None: the embedded server, in DEBUG only.
-    #: Neither its repr nor that of the settings shows the password.
-    connection: str | None = None
-    #: Secrets: the first signs jobs, all of them check jobs; None: SECRET_KEY and SECRET_KEY_FALLBACKS.
-    keys: Sequence[str | bytes] | None = field(default=None, repr=False)
-    #: Prefix of the names of all queues without REDISSON on the server, and of other keys of the project.
-    prefix: str = ""
-    #: Directory for .delayq, the folder with the embedded server's data; None: BASE_DIR, else the current directory.
-    embedded_dir: Path | None = None
-    #: The queues that hold jobs: queues without shards, and the shards of the others.
-    queues: Mapping[str, QueueSettings] = field(default_factory=dict)
+    #: The server. A URL begins with `redis://`, `rediss://` or `unix://`, of [Sentinels](howto/sentinel.md) with
+    #: `redis+sentinel://`, of a [cluster](howto/cluster.md) with `redis+cluster://`, both also with `rediss+` for TLS.
+    #: Of a [django-redis](https://github.com/jazzband/django-redis) cache, the address, the password and TLS are used;
+    #: of neither, the [embedded server](#the-embedded-server) is.
+    connection: str | None = setting(
+        None, CONNECTION, "the embedded server while DEBUG is on"
+    )
+    #: Secrets that [sign](trust.md) jobs: the first signs, all are accepted. Projects that schedule jobs for each other
+    #: need the same keys.
+    keys: Sequence[str | bytes] | None = setting(
+        None, SECRETS, "SECRET_KEY and SECRET_KEY_FALLBACKS", repr=False
+    )
+    #: The folder where the [embedded server](#the-embedded-server) makes `.delayq`.
+    embedded_dir: Path | None = setting(
+        None, DIRECTORY, "BASE_DIR, else the current directory"
+    )
+    #: Queue names and their [options](#queues). Name every queue that you use. `{}`: one queue, `"default"`, for tasks
+    #: without a `queue`.
+    queues: Mapping[str, QueueSettings] = field(
+        default_factory=dict,
+        metadata=declare(
+            DICT._replace(wanted="a dict of queue names to dicts of options")
+        ),
+    )
+    #: A prefix for the names of all queues on the server, so that [two projects can share
+    #: it](howto/servers.md#two-projects-on-one-server). Queues with `REDISSON` have none; ids, commands, pages and
+    #: metrics leave it out.
+    prefix: str = setting("", PREFIX)
+    #: [Options of the worker](#worker).
+    worker: WorkerSettings = setting(
+        WorkerSettings(),
+        DICT._replace(
+            read=lambda value: WorkerSettings(**read_fields(WorkerSettings, value))
+        ),
+    )
+    #: What happens to jobs [in tests](howto/testing.md#for-all-tests): `"captured"` only records them, `"immediate"`
+    #: runs them at once, `"frozen"` keeps them in memory, `"server"` sends them to a server of the test run, and
+    #: `"connection"` to that of `CONNECTION`.
+    test: str = setting(
+        "captured",
+        Values(
+            lambda value: value in TEST_MODES,
+            f"what jobs do in tests, one of {', '.join(map(repr, TEST_MODES))}",
+        ),
+    )
+    #: The largest payload of a job; a larger one raises `EncodeError`. A payload of 10 MB blocks the server for about
+    #: 30 ms each time it is moved.
+    max_payload_bytes: int = setting(1 << 20, count(128, LARGEST_PAYLOAD, "bytes"))
+    #: The largest payload from Java or a `DelayedQueue` that is decoded. A larger one goes to quarantine.
+    max_foreign_bytes: int = setting(8 << 20, count(1, LARGEST_PAYLOAD, "bytes"))
+    #: How many ended jobs each queue [remembers](howto/ended-jobs.md).
+    keep_ended: int = setting(1_000, KEPT_JOBS)
+    #: How many tasks of each queue have [statistics](howto/statistics.md); all others count as one task, `other`.
+    statistics: int = setting(1_000, count(0, MOST_TASKS, "tasks", "no statistics"))
+    #: Tokens for machines that read the [metrics](howto/monitor.md), as `Authorization: Bearer …`. Empty: only staff
+    #: reads them.
+    metrics_tokens: Sequence[str] = setting((), TOKENS, repr=False)
+    #: Modules with tasks, in addition to the `tasks.py` of each app. Every process imports them; an error ends the
+    #: command with `InvalidSettings`.
+    modules: tuple[str, ...] = setting(
+        (), list_of(_is_module, "modules, such as 'shop.jobs'")
+    )
+    #: Dotted paths of [middleware](howto/middleware.md), the outermost first.
+    middleware: tuple[str, ...] = setting(
+        (), list_of(_is_path, f"{PATHS} 'shop.middleware.timed'")
+    )
+    #: Dotted paths of [contexts](howto/context.md) that travel with each job.
+    context: tuple[str, ...] = setting(
+        (), list_of(_is_path, f"{PATHS} 'django_delayq.context.Locale'")
+    )
+    #: In a transaction of the default database, the commit sends the jobs; see [transactions](howto/outbox.md).
+    #: `False`: sent at once. A task or a call can say otherwise.
+    on_commit: bool = setting(True, BOOLEAN)
+    #: `True`: jobs are [rows of the transaction](howto/outbox.md) that schedules them, unless the task says otherwise.
+    #: Needs the app `django_delayq.outbox`.
+    outbox: bool = setting(False, BOOLEAN)
+    #: How long a row of the outbox stays after the server has the job: give more than the last seconds that the server
+    #: may lose when it dies.
+    outbox_keep_s: float = setting(3.0, seconds(0, LONGEST_KEEP_S))
     #: The queues that consist of shards. Such a queue may hold older jobs under its bare name.
     sharded: Mapping[str, QueueSettings] = field(default_factory=dict)
-    worker: WorkerSettings = field(default_factory=WorkerSettings)
-    #: Largest payload that may be scheduled, bytes.
-    max_payload_bytes: int = 1 << 20
-    #: Largest foreign payload that is decoded, bytes. Larger ones go to quarantine.
-    max_foreign_bytes: int = 8 << 20
-    #: Whether jobs of a transaction are sent after its commit, unless a task or a call says otherwise.
-    on_commit: bool = True
-    #: True: jobs are rows of the caller's transaction, unless a task or a call says otherwise. It needs the app
-    #: django_delayq.outbox.
-    outbox: bool = False
-    #: Seconds that the server must have had a job before a worker deletes its row: more than the server may lose.
-    outbox_keep_s: float = 3.0
-    #: Number of ended jobs that each queue keeps, unless the queue has its own KEEP_ENDED; 0: none.
-    keep_ended: int = 1_000
-    #: Number of tasks with statistics in each queue; further tasks count as one task, ``other``. 0: no statistics.
-    statistics: int = 1_000
-    #: Tokens that read the metrics, sent as ``Authorization: Bearer …``. Without any, only staff reads them.
-    metrics_tokens: Sequence[str] = field(default=(), repr=False)
-    #: Modules that define tasks, imported in addition to the ``tasks`` module of each app.
-    modules: tuple[str, ...] = ()
-    #: Dotted paths of middleware, the outermost first, as in Django's MIDDLEWARE.
-    middleware: tuple[str, ...] = ()
-    #: Dotted paths of contexts that travel with each job, such as "django_delayq.context.Locale".
-    context: tuple[str, ...] = ()
-    #: Mode in tests: jobs are ``captured``, run at once (``immediate``), or go to the tests' own ``server`` or to the
-    #: ``connection`` of the settings.
-    test: str = "captured"
 
     def queue(self, name: str) -> QueueSettings:
         """Return the settings of a queue that holds jobs, by the name with which a job's id begins.
@@ -458,376 +677,6 @@ class Settings:
         )
 
 
-# The tables of the settings: key in DELAYQ → field, check, what the check wants.
-_Check = Callable[[Any], bool]
-
-
-class Problem(NamedTuple):
-    """A problem in ``DELAYQ``: where and what it is, and what to do."""
-
-    id: str
-    message: str
-    hint: str
-
-
-def _is_bool(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-#: Seconds of the longest time limit: thirty years. A thread can wait for three hundred.
-LONGEST_S = 10**9
-#: Seconds of the shortest lease. It is renewed at a third, and a busy machine may pause a process for that long.
-SHORTEST_LEASE_S = 2.0
-#: Seconds of the longest lease. The jobs of a dead machine wait that long for another.
-LONGEST_LEASE_S = 86_400
-#: Seconds of the longest hold of a job whose task is unknown: 30 days.
-LONGEST_HOLD_S = 2_592_000
-#: Seconds of the shortest time to keep what was given up. A smaller number was meant as days.
-SHORTEST_TTL_S = 3_600
-#: Seconds of the longest `OUTBOX_KEEP`: until then, workers look at each row again and again.
-LONGEST_KEEP_S = 300
-#: Characters of the shortest secret.
-SHORTEST_SECRET = 16
-#: The largest weight of a queue, in the settings and on the worker's command line.
-LARGEST_WEIGHT = 1_000
-#: Characters of the longest prefix of queues. Each key has it.
-LONGEST_PREFIX = 64
-#: Bytes of the largest payload. A script that moves more holds the server for half a second.
-LARGEST_PAYLOAD = 64 << 20
-
-
-def _is_count(least: int, most: int) -> _Check:
-    return lambda value: (
-        isinstance(value, int)
-        and not isinstance(value, bool)
-        and least <= value <= most
-    )
-
-
-def _is_number(least: float, most: float) -> _Check:
-    return lambda value: (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and least <= value <= most
-    )
-
-
-def _optional(check: _Check) -> _Check:
-    return lambda value: value is None or check(value)
-
-
-def _is_directory(value: Any) -> bool:
-    return value is None or (isinstance(value, str | os.PathLike) and str(value) != "")
-
-
-def _read_backoff(value: Backoff | dict[str, Any]) -> Backoff:
-    if isinstance(value, Backoff):
-        return value
-    return Backoff(
-        **{_RETRY[key][0]: item for key, item in _in_capitals(value).items()}
-    )
-
-
-def _in_capitals(retry: dict[Any, Any]) -> dict[Any, Any]:
-    # The keys of RETRY may be written like the arguments of a Backoff. Unknown keys stay as they are.
-    return {
-        name if (name := str(key).upper()) in _RETRY else key: item
-        for key, item in retry.items()
-    }
-
-
-def _is_frame(value: Any) -> bool:
-    return value in [item.value for item in FrameFormat]
-
-
-def _is_redisson(value: Any) -> bool:
-    if not isinstance(value, str):
-        return False
-    try:
-        FrameFormat.for_redisson(value)
-        default_codec(value)
-    except DelayqError:
-        return False
-    return True
-
-
-def _is_codec(value: Any) -> bool:
-    try:
-        get_codec(value)
-    except (DelayqError, TypeError):
-        return False
-    return True
-
-
-def _is_keys(value: Any) -> bool:
-    return (
-        isinstance(value, list | tuple)
-        and bool(value)
-        and all(
-            isinstance(item, str | bytes) and len(item) >= SHORTEST_SECRET
-            for item in value
-        )
-    )
-
-
-def _are_tokens(value: Any) -> bool:
-    # Others cannot be sent in a header.
-    return isinstance(value, list | tuple) and all(
-        isinstance(item, str)
-        and len(item) >= SHORTEST_SECRET
-        and all("!" <= character <= "~" for character in item)
-        for item in value
-    )
-
-
-def _is_connection(value: Any) -> bool:
-    if not isinstance(value, str) or "://" not in value:
-        return isinstance(value, str) and value != ""
-    return is_readable(value)
-
-
-#: What `is_prefix` wants.
-PREFIX_WANTED = f"a string of at most {LONGEST_PREFIX} characters without spaces and braces, such as 'shop-', or '' for none"
-
-
-def is_prefix(value: Any) -> bool:
-    """Return whether this may go before the names of queues."""
-    # Of a name with braces a cluster hashes only a part, which would put all queues into one slot.
-    return (
-        isinstance(value, str)
-        and len(value) <= LONGEST_PREFIX
-        and (value + "_").isprintable()
-        and not any(char in "{} " for char in value)
-    )
-
-
-def _are_paths(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(
-        isinstance(item, str) and "." in item.strip(".") for item in value
-    )
-
-
-def _are_names(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(
-        isinstance(item, str) and all(part.isidentifier() for part in item.split("."))
-        for item in value
-    )
-
-
-#: What jobs may do in tests; see `Settings.test`.
-TEST_MODES = ("captured", "immediate", "frozen", "server", "connection")
-
-_is_keep_ended = _is_count(0, MOST_ENDED)
-_KEEP_ENDED = f"a number of jobs, 0 to {MOST_ENDED:,}"
-_TOP: dict[str, tuple[str, _Check, str]] = {
-    "CONNECTION": (
-        "connection",
-        _optional(_is_connection),
-        "the alias of a django-redis cache, or a URL that redis-py reads, such as"
-        " 'redis://localhost:6379/0': port and database are numbers, parameters those of redis-py, special"
-        " characters in a password are encoded (# as %23); or a URL of Sentinels, such as"
-        " 'redis+sentinel://host1:26379,host2:26379/mymaster/0'; or a URL of a cluster, such as"
-        " 'redis+cluster://host1:7000,host2:7001', which has only database 0",
-    ),
-    "KEYS": (
-        "keys",
-        _optional(_is_keys),
-        f"a list of secrets, the one to sign with first, each a string of at least {SHORTEST_SECRET} characters,"
-        " or None for SECRET_KEY and SECRET_KEY_FALLBACKS",
-    ),
-    "EMBEDDED_DIR": (
-        "embedded_dir",
-        _optional(lambda value: isinstance(value, str | os.PathLike)),
-        "a folder",
-    ),
-    "QUEUES": (
-        "queues",
-        lambda value: isinstance(value, dict),
-        "a dict of queue names to dicts of options",
-    ),
-    "PREFIX": (
-        "prefix",
-        is_prefix,
-        PREFIX_WANTED,
-    ),
-    "WORKER": ("worker", lambda value: isinstance(value, dict), "a dict of options"),
-    "TEST": (
-        "test",
-        lambda value: value in TEST_MODES,
-        f"what jobs do in tests, one of {', '.join(map(repr, TEST_MODES))}",
-    ),
-    "MAX_PAYLOAD_BYTES": (
-        "max_payload_bytes",
-        _is_count(128, LARGEST_PAYLOAD),
-        f"a number of bytes, 128 to {LARGEST_PAYLOAD:,}",
-    ),
-    "MAX_FOREIGN_BYTES": (
-        "max_foreign_bytes",
-        _is_count(1, LARGEST_PAYLOAD),
-        f"a number of bytes, 1 to {LARGEST_PAYLOAD:,}",
-    ),
-    "ON_COMMIT": ("on_commit", _is_bool, "True or False"),
-    "OUTBOX": ("outbox", _is_bool, "True or False"),
-    "OUTBOX_KEEP": (
-        "outbox_keep_s",
-        _is_number(0, LONGEST_KEEP_S),
-        f"a number of seconds, 0 to {LONGEST_KEEP_S}",
-    ),
-    "KEEP_ENDED": ("keep_ended", _is_keep_ended, _KEEP_ENDED),
-    "STATISTICS": (
-        "statistics",
-        _is_count(0, MOST_TASKS),
-        f"a number of tasks, 1 to {MOST_TASKS:,}, or 0 for no statistics",
-    ),
-    "METRICS_TOKENS": (
-        "metrics_tokens",
-        _are_tokens,
-        f"a list of strings of at least {SHORTEST_SECRET} printable ASCII characters without spaces, such as"
-        " secrets.token_urlsafe() returns",
-    ),
-    "MODULES": (
-        "modules",
-        _are_names,
-        "a list of modules, such as 'shop.jobs'",
-    ),
-    "MIDDLEWARE": (
-        "middleware",
-        _are_paths,
-        "a list of dotted paths, such as 'shop.middleware.timed'",
-    ),
-    "CONTEXT": (
-        "context",
-        _are_paths,
-        "a list of dotted paths, such as 'django_delayq.context.Locale'",
-    ),
-}
-_RETRY: dict[str, tuple[str, _Check, str]] = {
-    "BASE": (
-        "base",
-        _is_number(0, MAX_BACKOFF),
-        f"a number of seconds, 0 to {MAX_BACKOFF:,}",
-    ),
-    "FACTOR": (
-        "factor",
-        _is_number(1, MAX_BACKOFF),
-        f"a number, 1 to {MAX_BACKOFF:,}; below 1 the waits would shrink",
-    ),
-    "MAX": (
-        "max",
-        _is_number(0, MAX_BACKOFF),
-        f"a number of seconds, 0 to {MAX_BACKOFF:,}",
-    ),
-    "JITTER": ("jitter", _is_number(0, 1), "a share, 0 to 1"),
-}
-_is_ttl = _optional(_is_number(SHORTEST_TTL_S, 100 * 365 * 86_400))
-_TTL = f"a number of seconds, {SHORTEST_TTL_S:,} or more, or None"
-_QUEUE: dict[str, tuple[str, _Check, str]] = {
-    "INSERTION_LIST": (
-        "insertion_list",
-        _optional(_is_bool),
-        "True, False, or None for the default, which depends on REDISSON",
-    ),
-    "REDISSON": (
-        "redisson",
-        _optional(_is_redisson),
-        "a version of Redisson such as '3.16.6', 3.2.0 or later",
-    ),
-    "FRAME": (
-        "frame",
-        _optional(_is_frame),
-        "'dLc0' (Redisson up to 3.21.0) or 'Bc0Lc0' (3.21.1 and later)",
-    ),
-    "CODEC": (
-        "codec",
-        _optional(_is_codec),
-        "the name of a codec such as 'StringCodec', or a codec",
-    ),
-    "MAX_ATTEMPTS": (
-        "max_attempts",
-        _is_count(1, 1_000_000),
-        "a number of attempts, 1 to 1,000,000",
-    ),
-    "RETRY": (
-        "retry",
-        lambda value: isinstance(value, Backoff | dict),
-        "a Backoff, or a dict such as {'BASE': 5, 'FACTOR': 3, 'MAX': 3600, 'JITTER': 0.25} (seconds)",
-    ),
-    "TIME_LIMIT": (
-        "time_limit_s",
-        _optional(_is_number(0.001, LONGEST_S)),
-        f"a number of seconds, 0.001 to {LONGEST_S:,}, or None",
-    ),
-    "PRIORITY_STEP": (
-        "priority_step_s",
-        _optional(_is_number(0.001, LONGEST_S)),
-        f"a number of seconds, 0.001 to {LONGEST_S:,}, or None for the highest priority first",
-    ),
-    "CONCURRENCY": (
-        "concurrency",
-        _optional(is_concurrency),
-        f"a number of jobs at a time, 1 to {MOST_AT_A_TIME:,}, or None for any number",
-    ),
-    "RATE": ("rate", _optional(is_rate), f"{RATE_WANTED}; or None"),
-    "WEIGHT": (
-        "weight",
-        _is_count(1, LARGEST_WEIGHT),
-        f"a whole number, 1 to {LARGEST_WEIGHT:,}",
-    ),
-    "SHARDS": (
-        "shards",
-        _optional(_is_count(1, MOST_SHARDS)),
-        f"a number of shards, 1 to {MOST_SHARDS}, or None for a queue without shards",
-    ),
-    "KEY_SHARDS": (
-        "key_shards",
-        _optional(_is_count(0, MOST_SHARDS)),
-        f"a number of shards, 0 to {MOST_SHARDS}, or None for the value of SHARDS",
-    ),
-    "MAX_JOBS": (
-        "max_jobs",
-        _optional(_is_count(1, 10**9)),
-        "a number of jobs, 1 to 1,000,000,000, or None for any number",
-    ),
-    "DURABLE": ("durable", _optional(is_durability), f"{DURABLE_WANTED} or None"),
-    "ENCRYPT": ("encrypt", _is_bool, "True or False"),
-    "KEEP_ENDED": ("keep_ended", _is_keep_ended, _KEEP_ENDED),
-    "DEAD_TTL": ("dead_ttl_s", _is_ttl, _TTL),
-    "MAX_DEAD": (
-        "max_dead",
-        _optional(_is_count(1, 10**9)),
-        "a number of dead letters, 1 to 1,000,000,000, or None",
-    ),
-    "QUARANTINE_TTL": ("quarantine_ttl_s", _is_ttl, _TTL),
-    "QUARANTINED_JOBS_TTL": ("quarantined_jobs_ttl_s", _is_ttl, _TTL),
-}
-_WORKER: dict[str, tuple[str, _Check, str]] = {
-    "PROCESSES": ("processes", _is_count(1, 512), "a number of processes, 1 to 512"),
-    "THREADS": ("threads", _is_count(1, 1_000), "a number of threads, 1 to 1,000"),
-    "COROUTINES": (
-        "coroutines",
-        _is_count(1, 10_000),
-        "a number of coroutines, 1 to 10,000",
-    ),
-    "LEASE": (
-        "lease_s",
-        _is_number(SHORTEST_LEASE_S, LONGEST_LEASE_S),
-        f"a number of seconds, {SHORTEST_LEASE_S:g} to {LONGEST_LEASE_S:,}",
-    ),
-    "GRACE": (
-        "grace_s",
-        _is_number(0, LONGEST_LEASE_S),
-        f"a number of seconds, 0 to {LONGEST_LEASE_S:,}",
-    ),
-    "MAX_KILLS": ("max_kills", _is_count(0, 1_000), "a number, 0 to 1,000"),
-    "HOLD_UNKNOWN": (
-        "hold_unknown_s",
-        _is_number(0, LONGEST_HOLD_S),
-        f"a number of seconds, 0 to {LONGEST_HOLD_S:,}",
-    ),
-    "HEARTBEAT": ("heartbeat", _is_directory, "the path of a directory, or None"),
-}
-
-
 def find_problems(value: Any) -> Iterator[Problem]:
     """Yield the problems in a value of ``DELAYQ``."""
     if not isinstance(value, dict):
@@ -837,7 +686,7 @@ def find_problems(value: Any) -> Iterator[Problem]:
             "Make it a dict, as in docs/settings.md.",
         )
         return
-    yield from _check_keys("DELAYQ", value, _TOP)
+    yield from _find_wrong("DELAYQ", value, Settings)
     queues = value.get("QUEUES", {})
     if isinstance(queues, dict):
         for name, options in queues.items():
@@ -853,22 +702,49 @@ def find_problems(value: Any) -> Iterator[Problem]:
                     "Give a dict of options, {} for the defaults.",
                 )
                 continue
-            yield from _check_keys(path, options, _QUEUE)
+            yield from _find_wrong(path, options, QueueSettings)
             if isinstance(retry := options.get("RETRY"), dict):
-                yield from _check_keys(f"{path}['RETRY']", _in_capitals(retry), _RETRY)
+                yield from _find_wrong(f"{path}['RETRY']", in_capitals(retry), Backoff)
             if options.get("ENCRYPT") is True:
                 yield from _check_encrypt(path, options)
-            if _QUEUE["SHARDS"][1](options.get("SHARDS")):
+            if settings_of(QueueSettings)["SHARDS"].is_fit(options.get("SHARDS")):
                 yield from _check_shards(name, options, path, queues)
         yield from _check_prefix(value.get("PREFIX", ""), queues)
     worker = value.get("WORKER", {})
     if isinstance(worker, dict):
-        yield from _check_keys("DELAYQ['WORKER']", worker, _WORKER)
+        yield from _find_wrong("DELAYQ['WORKER']", worker, WorkerSettings)
+
+
+#: The dicts of ``DELAYQ``, and what each is read into.
+_DICTS = {
+    "DELAYQ": Settings,
+    "DELAYQ['QUEUES'][name]": QueueSettings,
+    "DELAYQ['WORKER']": WorkerSettings,
+}
+
+
+def _find_wrong(
+    path: str, value: dict[Any, Any], cls: "type[DataclassInstance]"
+) -> Iterator[Problem]:
+    return find_wrong(path, value, cls, place_of=partial(_place_of, cls))
+
+
+def _place_of(here: "type[DataclassInstance]", key: Any) -> str:
+    """Say where a key belongs that is known, but not here; empty if it is not known anywhere."""
+    # The option of a task has the name of what it takes.
+    name = "RETRY" if key == "BACKOFF" else key
+    if name in settings_of(here):
+        return f"Here it is called {name}."
+    for path, cls in _DICTS.items():
+        if name in settings_of(cls):
+            as_what = "" if name == key else f" as {name}"
+            return f"It belongs in {path}{as_what}."
+    return ""
 
 
 def _check_prefix(prefix: Any, queues: dict[Any, Any]) -> Iterator[Problem]:
     """Yield queues that a prefix would give the name of another one."""
-    if not is_prefix(prefix) or not prefix:
+    if not PREFIX.is_fit(prefix) or not prefix:
         return
     bare = {
         name
@@ -969,98 +845,21 @@ def _check_shards(
         )
 
 
-def _check_keys(
-    path: str, value: dict[Any, Any], known: dict[str, tuple[str, _Check, str]]
-) -> Iterator[Problem]:
-    for key, item in value.items():
-        if key not in known:
-            yield Problem(
-                "E002",
-                f"{path} has an unknown key {show(key)}.",
-                _place_of(key, known)
-                or suggestion(key, known).strip()
-                or f"Known are {', '.join(known)}.",
-            )
-        elif not known[key][1](item):
-            yield Problem(
-                "E003",
-                f"{path}[{key!r}] is {_show_setting(key, item)}.",
-                f"Give {known[key][2]}.",
-            )
-
-
-def _place_of(key: Any, known: Collection[str]) -> str:
-    """Say where a key belongs that is known, but not here; empty if it is not known anywhere."""
-    # The option of a task has the name of what it takes.
-    name = "RETRY" if key == "BACKOFF" else key
-    if name in known:
-        return f"Here it is called {name}."
-    for path, keys in (
-        ("DELAYQ", _TOP),
-        ("DELAYQ['QUEUES'][name]", _QUEUE),
-        ("DELAYQ['WORKER']", _WORKER),
-    ):
-        if name in keys:
-            as_what = "" if name == key else f" as {name}"
-            return f"It belongs in {path}{as_what}."
-    return ""
-
-
-def _show_setting(key: str, value: Any) -> str:
-    # Not by `show`: a URL may be too mangled to be recognised.
-    if key == "CONNECTION" and isinstance(value, str):
-        return repr(redact_url(value))
-    if key in ("KEYS", "METRICS_TOKENS"):
-        return _describe_secrets(value)
-    return show(value)
-
-
-def _describe_secrets(value: Any) -> str:
-    """Describe what is wrong with secrets without showing any."""
-    if isinstance(value, str | bytes):
-        return "a single secret (not shown), not a list"
-    if not isinstance(value, list | tuple):
-        return f"of type {type(value).__name__} (not shown)"
-    for number, item in enumerate(value, 1):
-        if not isinstance(item, str | bytes):
-            return f"a list whose secret {number} is of type {type(item).__name__}"
-        if len(item) < SHORTEST_SECRET:
-            return f"a list whose secret {number} has {len(item)} characters"
-    return (
-        "a list with a secret that has characters that are not allowed"
-        if value
-        else "an empty list"
-    )
-
-
 def override_worker(worker: WorkerSettings, options: dict[str, Any]) -> WorkerSettings:
     """Return the settings of a worker with some options replaced. Their keys are those of ``DELAYQ["WORKER"]``.
 
     Raises:
         InvalidSettings: an option is out of its bounds.
     """
-    problems = list(_check_keys("the command line", options, _WORKER))
-    if problems:
-        raise InvalidSettings(
-            "\n".join(f"{problem.message} {problem.hint}" for problem in problems)
-        )
-    return replace(worker, **{_WORKER[key][0]: value for key, value in options.items()})
+    _refuse(_find_wrong("the command line", options, WorkerSettings))
+    return replace(worker, **read_fields(WorkerSettings, options))
 
 
-def _read(
-    cls: type,
-    value: dict[str, Any],
-    known: dict[str, tuple[str, _Check, str]],
-    **extra: Any,
-) -> Any:
-    return cls(
-        **{
-            known[key][0]: item
-            for key, item in value.items()
-            if known[key][0] not in extra
-        },
-        **extra,
-    )
+def _refuse(problems: Iterable[Problem]) -> None:
+    """Raise `InvalidSettings` if there are problems. The message has them all."""
+    text = "\n".join(f"{problem.message} {problem.hint}" for problem in problems)
+    if text:
+        raise InvalidSettings(text)
 
 
 def read_settings(value: Any) -> Settings:
@@ -1069,55 +868,27 @@ def read_settings(value: Any) -> Settings:
     Raises:
         InvalidSettings: there are problems. The message has them all.
     """
-    problems = list(find_problems(value))
-    if problems:
-        raise InvalidSettings(
-            "\n".join(f"{problem.message} {problem.hint}" for problem in problems)
-        )
+    _refuse(find_problems(value))
     queues: dict[str, QueueSettings] = {}
     sharded: dict[str, QueueSettings] = {}
     keep = value.get("KEEP_ENDED", Settings.keep_ended)
-    prefix = value.get("PREFIX", Settings.prefix)
     for name, options in (value.get("QUEUES") or {"default": {}}).items():
-        read: dict[str, Any] = {}
-        if "RETRY" in options:
-            read["retry"] = _read_backoff(options["RETRY"])
-        if options.get("DURABLE") is not None:
-            read["durable"] = as_durable(options["DURABLE"])
-            read["waits"] = options["DURABLE"] is not False
-        options = {"KEEP_ENDED": keep, **options}
-        if options.get("REDISSON") is None:
-            # Java knows the others by their bare names.
-            read["prefix"] = prefix
-        queue = _read(QueueSettings, options, _QUEUE, name=name, **read)
+        # Java knows its queues by their bare names.
+        is_shared = options.get("REDISSON") is not None
+        queue = QueueSettings(
+            name=name,
+            prefix="" if is_shared else value.get("PREFIX", Settings.prefix),
+            waits=options.get("DURABLE") is not False,
+            **read_fields(QueueSettings, {"KEEP_ENDED": keep, **options}),
+        )
         if queue.shards is None:
             queues[name] = queue
             continue
         sharded[name] = queue
         for shard in map(queue.shard, range(queue.most_shards)):
             queues[shard.name] = shard
-    directory = value.get("EMBEDDED_DIR")
-    return Settings(
-        connection=hide_url(value.get("CONNECTION")),
-        keys=hide(value.get("KEYS")),
-        prefix=prefix,
-        embedded_dir=Path(directory) if directory is not None else None,
-        queues=queues,
-        sharded=sharded,
-        worker=_read(WorkerSettings, value.get("WORKER", {}), _WORKER),
-        max_payload_bytes=value.get("MAX_PAYLOAD_BYTES", Settings.max_payload_bytes),
-        max_foreign_bytes=value.get("MAX_FOREIGN_BYTES", Settings.max_foreign_bytes),
-        on_commit=value.get("ON_COMMIT", Settings.on_commit),
-        outbox=value.get("OUTBOX", Settings.outbox),
-        outbox_keep_s=value.get("OUTBOX_KEEP", Settings.outbox_keep_s),
-        keep_ended=keep,
-        statistics=value.get("STATISTICS", Settings.statistics),
-        metrics_tokens=hide(value.get("METRICS_TOKENS", ())),
-        modules=tuple(value.get("MODULES", ())),
-        middleware=tuple(value.get("MIDDLEWARE", ())),
-        context=tuple(value.get("CONTEXT", ())),
-        test=value.get("TEST", Settings.test),
-    )
+    found = read_fields(Settings, value)
+    return Settings(**{**found, "queues": queues, "sharded": sharded})
 
 
 def hide_password() -> None:
@@ -1176,26 +947,6 @@ def get_keyring() -> Keyring:
         return Keyring(secrets)
     except InvalidSettings as error:
         raise InvalidSettings(f"{source}: {error}") from None
-
-
-def setting_names() -> dict[str, str]:
-    """Return the path and the field of every setting, for the test that compares docs/settings.md with the code."""
-    names = {f"DELAYQ['{key}']": f"Settings.{item[0]}" for key, item in _TOP.items()}
-    names |= {
-        f"DELAYQ['QUEUES'][name]['{key}']": f"QueueSettings.{item[0]}"
-        for key, item in _QUEUE.items()
-    }
-    names |= {
-        f"DELAYQ['WORKER']['{key}']": f"WorkerSettings.{item[0]}"
-        for key, item in _WORKER.items()
-    }
-    known = {
-        f"{cls.__name__}.{item.name}"
-        for cls in (Settings, QueueSettings, WorkerSettings)
-        for item in fields(cls)
-    }
-    assert set(names.values()) <= known
-    return names
 
 
 def forget_connections(**kwargs: Any) -> None:

@@ -23,7 +23,7 @@ import select
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,6 +104,18 @@ _MASKS = [
         (r"(127\.0\.0\.1):\d+", r"\1:PORT"),
     )
 ]
+
+
+def with_tables(text: str, tables: Mapping[str, str]) -> str:
+    """Return a page with what stands between ``<!-- name: …`` and ``<!-- end of name -->`` made anew."""
+    for name, table in tables.items():
+        before, start, rest = text.partition(f"<!-- {name}: ")
+        first, _, rest = rest.partition("\n")
+        _, end, after = rest.partition(f"<!-- end of {name} -->")
+        assert start, name
+        assert end, name
+        text = f"{before}{start}{first}\n\n{table}\n\n{end}{after}"
+    return text
 
 
 def masked(text: str) -> str:

@@ -4,19 +4,20 @@ import os
 import subprocess
 import sys
 import traceback
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, get_args
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
 
 from django_delayq import conf, delayed_task
+from django_delayq.backoff import Backoff
 from django_delayq.codecs import get_codec
 from django_delayq.conf import (
-    Backoff,
     QueueSettings,
     Settings,
     WorkerSettings,
@@ -28,6 +29,7 @@ from django_delayq.conf import (
 )
 from django_delayq.exceptions import InvalidSettings, NotSigned, QueueNotFound
 from django_delayq.redaction import hide
+from django_delayq.setting import settings_of
 from django_delayq.testing import captured
 from django_delayq.wire.frame import FrameFormat
 
@@ -198,11 +200,24 @@ def test_unknown_queue_is_told_with_what_there_is() -> None:
 
 
 def test_every_setting_is_read_into_a_field() -> None:
-    names = conf.setting_names()
+    assert settings_of(Settings)["CONNECTION"].field == "connection"
+    assert settings_of(QueueSettings)["TIME_LIMIT"].field == "time_limit_s"
+    assert settings_of(WorkerSettings)["LEASE"].field == "lease_s"
 
-    assert names["DELAYQ['CONNECTION']"] == "Settings.connection"
-    assert names["DELAYQ['QUEUES'][name]['TIME_LIMIT']"] == "QueueSettings.time_limit_s"
-    assert names["DELAYQ['WORKER']['LEASE']"] == "WorkerSettings.lease_s"
+
+@pytest.mark.parametrize("cls", [Settings, QueueSettings, WorkerSettings, Backoff])
+def test_every_default_could_be_given(cls: Any) -> None:
+    defaults = {each.name: each.default for each in fields(cls)} | {"queues": {}}
+    for each in settings_of(cls).values():
+        default = defaults[each.field]
+        assert each.is_fit({} if each.key == "WORKER" else default), each.key
+
+
+@pytest.mark.parametrize("cls", [Settings, QueueSettings, WorkerSettings, Backoff])
+def test_setting_says_what_none_means_if_its_type_has_it(cls: Any) -> None:
+    types = {each.name: each.type for each in fields(cls)}
+    for each in settings_of(cls).values():
+        assert (NoneType in get_args(types[each.field])) is bool(each.none), each.key
 
 
 # Refusing
@@ -269,7 +284,7 @@ def test_misspelt_key_is_told_with_a_suggestion(value: Any, text: str) -> None:
         ({"CONNECTION": ""}, "DELAYQ['CONNECTION'] is ''."),
         ({"CONNECTION": "http://x"}, "DELAYQ['CONNECTION'] is 'http://x'. Give the"),
         ({"CONNECTION": "redis://h:port/0"}, "is 'redis://h:***/0'."),
-        ({"EMBEDDED_DIR": 5}, "DELAYQ['EMBEDDED_DIR'] is 5. Give a folder."),
+        ({"EMBEDDED_DIR": 5}, "DELAYQ['EMBEDDED_DIR'] is 5. Give the path of a"),
         ({"QUEUES": ["a"]}, "DELAYQ['QUEUES'] is ['a']. Give a dict of queue names to"),
         (
             {"QUEUES": {"a": None}},

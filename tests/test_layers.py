@@ -35,7 +35,7 @@ LAYERS = [
     ["delivery"],
     ["queues"],
     ["embedded", "faults", "health"],
-    ["conf", "connection"],
+    ["backoff", "conf", "connection", "setting"],
     ["signals"],
     ["jobs"],
     ["repair"],

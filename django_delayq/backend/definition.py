@@ -23,7 +23,7 @@ from django_delayq.backend.upstream import (
     Task,
     task_backends,
 )
-from django_delayq.conf import Backoff
+from django_delayq.backoff import Backoff
 from django_delayq.delivery.durability import Durability
 from django_delayq.exceptions import InvalidTask as NoTask
 from django_delayq.jobs import registry

@@ -8,7 +8,8 @@ from typing import Any, Literal, TypedDict, cast
 
 from django.db import DEFAULT_DB_ALIAS
 
-from django_delayq.conf import Backoff, QueueSettings, get_settings
+from django_delayq.backoff import Backoff
+from django_delayq.conf import QueueSettings, get_settings
 from django_delayq.delivery.durability import (
     DURABLE_WANTED,
     Durability,

@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from redis.client import Redis
 from redis.exceptions import RedisError
@@ -167,7 +166,7 @@ class WorkerProcess:
         self._heartbeat: Heartbeat | None = None
         if worker.heartbeat is not None:
             self._heartbeat = Heartbeat(
-                Path(worker.heartbeat),
+                worker.heartbeat,
                 queues=list(self.loop.queues),
                 turns=lambda: self.loop.turns,
             )

@@ -28,7 +28,8 @@ from django_delayq.backend.upstream import (
     task_backends,
     task_enqueued,
 )
-from django_delayq.conf import Backoff, get_settings
+from django_delayq.backoff import Backoff
+from django_delayq.conf import get_settings
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import InvalidSettings
 from django_delayq.jobs import commit, registry

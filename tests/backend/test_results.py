@@ -14,7 +14,8 @@ from django_delayq.backend.upstream import (
     TaskResultStatus,
     task_backends,
 )
-from django_delayq.conf import Backoff, get_settings
+from django_delayq.backoff import Backoff
+from django_delayq.conf import get_settings
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import (
     InvalidResult,

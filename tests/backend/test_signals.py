@@ -18,7 +18,7 @@ from django_delayq.backend.upstream import (
     task_finished,
     task_started,
 )
-from django_delayq.conf import Backoff
+from django_delayq.backoff import Backoff
 from django_delayq.delivery.claiming import EndedHere
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import (

@@ -18,6 +18,7 @@ from tests.codecs.vectors import (
     value_of,
     versions_with,
 )
+from tests.pages import with_tables
 
 PAGE = Path(__file__).parents[2] / "docs" / "codecs.md"
 
@@ -182,20 +183,10 @@ def listed_table() -> str:
     return "\n".join(lines)
 
 
-TABLES = {"types": types_table, "listed": listed_table}
-
-
-def with_tables(text: str) -> str:
-    """Return a page with its tables made anew."""
-    for name, make in TABLES.items():
-        before, start, rest = text.partition(f"<!-- {name}: ")
-        first, _, rest = rest.partition("\n")
-        _, end, after = rest.partition(f"<!-- end of {name} -->")
-        assert start, name
-        assert end, name
-        text = f"{before}{start}{first}\n\n{make()}\n\n{end}{after}"
-    return text
+def with_codecs(text: str) -> str:
+    """Return the page with its tables made anew."""
+    return with_tables(text, {"types": types_table(), "listed": listed_table()})
 
 
 if __name__ == "__main__":
-    PAGE.write_text(with_tables(PAGE.read_text("utf-8")), "utf-8")
+    PAGE.write_text(with_codecs(PAGE.read_text("utf-8")), "utf-8")

@@ -22,7 +22,7 @@ from django_delayq.codecs.values import (
     Short,
 )
 from django_delayq.exceptions import DecodeError
-from tests.codecs.page import COLUMNS, PAGE, ROWS, with_tables
+from tests.codecs.page import COLUMNS, PAGE, ROWS, with_codecs
 from tests.codecs.vectors import load
 
 TEXT = PAGE.read_text("utf-8")
@@ -40,7 +40,7 @@ def section(title: str) -> str:
 
 
 def test_tables_are_those_of_the_golden_files():
-    assert with_tables(TEXT) == TEXT, "run python -m tests.codecs.page"
+    assert with_codecs(TEXT) == TEXT, "run python -m tests.codecs.page"
 
 
 def test_every_kind_of_golden_value_has_a_row():

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import django
 
+from tests.pages import with_tables
 from tests.servers import Server, available_kinds
 from tests.test_layers import RANK, ROOT
 from tests.walk import walks
@@ -192,18 +193,12 @@ def handed_in_table() -> str:
 
 def with_walks(text: str, job: Walk, element: Walk) -> str:
     """Return the page with its walks made anew."""
-    for name, made in {
+    tables = {
         "handed in": handed_in_table(),
         "walk of a job": tables_of(job),
         "walk of an element": tables_of(element),
-    }.items():
-        before, start, rest = text.partition(f"<!-- {name}: ")
-        first, _, rest = rest.partition("\n")
-        _, end, after = rest.partition(f"<!-- end of {name} -->")
-        assert start, name
-        assert end, name
-        text = f"{before}{start}{first}\n\n{made}\n\n{end}{after}"
-    return text
+    }
+    return with_tables(text, tables)
 
 
 def main() -> None:

@@ -3,9 +3,10 @@
 import pytest
 
 from django_delayq import delayed_task, schedule
+from django_delayq.backoff import Backoff
 from django_delayq.calls.running import run
 from django_delayq.codecs import get_codec
-from django_delayq.conf import Backoff, get_keyring, get_settings
+from django_delayq.conf import get_keyring, get_settings
 from django_delayq.delivery import holding
 from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.states import State

@@ -24,9 +24,9 @@ from django_delayq import (
     queue_handler,
     schedule,
 )
+from django_delayq.backoff import Backoff
 from django_delayq.calls.script import bind
 from django_delayq.clock import monotonic_ms
-from django_delayq.conf import Backoff
 from django_delayq.delivery import binding
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.worker import process, time_limit

@@ -33,7 +33,8 @@ from django_delayq import (
     schedule,
     store_schedule,
 )
-from django_delayq.conf import Backoff, get_keyring, get_settings, read_settings
+from django_delayq.backoff import Backoff
+from django_delayq.conf import get_keyring, get_settings, read_settings
 from django_delayq.delivery.holding import HeldNames
 from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.states import State

@@ -19,9 +19,10 @@ from django_delayq import (
     schedule,
     schedule_many,
 )
+from django_delayq.backoff import Backoff
 from django_delayq.calls.running import run
 from django_delayq.clients.clients import own_clients
-from django_delayq.conf import Backoff, get_settings
+from django_delayq.conf import get_settings
 from django_delayq.delivery.claiming import Leased
 from django_delayq.delivery.ended import EndRecord, note_ended
 from django_delayq.worker import recording

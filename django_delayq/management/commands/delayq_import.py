@@ -342,9 +342,9 @@ def _check_options(options: dict[str, Any]) -> None:
         raise CommandError(
             "--from-prefix is for a server: the queues of a file have no prefix, and get that of these settings."
         )
-    if not is_file and not conf.is_prefix(options["from_prefix"] or ""):
+    if not is_file and not conf.PREFIX.is_fit(options["from_prefix"] or ""):
         raise CommandError(
-            f"--from-prefix is {options['from_prefix']!r}: give {conf.PREFIX_WANTED}."
+            f"--from-prefix is {options['from_prefix']!r}: give {conf.PREFIX.wanted}."
         )
     for name in ("queue", "until_empty"):
         if options[name] and is_file:

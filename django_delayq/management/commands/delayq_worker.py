@@ -9,7 +9,6 @@ import time
 from argparse import ArgumentTypeError
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -206,7 +205,7 @@ class Command(CommandWithExamples):
             raise SystemExit(self._reload())
         try:
             if worker_options.worker.heartbeat is not None:
-                heartbeat.clear(Path(worker_options.worker.heartbeat))
+                heartbeat.clear(worker_options.worker.heartbeat)
         except DelayqError as error:
             raise CommandError(str(error)) from error
         if options["verbosity"]:
@@ -450,9 +449,9 @@ def _read_queues(
                 weight = int(text)
             except ValueError:
                 weight = 0
-            if not 1 <= weight <= conf.LARGEST_WEIGHT:
+            if not conf.WEIGHT.is_fit(weight):
                 raise CommandError(
-                    f"--queue {item}: the weight {text!r} is not a whole number, 1 to {conf.LARGEST_WEIGHT:,}."
+                    f"--queue {item}: the weight {text!r} is not {conf.WEIGHT.wanted}."
                     f" Give one, such as {name}=1; only the ratio between the queues' weights matters."
                 )
             weighted += 1

@@ -14,7 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import NoReturn
 
 from django_delayq import LeaseLost, current_job, delayed_task
-from django_delayq.conf import Backoff
+from django_delayq.backoff import Backoff
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.process import WorkerProcess
 from tests.worker.records import gate_of_test, record

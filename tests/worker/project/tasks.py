@@ -14,7 +14,7 @@ from asgiref.sync import sync_to_async
 from django.db import connection, transaction
 
 from django_delayq import Limit, Snooze, current_job, delayed_task, schedule
-from django_delayq.conf import Backoff
+from django_delayq.backoff import Backoff
 from django_delayq.worker import (
     counting,
     held,
