@@ -8,7 +8,6 @@ from dataclasses import fields
 from hashlib import blake2b
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -16,8 +15,7 @@ from django.core.management import BaseCommand, load_command_class
 
 import django_delayq
 from benchmarks.peers import report
-from django_delayq import conf, exceptions, signals
-from django_delayq.backoff import Backoff
+from django_delayq import exceptions, signals
 from django_delayq.codecs import CODEC_NAMES, default_codec, get_codec
 from django_delayq.codecs.unsupported import UnsupportedCodec
 from django_delayq.delivery.keys import DeliveryKeys
@@ -25,7 +23,6 @@ from django_delayq.delivery.states import State
 from django_delayq.exceptions import EncodeError
 from django_delayq.jobs.envelope import Envelope, encode
 from django_delayq.jobs.options import TaskOptions
-from django_delayq.setting import settings_of
 from django_delayq.wire.frame import FrameFormat, unpack
 from django_delayq.wire.signing import Keyring
 from tests import settings_page
@@ -130,63 +127,12 @@ def test_prose_of_a_page_has_one_sentence_a_line(document: Path) -> None:
     assert [text for text in texts if _TWO_SENTENCES.search(text)] == []
 
 
-def setting_names() -> dict[str, str]:
-    """Return the path and the field of every setting."""
-    dicts = {
-        "DELAYQ": conf.Settings,
-        "DELAYQ['QUEUES'][name]": conf.QueueSettings,
-        "DELAYQ['WORKER']": conf.WorkerSettings,
-    }
-    return {
-        f"{path}['{key}']": f"{cls.__name__}.{each.field}"
-        for path, cls in dicts.items()
-        for key, each in settings_of(cls).items()
-    }
-
-
-def default_of(path: str) -> object:
-    """Return the default of a setting, as it is written in the settings."""
-    owner, name = setting_names()[path].split(".")
-    cls = getattr(conf, owner)
-    value = getattr(
-        cls(name="default") if owner == "QueueSettings" else cls(), name, None
-    )
-    if isinstance(value, Backoff):
-        return {
-            item.name.upper(): getattr(value, item.name) for item in fields(Backoff)
-        }
-    return {} if owner == "Settings" and name == "worker" else value
-
-
-def written_default(path: str) -> Any:
-    """Return the default that docs/settings.md gives for a setting."""
-    group = re.search(r"\['(QUEUES|WORKER)'\](?:\[|$)", path)
-    title = group[1] if group and path.count("[") > 1 else "DELAYQ"
-    section = text_of("docs/settings.md").split(f"\n## {title}\n")[1].split("\n## ")[0]
-    key = re.findall(r"\['(\w+)'\]", path)[-1]
-    cell = rows_of(section)[key].split("|")[2].strip()
-    return ast.literal_eval(cell.strip("`"))
-
-
-@pytest.mark.parametrize("path", setting_names())
-def test_setting_is_documented_with_its_default(path: str) -> None:
-    assert written_default(path) == default_of(path)
-
-
 def test_settings_are_documented_as_they_are_declared() -> None:
     text = settings_page.PAGE.read_text("utf-8")
 
     assert settings_page.with_settings(text) == text, (
         "run python -m tests.settings_page"
     )
-
-
-def test_no_setting_is_documented_that_does_not_exist() -> None:
-    known = {re.findall(r"\['(\w+)'\]", path)[-1] for path in setting_names()}
-    documented = {
-        name for name in rows_of(text_of("docs/settings.md")) if name.isupper()
-    }
-    assert documented == known
 
 
 def test_every_exception_is_documented() -> None:
