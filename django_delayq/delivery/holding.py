@@ -23,17 +23,23 @@ MOST_POSITIONAL = 10_000
 HELD_NAMES = 100
 
 
+class Hold(NamedTuple):
+    """Why a job is held, and for how long."""
+
+    #: What it is held for; of a task or a call with a name as `can_be_held` accepts it.
+    reason: Reason
+    #: The same in words, for the log and the admin.
+    why: str
+    #: How long to hold it, counted from the first time that it was held for a limited time; None: without limit.
+    ms: int | None = None
+
+
 class Held(NamedTuple):
-    """One job whose task or key this process does not know, for `hold`."""
+    """One job that is to be held, for `hold`."""
 
     token: str
     fence: bytes
-    #: What it is held for; of a task or a call with a name as `can_be_held` accepts it.
-    reason: Reason
-    #: Why it is held, as users read it.
-    why: str
-    #: How long to hold it, counted from the first time that it was held for a limited time; None: without limit.
-    hold_ms: int | None
+    hold: Hold
 
 
 _shape = Decoder[list[str | int]](list[str | Count])
@@ -90,13 +96,13 @@ def hold(
 ) -> Call[list[int]]:
     """Keep jobs for a worker that knows their tasks or keys; returns the indexes of those whose lease was lost.
 
-    A job is held until ``hold_ms`` after it was first held; then `release` quarantines it. A job that was signed with
-    another key meanwhile is not held for the old key, but is due again.
+    `release` quarantines a job that was held for longer than the ``ms`` of its `Hold`. A job that was signed with another
+    key meanwhile is not held for the old key, but is due again.
     """
     args: list[Argument] = [now_argument(now_us)]
     for job in jobs:
-        hold_ms = "" if job.hold_ms is None else job.hold_ms
-        args += (job.token, job.fence, job.reason.text, job.why, hold_ms)
+        reason, why, ms = job.hold
+        args += (job.token, job.fence, reason.text, why, "" if ms is None else ms)
     return Call(
         *bind(PACKAGES, "hold", keys, **(slot_keys(keys) if has_slots else {})),
         args,

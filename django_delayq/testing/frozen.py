@@ -330,10 +330,9 @@ class FrozenQueue:
             )
             return None
         (leased,) = reply.jobs
-        gives_limits = state.upkeep.gives_limits
-        make = state.pauses.make_limited if gives_limits else state.pauses.make
         offset_ms = reply.now_us / 1000 - boottime_ms()
-        attempt = make(state.settings, leased, math.inf, offset_ms)
+        attempt = Attempt(state.settings, leased, math.inf, offset_ms)
+        attempt.gates = state.gates
         # A claim leases such a job only if others follow it, for a worker to bury it.
         most_kills = conf.get_settings().worker.max_kills
         attempt.is_out_of_kills = leased.kills > most_kills

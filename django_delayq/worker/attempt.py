@@ -25,6 +25,7 @@ from django_delayq.delivery.holding import (
     MAX_HELD_CALL,
     MAX_HELD_NAME,
     Held,
+    Hold,
     Shape,
     can_be_held,
 )
@@ -93,6 +94,9 @@ Read = tuple[
     str,
 ]
 
+#: Asked about a job that this process can run, before it runs. Return why to hold it, or None to let it run.
+Gate = Callable[["Attempt", TaskDefinition], Hold | None]
+
 
 class DoubleFound(DelayqError):
     """Raised while a payload is read if its job has already run."""
@@ -155,11 +159,11 @@ class Attempt:
     #: The server refused this end; it is told again later.
     is_refused = False
     #: What the job is held for.
-    held_for: Reason | None = None
+    hold: Hold | None = None
+    #: What may hold the job although this process can run it.
+    gates: Sequence[Gate] = ()
     #: The name of the task that this process does not know, or the key or the format that it lacks.
     unknown_task = ""
-    #: How long the job is held; None: without a limit.
-    hold_ms: int | None = None
     #: Why the function cannot be called with the arguments; None: it can.
     misfit: InvalidArguments | None = None
     #: The lease ended before the attempt began.
@@ -259,7 +263,8 @@ class Attempt:
     @property
     def waits_for_key(self) -> bool:
         """Whether the job is held for a worker that can verify it."""
-        return self.verdict is Verdict.HOLD and self.hold_ms is None
+        is_held, hold = self.verdict is Verdict.HOLD, self.hold
+        return is_held and hold is not None and hold.ms is None
 
     @property
     def has_lease(self) -> bool:
@@ -383,7 +388,7 @@ class Attempt:
             if isinstance(read, NotSigned) and self._hold_for_key(read):
                 return None
             is_unknown = isinstance(read, TaskNotFound)
-            if isinstance(read, TaskNotFound) and self._hold(read):
+            if isinstance(read, TaskNotFound) and self._hold_for_task(read):
                 return None
             kind = "task" if is_unknown else "payload"
             try:
@@ -401,8 +406,8 @@ class Attempt:
             if not self._expire_if_late(boottime_ms()):
                 self._take_misfit(self.task)
             return None
-        if self.options.limit is not None:
-            return self._take_limited()
+        if self.gates and self._is_held_back(self.task):
+            return None
         return self.task
 
     def _take_misfit(self, task: TaskDefinition) -> None:
@@ -415,12 +420,20 @@ class Attempt:
         if heard.attempts:
             self.raised = error
         shape = Shape(task.name, len(self.args), tuple(self.kwargs))
-        if not self._hold_for_code(Kind.CALL, shape.held_name, error, MAX_HELD_CALL):
+        hold = _hold_for_code(Kind.CALL, shape.held_name, error, MAX_HELD_CALL)
+        if not self._hold(hold):
             self._reject(Verdict.QUARANTINE, error, kind="task")
 
-    def _take_limited(self) -> TaskDefinition | None:
-        """Do as `take` for a task with a limit."""
-        return self.task
+    def _is_held_back(self, task: TaskDefinition) -> bool:
+        """Ask each gate until one holds the job. A gate that raises is a failed attempt."""
+        try:
+            for gate in self.gates:
+                if self._hold(gate(self, task)):
+                    return True
+        except Exception as error:
+            self.fail(error)
+            return True
+        return False
 
     def _bury_unrun(self) -> None:
         """Record that the job lost its worker too often. A claim leaves that to a worker if others follow the job then."""
@@ -461,28 +474,23 @@ class Attempt:
             self.extra_bytes = self.bound.weight
         self.verdict = verdict
 
-    def _hold(self, error: TaskNotFound) -> bool:
-        """Hold the job for a worker that knows its task, if the settings allow it and the name can be held."""
-        name = error.task
-        if name is None or not self._hold_for_code(
-            Kind.TASK, name, error, MAX_HELD_NAME
-        ):
+    def _hold(self, hold: Hold | None) -> bool:
+        """Record that the job is held; return whether it is."""
+        if hold is None:
             return False
-        self.unknown_task = name
-        return True
-
-    def _hold_for_code(
-        self, kind: Kind, name: str, error: DelayqError, most: int
-    ) -> bool:
-        """Hold the job for a worker with other code, if the settings allow it and the name can be held."""
-        hold_s = get_settings().worker.hold_unknown_s
-        if not can_be_held(name, most) or not hold_s:
-            return False
-        self.hold_ms = round(hold_s * 1000)
-        self.held_for, self.message = Reason(kind, name), text_of(error)
+        self.hold, self.message = hold, hold.why
         self.ended_ms = self.ended_ms or boottime_ms()
         self.verdict = Verdict.HOLD
         return True
+
+    def _hold_for_task(self, error: TaskNotFound) -> bool:
+        """Hold the job for a worker that knows its task, if the settings allow it and the name can be held."""
+        name, hold = error.task, None
+        if name is not None:
+            hold = _hold_for_code(Kind.TASK, name, error, MAX_HELD_NAME)
+        if hold is not None:
+            self.unknown_task = hold.reason.name
+        return self._hold(hold)
 
     def _hold_for_key(self, error: NotSigned) -> bool:
         """Hold the job, without a time limit, for a worker that has the key, the format or the codec to verify it."""
@@ -500,11 +508,8 @@ class Attempt:
             # signed.
             return False
         _tell_of_missing(self.queue.name, error)
-        self.hold_ms, self.held_for = None, Reason(what, which)
-        self.unknown_task, self.message = error.missing, text_of(error)
-        self.ended_ms = self.ended_ms or boottime_ms()
-        self.verdict = Verdict.HOLD
-        return True
+        self.unknown_task = error.missing
+        return self._hold(Hold(Reason(what, which), text_of(error)))
 
     def holds_lease(self) -> bool:
         """Return whether the lease is still ours; if it ended before the job began, give the job back."""
@@ -812,14 +817,8 @@ class Attempt:
         )
 
     def as_held(self) -> Held:
-        assert self.held_for is not None
-        return Held(
-            self.leased.token,
-            self.leased.fence,
-            self.held_for,
-            self.message,
-            self.hold_ms,
-        )
+        assert self.hold is not None
+        return Held(self.leased.token, self.leased.fence, self.hold)
 
     def as_rejected(self) -> Rejected:
         ttl_ms = (
@@ -984,6 +983,14 @@ def _this_worker() -> str:
 def _worker_named(pid: int) -> str:
     # Every handle has the name, and the host's is a system call.
     return f"{socket.gethostname()}:{pid}"
+
+
+def _hold_for_code(kind: Kind, name: str, error: DelayqError, most: int) -> Hold | None:
+    """Hold a job for a worker with other code, if the settings allow it and the name can be held."""
+    hold_s = get_settings().worker.hold_unknown_s
+    if not can_be_held(name, most) or not hold_s:
+        return None
+    return Hold(Reason(kind, name), text_of(error), round(hold_s * 1000))
 
 
 def _call_of(envelope: Envelope) -> Read:

@@ -49,11 +49,12 @@ class Dispatch:
         settings, name = queue.settings, queue.settings.name
         async_names, guess = crew.async_names, crew.is_async
         running, submit = crew.running, crew.threads.submit
-        pauses = queue.pauses
-        make = pauses.make_limited if queue.upkeep.gives_limits else pauses.make
+        gates = queue.gates
         self._ends.note_busy()
         for leased in reply.jobs:
-            attempt = make(settings, leased, lease_end_ms, offset_ms)
+            attempt = Attempt(settings, leased, lease_end_ms, offset_ms)
+            if gates:
+                attempt.gates = gates
             running[attempt] = None
             if async_names:
                 is_async = attempt.is_async = guess(name, leased)

@@ -1,28 +1,23 @@
-"""The pauses of a queue, as its last claim returned them, and attempts that hold the jobs of paused tasks."""
+"""The pauses of a queue, as its last claim returned them, and the gate that holds the jobs of paused tasks."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from redis.client import Redis
 
 from django_delayq.calls.running import run
-from django_delayq.clock import boottime_ms
-from django_delayq.conf import QueueSettings
 from django_delayq.delivery import looking
-from django_delayq.delivery.claiming import Claimed, Leased
-from django_delayq.delivery.holding import held_names
+from django_delayq.delivery.claiming import Claimed
+from django_delayq.delivery.holding import Hold, held_names
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.pausing import Pause, StoredPauses, read_pauses
 from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.logs import get_log
-from django_delayq.worker.attempt import Attempt, Read, Verdict
-from django_delayq.worker.limited import LimitedAttempt
+from django_delayq.worker.attempt import Attempt, Gate
 
 logger = get_log("django_delayq.worker")
-
-MakeAttempt = Callable[[QueueSettings, Leased, float, float], Attempt]
 
 
 class Pauses:
@@ -35,9 +30,8 @@ class Pauses:
         self._found: dict[str | None, Pause] = {}
         #: The queue itself is paused.
         self.is_paused = False
-        #: Makes the attempts of a claim; and those of one that gives jobs the limits of their tasks.
-        self.make: MakeAttempt = Attempt
-        self.make_limited: MakeAttempt = LimitedAttempt
+        #: What asks whether the task of a job is paused; nothing if none is.
+        self.gates: Sequence[Gate] = ()
         #: The pauses of all tasks have ended by themselves, and are still stored.
         self.are_over = False
         # When the first pause of a task ends, by the server's clock, epoch ms.
@@ -59,10 +53,7 @@ class Pauses:
         before, self._found = self._found, found
         self.is_paused = self._stored is not None and self._stored.of_queue is not None
         tasks = {task: each for task, each in found.items() if task is not None}
-        self.make = partial(PausedAttempt, tasks) if tasks else Attempt
-        self.make_limited = (
-            partial(_PausedAndLimited, tasks) if tasks else LimitedAttempt
-        )
+        self.gates = [partial(hold_if_paused, tasks)] if tasks else ()
         self._first_end_ms = min(
             (each.until_ms for each in tasks.values()), default=float("inf")
         )
@@ -104,31 +95,9 @@ class Pauses:
             logger.warning("%s; %s", pause, left)
 
 
-class PausedAttempt(Attempt):
-    """An attempt of a job that came while some tasks were paused: if its task is one of them, the job is held."""
-
-    def __init__(
-        self,
-        paused: Mapping[str, Pause],
-        queue: QueueSettings,
-        leased: Leased,
-        lease_end_ms: float,
-        offset_ms: float,
-    ) -> None:
-        super().__init__(queue, leased, lease_end_ms, offset_ms)
-        self._paused = paused
-
-    def take(self, read: Read | BaseException) -> TaskDefinition | None:
-        task = super().take(read)
-        if task is None or (pause := self._paused.get(task.name)) is None:
-            return task
-        self.held_for = Reason(Kind.PAUSED, task.name)
-        self.message = str(pause)
-        self.hold_ms = None
-        self.ended_ms = boottime_ms()
-        self.verdict = Verdict.HOLD
-        return None
-
-
-class _PausedAndLimited(PausedAttempt, LimitedAttempt):
-    """Both."""
+def hold_if_paused(
+    paused: Mapping[str, Pause], attempt: Attempt, task: TaskDefinition
+) -> Hold | None:
+    """Hold a job whose task is paused. ``paused``: by the names of tasks."""
+    pause = paused.get(task.name)
+    return None if pause is None else Hold(Reason(Kind.PAUSED, task.name), str(pause))

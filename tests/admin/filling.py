@@ -10,7 +10,7 @@ from django_delayq.clock import epoch_ms
 from django_delayq.conf import get_keyring
 from django_delayq.delivery import claiming, holding, looking, settling, storing
 from django_delayq.delivery.claiming import Leased
-from django_delayq.delivery.holding import Held
+from django_delayq.delivery.holding import Held, Hold
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.settling import Failed, Rejected
@@ -137,13 +137,17 @@ class Queue:
         job = self.running(*args, **kwargs)
         reason = reason or Reason(Kind.KEY, get_keyring().ids[0])
         why = f"NotSigned: it is signed with the {reason.kind} {reason.name}."
-        held = Held(job.token, job.fence, reason, why, None)
+        held = Held(job.token, job.fence, Hold(reason, why))
         assert run(self.client, holding.hold(self.keys, [held])) == []
         return job.token
 
     def held(self, *args: Any, **kwargs: Any) -> str:
         job = self.running(*args, **kwargs)
-        held = Held(job.token, job.fence, Reason(Kind.TASK, TASK), "it broke", 900_000)
+        held = Held(
+            job.token,
+            job.fence,
+            Hold(Reason(Kind.TASK, TASK), "it broke", 900_000),
+        )
         call = holding.hold(self.keys, [held])
         assert run(self.client, call) == []
         return job.token

@@ -24,7 +24,7 @@ from django_delayq.clock import epoch_ms
 from django_delayq.delivery import ended, holding, looking, pausing, settling
 from django_delayq.delivery.ended import LATEST_MS, EndRecord
 from django_delayq.delivery.forwarding import forward_of
-from django_delayq.delivery.holding import Held
+from django_delayq.delivery.holding import Held, Hold
 from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.settling import Failed
 from django_delayq.delivery.states import State
@@ -632,7 +632,7 @@ def test_held_job_of_a_paused_task_says_so(browser: Client, queue: Queue) -> Non
     run(queue.client, pausing.pause(queue.keys, task=TASK))
     lease = queue.take(token)
     reason = Reason(Kind.PAUSED, TASK)
-    held = Held(lease.token, lease.fence, reason, "it is paused: bug", None)
+    held = Held(lease.token, lease.fence, Hold(reason, "it is paused: bug"))
     run(queue.client, holding.hold(queue.keys, [held]))
 
     shown = content_of(browser.get(url("job", queue.name, token)))

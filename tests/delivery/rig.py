@@ -43,7 +43,7 @@ from django_delayq.delivery.claiming import (
 from django_delayq.delivery.ended import EndRecord
 from django_delayq.delivery.following import Following
 from django_delayq.delivery.forwarding import Forward, Forwards, Received
-from django_delayq.delivery.holding import Held, HeldNames, Released
+from django_delayq.delivery.holding import Held, HeldNames, Hold, Released
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.looking import Inspected
 from django_delayq.delivery.pausing import Pause
@@ -501,7 +501,7 @@ class Rig:
     ) -> Any:
         reason = reason_of(task)
         held = [
-            Held(job.token, job.fence, reason, f"no task {reason.name}.", hold_ms)
+            Held(job.token, job.fence, Hold(reason, f"no task {reason.name}.", hold_ms))
             for job in jobs
         ]
         return self.run(

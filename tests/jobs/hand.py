@@ -11,7 +11,7 @@ from django_delayq.calls.call import Call
 from django_delayq.calls.running import run
 from django_delayq.delivery import claiming, holding, looking, settling
 from django_delayq.delivery.claiming import Claimed, Leased, Mode
-from django_delayq.delivery.holding import Held
+from django_delayq.delivery.holding import Held, Hold
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.settling import Done, Failed, Rejected
@@ -84,7 +84,7 @@ class Hand:
         """Hold jobs of a paused task, as a worker does that has claimed them."""
         reason = Reason(Kind.PAUSED, task)
         held = [
-            Held(job.token, job.fence, reason, f"task {task} is paused", None)
+            Held(job.token, job.fence, Hold(reason, f"task {task} is paused"))
             for job in jobs
         ]
         assert self.run(holding.hold(self.keys, held)) == []

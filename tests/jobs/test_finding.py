@@ -28,7 +28,7 @@ from django_delayq import (
 from django_delayq.calls.script import load_script
 from django_delayq.calls.steps import perform
 from django_delayq.delivery import binding, holding, searching, settling
-from django_delayq.delivery.holding import Held
+from django_delayq.delivery.holding import Held, Hold
 from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.searching import Found
 from django_delayq.delivery.settling import Failed
@@ -99,7 +99,7 @@ def one_of_each(queue: str, hand: Hand) -> dict[State, Job[Any]]:
             hand.retry(leased, 3_600_000)
         elif state is State.HELD:
             reason = Reason(Kind.TASK, "gone")
-            held = Held(leased.token, leased.fence, reason, "no task gone", None)
+            held = Held(leased.token, leased.fence, Hold(reason, "no task gone"))
             assert hand.run(holding.hold(hand.keys, [held])) == []
         elif state is State.DEAD:
             hand.bury(leased)

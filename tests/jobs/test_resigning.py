@@ -15,7 +15,7 @@ from django_delayq.calls.running import run
 from django_delayq.conf import get_keyring
 from django_delayq.delivery import claiming, holding, looking, storing
 from django_delayq.delivery import resigning as writing
-from django_delayq.delivery.holding import Held
+from django_delayq.delivery.holding import Held, Hold
 from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.resigning import Where
 from django_delayq.delivery.states import State
@@ -339,7 +339,7 @@ def test_what_is_held_for_the_old_key_runs_with_the_new_one_alone(
     reason = Reason(Kind.KEY, get_keyring().ids[0])
     leased = [hand.take() for _ in range(3)]
     keys_are(NEW)
-    held = [Held(job.token, job.fence, reason, "", None) for job in leased]
+    held = [Held(job.token, job.fence, Hold(reason, "")) for job in leased]
     hand.run(holding.hold(hand.keys, held[:2]))
     assert hand.run(holding.held_names(hand.keys)).counts == {reason: 2}
     keys_are(NEW, OLD)
@@ -516,7 +516,7 @@ def test_what_an_earlier_version_held_for_its_format_is_released(
     job = schedule(on(queue), 0, 1, 2)
     leased = hand.take()
     reason = Reason(Kind.FORMAT, str(FORMAT))
-    held = Held(leased.token, leased.fence, reason, "no", None)
+    held = Held(leased.token, leased.fence, Hold(reason, "no"))
     assert hand.run(holding.hold(hand.keys, [held])) == []
 
     assert resign(hand, queue).released == 1

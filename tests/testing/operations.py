@@ -45,7 +45,7 @@ from django_delayq.delivery.claiming import Claimed, Leased, Mode
 from django_delayq.delivery.ended import EndRecord
 from django_delayq.delivery.following import Following
 from django_delayq.delivery.forwarding import Forward
-from django_delayq.delivery.holding import Held
+from django_delayq.delivery.holding import Held, Hold
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.progress import JobProgress
 from django_delayq.delivery.reasons import Reason
@@ -483,9 +483,11 @@ def _(world: World) -> Any:
         Held(
             lease.token,
             lease.fence,
-            random.choice((*REASONS, limiting.held_for(LIMITS[0]))),
-            "no such task.",
-            random.choice((None, 50, 900_000)),
+            Hold(
+                random.choice((*REASONS, limiting.held_for(LIMITS[0]))),
+                "no such task.",
+                random.choice((None, 50, 900_000)),
+            ),
         )
         for lease in world.some_leases()
     ]

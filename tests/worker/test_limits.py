@@ -14,6 +14,8 @@ from django_delayq import (
     clear_limit,
     find_jobs,
     limits,
+    pause,
+    resume,
     schedule_many,
     set_limit,
 )
@@ -308,6 +310,38 @@ def test_job_whose_key_is_another_each_time_runs(records, with_limit):
         tasks.one_of_a_key.schedule(0, 2)
 
         assert succeeded(q.run_due()) == [[1], [2]]
+
+
+def test_job_of_a_paused_task_gets_the_present_limit_once_it_is_resumed(
+    records, with_limit
+):
+    with frozen_queue() as q:
+        with_limit(Limit("renamed", concurrency=8))
+        for n in range(2):
+            tasks.one_of_a_key.schedule(0, n)
+        with_limit(Limit("now", rate="1/m"))
+        pause(task=tasks.one_of_a_key)
+
+        held = q.run_due()
+        resume(task=tasks.one_of_a_key)
+        first = q.run_due()
+        second = q.advance(minutes=1)
+
+        assert [each.outcome for each in held] == ["held"] * 2
+        assert list(map(succeeded, (first, second))) == [[[0]], [[1]]]
+
+
+def test_key_of_a_limit_is_not_asked_while_the_task_is_paused(records, with_limit):
+    with frozen_queue() as q:
+        tasks.one_of_a_key.schedule(0, 1)
+        with_limit(Limit("broken", concurrency=1, key=lambda *_: 1 / 0))
+        pause(task=tasks.one_of_a_key)
+
+        held = q.run_due()
+        resume(task=tasks.one_of_a_key)
+
+        assert [each.outcome for each in held] == ["held"]
+        assert [each.outcome for each in q.run_due()] == ["retrying"]
 
 
 def test_limit_that_no_task_has_is_not_set(queue_name):

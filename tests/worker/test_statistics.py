@@ -21,6 +21,8 @@ from django_delayq.clock import monotonic_ms
 from django_delayq.conf import QueueSettings, get_settings
 from django_delayq.delivery import looking, statistics
 from django_delayq.delivery.claiming import Leased
+from django_delayq.delivery.holding import Hold
+from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.statistics import UNKNOWN, Figures, Outcome, bucket_of
 from django_delayq.jobs.statistics import queue_statistics, statistics_totals
 from django_delayq.worker import counting, planning
@@ -263,7 +265,8 @@ def test_held_jobs_are_counted_by_the_names_that_this_process_does_not_know() ->
         (third, "shop.gone", 900),
         (unsigned, "key 0a1b", None),
     ):
-        attempt.unknown_task, attempt.hold_ms = name, hold_ms
+        attempt.unknown_task = name
+        attempt.hold = Hold(Reason(Kind.TASK, name), "no such task.", hold_ms)
     found.note([first, second, third, unsigned])
 
     assert {name: each.outcomes.total() for name, each in taken(found).items()} == {
