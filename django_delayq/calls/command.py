@@ -1,7 +1,7 @@
 """A plain command, described without I/O as a `Call` is."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
@@ -34,3 +34,10 @@ class Command(msgspec.Struct, Generic[T], frozen=True):
 
     def again(self) -> "Command[T]":
         return self
+
+
+def fields_of(reply: Sequence[bytes] | dict[bytes, bytes]) -> dict[bytes, bytes]:
+    """Read the reply to HGETALL: a map in RESP3, names and values in turn in RESP2."""
+    if isinstance(reply, dict):
+        return reply
+    return dict(zip(reply[::2], reply[1::2], strict=True))

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from django_delayq.calls.call import Argument, Call
-from django_delayq.calls.command import Command
+from django_delayq.calls.command import Command, fields_of
 from django_delayq.calls.script import bind
 from django_delayq.decoding import Decoder, whole_number
 from django_delayq.delivery.binding import PACKAGES, new_request, now_argument
@@ -107,9 +107,9 @@ def declare(
 def latest_code(keys: DeliveryKeys, now_ms: int) -> Command[int]:
     """Return when the latest code was loaded that a living process has, of those with schedules; 0: there is none."""
 
-    def read(fields: dict[bytes, bytes]) -> int:
+    def read(reply: Any) -> int:
         latest_ms = 0
-        for name, text in fields.items():
+        for name, text in fields_of(reply).items():
             if not name.startswith(b"code:"):
                 continue
             said = _said.read(text)

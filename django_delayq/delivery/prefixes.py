@@ -1,9 +1,9 @@
 """Which prefixes are used on a server, and who signed the jobs that wait under one: several projects may share it."""
 
 from collections.abc import Collection, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from django_delayq.calls.command import Command
+from django_delayq.calls.command import Command, fields_of
 from django_delayq.delivery.looking import Page
 from django_delayq.wire.signing import key_id_of
 
@@ -19,16 +19,10 @@ def note_prefix(prefix: str, key_id: str, *, where: str = PREFIXES) -> Command[i
 def noted_prefixes(where: str = PREFIXES) -> Command[dict[str, str]]:
     """Read the prefixes that were noted, each with the id of a key."""
 
-    def read(reply: list[bytes] | dict[bytes, bytes]) -> dict[str, str]:
-        # In RESP3 it is a map.
-        pairs = (
-            reply.items()
-            if isinstance(reply, dict)
-            else zip(reply[::2], reply[1::2], strict=True)
-        )
+    def read(reply: Any) -> dict[str, str]:
         return {
             prefix.decode(errors="replace"): key_id.decode(errors="replace")
-            for prefix, key_id in pairs
+            for prefix, key_id in fields_of(reply).items()
         }
 
     return Command(("HGETALL", where), read)

@@ -5,12 +5,14 @@ from typing import Any
 
 import pytest
 
+from django_delayq.calls.running import run
 from django_delayq.delivery import claiming, limiting
 from django_delayq.delivery.claiming import Limited, Mode
 from django_delayq.delivery.rates import limit_text, numbers_of, read_rate
 from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.states import Change, State
 from tests.delivery.rig import LEASE, OWNER, T0, Rig, name_in, names_of, token
+from tests.servers import Server
 
 STRIPE = "stripe\0acct"
 
@@ -595,6 +597,24 @@ def test_limit_of_the_latest_code_of_living_processes_counts(rig: Rig) -> None:
     assert say(rig, 1, loaded_ms=20) == 1
 
     assert code_of(rig) == 1
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_latest_code_is_read_in_each_protocol_of_redis(
+    rig: Rig, server: Server, protocol: int
+) -> None:
+    call = limiting.declare(
+        rig.keys,
+        [],
+        owner=owner_of(20),
+        loaded_ms=20,
+        has_schedules=True,
+        now_us=1_000_000_000,
+    )
+    rig.run(call)
+
+    with server.client(protocol=protocol) as client:
+        assert run(client, limiting.latest_code(rig.keys, 1_000_000)) == 20
 
 
 def test_process_that_ends_takes_along_what_it_said_of_its_code(rig: Rig) -> None:
