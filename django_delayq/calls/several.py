@@ -33,7 +33,9 @@ T = TypeVar("T")
 UNDER_WAY = 2
 
 
-def run_all(client: Redis, calls: Sequence[Call[T]]) -> list[T | Exception]:
+def run_all(
+    client: Redis, calls: Sequence[Call[T] | Command[T]]
+) -> list[T | Exception]:
     """Make several calls in one pipeline, once. They are not atomic together. An error takes the place of its reply.
 
     Raises:

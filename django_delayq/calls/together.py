@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 from redis.exceptions import RedisError
 
 from django_delayq.calls.call import Call
-from django_delayq.calls.exchange import Exchange
+from django_delayq.calls.command import Command
+from django_delayq.calls.exchange import Exchange, Made
 from django_delayq.calls.steps import Steps
 
 T = TypeVar("T")
@@ -18,12 +19,12 @@ T = TypeVar("T")
 def together(operations: Sequence[Steps[T]]) -> Steps[list[T | Exception]]:
     """Perform operations at once, and return the result of each, or the server's or the connection's error.
 
-    The operations ask for nothing but calls that may be repeated.
+    The operations ask for nothing but calls and commands that may be repeated.
     """
     results: list[Any] = [None] * len(operations)
     replies: dict[int, Any] = dict.fromkeys(range(len(operations)))
     while True:
-        calls: dict[int, Call[Any]] = {}
+        calls: dict[int, Made] = {}
         for i, reply in replies.items():
             operation = operations[i]
             try:
@@ -36,7 +37,7 @@ def together(operations: Sequence[Steps[T]]) -> Steps[list[T | Exception]]:
             except RedisError as error:
                 results[i] = error
             else:
-                assert isinstance(request, Call)
+                assert isinstance(request, (Call, Command))
                 calls[i] = request
         if not calls:
             return results

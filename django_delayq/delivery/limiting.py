@@ -135,20 +135,22 @@ _said = Decoder[_Said](_Said, "the description of a worker's code cannot be read
 _any = Decoder[Any](Any, "a limit cannot be read", holds_any=True)
 
 
-def limits(keys: DeliveryKeys) -> Call[list[StoredLimit]]:
+def limits(keys: DeliveryKeys) -> Command[list[StoredLimit]]:
     """Read the limits that are stored of a queue: its own first, then others by name."""
-    return Call(*bind(PACKAGES, "limits", keys), (), _read_limits)
+    return Command(("HGETALL", keys.control), _read_limits)
 
 
-def _read_limits(reply: list[bytes]) -> list[StoredLimit]:
+def _read_limits(reply: Any) -> list[StoredLimit]:
     found = []
-    for name, text in zip(reply[::2], reply[1::2], strict=True):
+    for field, text in fields_of(reply).items():
+        kind, _, name = field.decode(errors="replace").partition(":")
+        if field != b"queue_limit" and kind != "limit":
+            continue
         stored = _any.read(text)
         if isinstance(stored, dict):
             parts = [stored.get(each) for each in ("code", "set")]
             code, changed = (part if isinstance(part, dict) else {} for part in parts)
-            by = str(stored.get("by", ""))
-            found.append(StoredLimit(name.decode(errors="replace"), code, changed, by))
+            found.append(StoredLimit(name, code, changed, str(stored.get("by", ""))))
     return sorted(found, key=lambda each: each.name)
 
 

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from django_delayq.calls.call import Argument, Call
+from django_delayq.calls.command import Command, fields_of
 from django_delayq.calls.script import bind
 from django_delayq.decoding import Decoder, Number
 from django_delayq.delivery.binding import PACKAGES, now_argument
@@ -528,26 +529,25 @@ def read_days(
     )
 
 
-def read_hours(keys: DeliveryKeys, hours: Sequence[int]) -> Call[list[bytes]]:
-    """Read the tasks of up to `TASKS_BATCH` hours that are over, packed; empty: nothing is stored."""
-    return Call(
-        *bind(PACKAGES, "read_hours", keys),
-        [f"{hour}:tasks" for hour in hours[:TASKS_BATCH]],
-        list,
+def read_hours(keys: DeliveryKeys, hours: Sequence[int]) -> Command[list[bytes]]:
+    """Read the tasks of up to `TASKS_BATCH` hours that are over, packed, without those of which nothing is stored."""
+    fields = (f"{hour}:tasks" for hour in hours[:TASKS_BATCH])
+    return Command(
+        ("HMGET", keys.hours, *fields), lambda reply: list(filter(None, reply))
     )
 
 
-def read_totals(keys: DeliveryKeys) -> Call[dict[str, Figures]]:
+def read_totals(keys: DeliveryKeys) -> Command[dict[str, Figures]]:
     """Read the figures of all times: of each task, and under an empty name of the queue in whole."""
 
-    def read(reply: list[bytes]) -> dict[str, Figures]:
+    def read(reply: Any) -> dict[str, Figures]:
         return {
             _name(field[5:]): decode_figures(text)
-            for field, text in zip(reply[::2], reply[1::2], strict=True)
+            for field, text in fields_of(reply).items()
             if field[:5] == b"task:"
         }
 
-    return Call(*bind(PACKAGES, "read_totals", keys), (), read)
+    return Command(("HGETALL", keys.totals), read)
 
 
 _PLAIN, _ZIPPED = b"\0", b"\2"

@@ -7,10 +7,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from itertools import chain
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from django_delayq import conf
 from django_delayq.calls.call import Call
+from django_delayq.calls.command import Command
+from django_delayq.calls.exchange import Made
 from django_delayq.calls.steps import Steps, aperform, perform
 from django_delayq.clients.clients import own_clients
 from django_delayq.conf import QueueSettings
@@ -241,7 +243,7 @@ def _is_number(count: object) -> bool:
     return isinstance(count, int) and not isinstance(count, bool) and count >= 1
 
 
-def _one(call: Call[T]) -> Steps[T]:
+def _one(call: Call[T] | Command[T]) -> Steps[T]:
     reply: T = yield call
     return reply
 
@@ -391,7 +393,7 @@ def _series(unit: Unit, now: int, count: int, stored: dict[int, Figures]) -> Ser
 
 def _totals(queues: Iterable[str] | None) -> Steps[dict[str, Totals]]:
     names, parts = _parts_of(queues)
-    calls: list[Call[Any]] = [statistics.read_totals(each.keys) for each in parts]
+    calls: list[Made] = [statistics.read_totals(each.keys) for each in parts]
     calls += [looking.counts(each.keys) for each in parts]
     answers = yield from asking([*parts, *parts], map(_one, calls))
     replies = answers.replies

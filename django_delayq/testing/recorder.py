@@ -370,15 +370,9 @@ class Recorder:
     def _zero_of(self, queue: str, args: list[Any]) -> Any:
         return [0]
 
-    def _empty(self, queue: str, args: list[Any]) -> Any:
-        return []
-
     def _figures(self, queue: str, args: list[Any]) -> Any:
         length_ms = 60_000 if _text(args[1]) == "minute" else 3_600_000
         return [epoch_now_ms() // length_ms, 0, [], [b""] * int(args[3])]
-
-    def _hours(self, queue: str, args: list[Any]) -> Any:
-        return [b""] * len(args)
 
     def _days(self, queue: str, args: list[Any]) -> Any:
         return [epoch_now_ms() // 3_600_000, 0, [], [b""] * int(args[1])]
@@ -402,8 +396,14 @@ class Recorder:
         return b"PONG"
 
     def _hmget(self, key: str, *fields: str) -> Any:
-        # Only the counts of batches are asked for like this.
-        return [b"%d" % self._left(fields[0]), None]
+        # Of a batch, how many of its jobs are left.
+        return [
+            b"%d" % self._left(field) if field in self.notes.batches else None
+            for field in fields
+        ]
+
+    def _hgetall(self, key: str) -> dict[bytes, bytes]:
+        return {}
 
     def _result(self, key: str) -> list[bytes]:
         note = self.notes.by_token.get(key[-TOKEN_LENGTH:])
@@ -455,20 +455,18 @@ _SCRIPTS: dict[str, _Answer] = {
     "delivery/search": Recorder._search,
     "delivery/page": Recorder._zero_of,
     "delivery/held_names": Recorder._zero_of,
-    "delivery/limits": Recorder._empty,
     "delivery/pauses": Recorder._pauses,
     "delivery/schedules": Recorder._schedules,
     "delivery/read_workers": Recorder._workers,
     "delivery/read_ended": Recorder._zero_of,
     "delivery/read_figures": Recorder._figures,
-    "delivery/read_hours": Recorder._hours,
     "delivery/read_days": Recorder._days,
-    "delivery/read_totals": Recorder._empty,
 }
 #: Commands about the server itself, which many a server refuses.
 _REFUSED = frozenset({"ACL", "CLIENT", "CONFIG", "HELLO", "INFO", "SUBSCRIBE"})
 _COMMANDS: dict[str, Callable[..., Any]] = {
     "HMGET": Recorder._hmget,
+    "HGETALL": Recorder._hgetall,
     "LRANGE": Recorder._lrange,
     "LINDEX": Recorder._lindex,
     "BLMOVE": Recorder._blmove,

@@ -152,7 +152,7 @@ def test_nothing_has_run_where_no_connection_came_about_from_a_pool() -> None:
         run(
             client,
             Call(
-                load_script(("django_delayq.delivery",), "limits"),
+                load_script(("django_delayq.delivery",), "read_progress"),
                 ("k",),
                 repeat=None,
             ),

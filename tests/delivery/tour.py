@@ -629,12 +629,6 @@ def _(rig: Rig) -> Callable[[], object]:
     return lambda: limit(rig, concurrency=1)
 
 
-@stop("read limits", drains=True)
-def _(rig: Rig) -> Callable[[], object]:
-    limit(rig, concurrency=1)
-    return lambda: rig.run(limiting.limits(rig.keys))
-
-
 @stop("loosen a limit", drains=True)
 def _(rig: Rig) -> Callable[[], object]:
     fill_limit(rig)
@@ -1112,21 +1106,6 @@ def _(rig: Rig) -> Callable[[], object]:
 def _(rig: Rig) -> Callable[[], object]:
     add(rig)
     return lambda: rig.run(statistics.read_days(rig.keys, count=2, now_us=rig.now_us))
-
-
-@stop("read hours", drains=True)
-def _(rig: Rig) -> Callable[[], object]:
-    add(rig)
-    rig.now += HOUR_MS
-    add(rig)
-    hour = rig.now_us // 3_600_000_000
-    return lambda: rig.run(statistics.read_hours(rig.keys, [hour - 1, hour]))
-
-
-@stop("read totals", drains=True)
-def _(rig: Rig) -> Callable[[], object]:
-    add(rig)
-    return lambda: rig.run(statistics.read_totals(rig.keys))
 
 
 def registry(rig: Rig) -> RegistryKeys:

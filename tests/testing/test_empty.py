@@ -102,7 +102,6 @@ def test_empty_replies_are_those_of_the_scripts() -> None:
     assert {
         "delivery/counts",
         "delivery/search",
-        "delivery/limits",
         "delivery/pauses",
     } <= set(asked)
 
@@ -113,7 +112,6 @@ _READS = (
     "delivery/search",
     "delivery/page",
     "delivery/held_names",
-    "delivery/limits",
     "delivery/pauses",
     "delivery/schedules",
     "delivery/read_workers",

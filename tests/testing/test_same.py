@@ -192,12 +192,10 @@ class Both:
 #: Replies with the fields of a hash, whose order a server leaves open: the reply itself (None), or one part of it.
 UNORDERED = {
     "HGETALL": None,
-    "delivery/limits": None,
     "delivery/schedules": None,
     "delivery/counts": None,
     "delivery/read_figures": 2,
     "delivery/read_days": 2,
-    "delivery/read_totals": None,
 }
 
 
