@@ -195,7 +195,7 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckM
     value = getattr(django_settings, "DELAYQ", {})
     problems = list(conf.find_problems(value))
     if problems:
-        return [_error(problem) for problem in problems]
+        return [error_of(problem) for problem in problems]
     found: list[checks.CheckMessage] = []
     settings = conf.read_settings(value)
     is_needed = mode.mode_in_force() == "connection" and not django_settings.DEBUG
@@ -513,7 +513,8 @@ def _is_django_redis(backend: Any) -> bool:
     return isinstance(found, type) and issubclass(found, RedisCache)
 
 
-def _error(problem: Problem) -> checks.Error:
+def error_of(problem: Problem) -> checks.Error:
+    """Return a problem of the settings as Django's checks report it."""
     return checks.Error(
         problem.message, hint=problem.hint, id=f"django_delayq.{problem.id}"
     )

@@ -228,6 +228,7 @@ PREFIX = Values(
     f"a string of at most {LONGEST_PREFIX} characters without spaces and braces, such as 'shop-', or '' for none",
 )
 PATHS = "dotted paths, such as"
+ATTEMPTS = count(1, 1_000_000, "attempts")
 KEPT_JOBS = count(0, MOST_ENDED, "jobs")
 TTL = seconds(SHORTEST_TTL_S, LONGEST_TTL_S)
 LIMIT_S = seconds(0.001, LONGEST_S)
@@ -242,7 +243,7 @@ class QueueSettings:
     name: str
     #: Attempts before a job becomes a dead letter, the first included. With the waits between them, the default
     #: outlasts a failure of more than two hours.
-    max_attempts: int = setting(10, count(1, 1_000_000, "attempts"))
+    max_attempts: int = setting(10, ATTEMPTS)
     #: Waits between attempts, see [Retries](#retries): some of these keys, or a `Backoff`.
     retry: Backoff = setting(
         Backoff(),

@@ -1,4 +1,4 @@
-"""The tables of docs/settings.md, made from the declarations of the settings, so that they say what the code does.
+"""The tables of docs/settings.md and docs/howto/django-tasks.md, made from the declarations of the settings, so that they say what the code does.
 
     python -m tests.settings_page
 
@@ -8,24 +8,33 @@ writes them anew; a test compares them.
 import inspect
 import re
 from dataclasses import asdict, fields
+from pathlib import Path
 from typing import Any
 
+from django_delayq.backend.options import BackendOptions
 from django_delayq.backoff import Backoff
 from django_delayq.conf import QueueSettings, Settings, WorkerSettings
 from django_delayq.setting import settings_of
 from tests.pages import ROOT, with_tables
 
-PAGE = ROOT / "docs" / "settings.md"
-#: The tables of the page, by the dict in ``DELAYQ`` that each is about.
-TABLES: dict[str, Any] = {
-    "DELAYQ": Settings,
-    "QUEUES": QueueSettings,
-    "WORKER": WorkerSettings,
+#: The tables of each page, by their names in it.
+PAGES: dict[Path, dict[str, Any]] = {
+    ROOT / "docs" / "settings.md": {
+        "DELAYQ": Settings,
+        "QUEUES": QueueSettings,
+        "WORKER": WorkerSettings,
+    },
+    ROOT / "docs" / "howto" / "django-tasks.md": {"OPTIONS": BackendOptions},
 }
-_KEYS = {key for cls in TABLES.values() for key in settings_of(cls)}
+_KEYS = {
+    key
+    for tables in PAGES.values()
+    for cls in tables.values()
+    for key in settings_of(cls)
+}
 #: What is code within the words of an error.
 _CODE = re.compile(
-    rf"\{{.*?\}}|'[^']*'|[\w.]+\(.*?\)|\b(?:None|True|False|DEBUG|Backoff|[A-Z]+(?:_[A-Z]+)+|{'|'.join(_KEYS)})\b"
+    rf"\{{.*?\}}|'[^']*'|[\w.]+\(.*?\)|\b(?:None|True|False|DEBUG|Backoff|timedelta|[A-Z]+(?:_[A-Z]+)+|{'|'.join(_KEYS)})\b"
 )
 
 
@@ -59,10 +68,12 @@ def written(value: Any) -> str:
     return repr(value).replace("'", '"')
 
 
-def with_settings(text: str) -> str:
-    """Return the page with its tables made anew."""
-    return with_tables(text, {name: table_of(cls) for name, cls in TABLES.items()})
+def made_anew(page: Path) -> str:
+    """Return a page with its tables as the code has them."""
+    tables = {name: table_of(cls) for name, cls in PAGES[page].items()}
+    return with_tables(page.read_text("utf-8"), tables)
 
 
 if __name__ == "__main__":
-    PAGE.write_text(with_settings(PAGE.read_text("utf-8")), "utf-8")
+    for each in PAGES:
+        each.write_text(made_anew(each), "utf-8")

@@ -25,9 +25,9 @@ from django_delayq.jobs.envelope import Envelope, encode
 from django_delayq.jobs.options import TaskOptions
 from django_delayq.wire.frame import FrameFormat, unpack
 from django_delayq.wire.signing import Keyring
-from tests import settings_page
 from tests.codecs.vectors import VERSIONS
 from tests.pages import DOCUMENTS, ROOT, blocks_of
+from tests.settings_page import PAGES, made_anew
 
 DOCS = ROOT / "docs"
 LAYERS = ("wire", "delivery", "repair", "queues")
@@ -127,12 +127,11 @@ def test_prose_of_a_page_has_one_sentence_a_line(document: Path) -> None:
     assert [text for text in texts if _TWO_SENTENCES.search(text)] == []
 
 
-def test_settings_are_documented_as_they_are_declared() -> None:
-    text = settings_page.PAGE.read_text("utf-8")
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_settings_are_documented_as_they_are_declared(page: Path) -> None:
+    text = page.read_text("utf-8")
 
-    assert settings_page.with_settings(text) == text, (
-        "run python -m tests.settings_page"
-    )
+    assert made_anew(page) == text, "run python -m tests.settings_page"
 
 
 def test_every_exception_is_documented() -> None:

@@ -24,7 +24,8 @@ from django_delayq.backend.definition import (
     sensitive,
     set_plan,
 )
-from django_delayq.backend.problems import check_params, find_problems, is_good
+from django_delayq.backend.options import BackendOptions
+from django_delayq.backend.problems import check_params, find_problems
 from django_delayq.backend.results import (
     change,
     new_result,
@@ -53,7 +54,7 @@ from django_delayq.exceptions import (
 from django_delayq.exceptions import InvalidTask as NoTask
 from django_delayq.jobs.commit import Hook
 from django_delayq.jobs.job import Job, aget_job, get_job
-from django_delayq.jobs.options import Commit, Seconds, TaskOptions
+from django_delayq.jobs.options import Commit, TaskOptions
 from django_delayq.jobs.preparing import prepare
 from django_delayq.jobs.sending import asend as asend_job
 from django_delayq.jobs.sending import send as send_job
@@ -63,21 +64,17 @@ from django_delayq.wire.delay import Delay, parse_delay
 
 __all__ = ["DelayqBackend", "DelayqTask", "sensitive"]
 
-#: How long the results of tasks are kept, unless OPTIONS say otherwise: a day.
-RESULT_TTL_S = 86_400
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 # Cached: each thread, and each event loop's context, has a backend of its own.
 @lru_cache(maxsize=64)
-def _defaults(
-    on_commit: bool | str | None, result_ttl: Seconds, max_attempts: int | None
-) -> TaskOptions:
+def _defaults(options: BackendOptions) -> TaskOptions:
     return TaskOptions(
         no_retry_on=(InvalidResult,),
-        on_commit=on_commit,
-        keep_result=result_ttl,
-        max_attempts=max_attempts,
+        on_commit=options.on_commit,
+        keep_result=options.result_ttl,
+        max_attempts=options.max_attempts,
     )
 
 
@@ -104,16 +101,7 @@ class DelayqBackend(BaseTaskBackend):
         # Django makes backends while it imports tasks: nothing may be asked here, and nothing connected.
         check_params(alias, params)
         super().__init__(alias, params)  # type: ignore[arg-type]
-        options = self.options
-        found = {
-            name: options.get(name, default) if is_good(name, options) else default
-            for name, default in (
-                ("ON_COMMIT", None),
-                ("RESULT_TTL", RESULT_TTL_S),
-                ("MAX_ATTEMPTS", None),
-            )
-        }
-        self._defaults = _defaults(*found.values())
+        self._defaults = _defaults(BackendOptions.of(self.options))
         self._is_installed = False
 
     def validate_task(self, task: AnyTask) -> None:

@@ -1,6 +1,6 @@
 """What ``manage.py check`` says about a backend of ours in ``TASKS``."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from django.apps import AppConfig
@@ -8,31 +8,13 @@ from django.core import checks
 from django.db import connections
 
 from django_delayq import conf
+from django_delayq.backend.options import BackendOptions
+from django_delayq.checks import error_of
 from django_delayq.exceptions import DelayqError, InvalidSettings
-from django_delayq.jobs.options import seconds
 from django_delayq.redaction import show
+from django_delayq.setting import find_wrong
 from django_delayq.suggestions import suggestion
 from django_delayq.wire.signing import TOKEN_LENGTH
-
-#: Each key of OPTIONS: what it may be, and how to say that.
-_OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "ON_COMMIT": (
-        lambda value: value is None or isinstance(value, bool | str),
-        "True, False or a database alias",
-    ),
-    "RESULT_TTL": (
-        lambda value: seconds(value) is not None,
-        "seconds above 0 or a timedelta",
-    ),
-    "MAX_ATTEMPTS": (
-        lambda value: (
-            value is None
-            or (isinstance(value, int) and not isinstance(value, bool) and value >= 1)
-        ),
-        "a whole number, 1 or more",
-    ),
-}
-
 
 #: The longest id of a result, as Django documents it.
 MAX_ID = 64
@@ -59,11 +41,6 @@ def check_params(alias: str, params: Mapping[str, Any]) -> None:
         raise InvalidSettings(
             f"TASKS[{alias!r}]['OPTIONS'] is {show(options)}: give a dict, such as {{'MAX_ATTEMPTS': 3}}"
         )
-
-
-def is_good(name: str, options: Mapping[str, Any]) -> bool:
-    """Whether OPTIONS has a value for a key that can be used; `find_problems` reports others."""
-    return name in options and bool(_OPTIONS[name][0](options[name]))
 
 
 def find_problems(
@@ -102,19 +79,12 @@ def find_problems(
                 hint=f"Give it a name of at most {MAX_QUEUE_NAME} characters, or name other queues in {where}['QUEUES'].",
                 id="django_delayq.E023",
             )
-    for name in options:
-        if name not in _OPTIONS:
-            yield checks.Error(
-                f"{where}['OPTIONS'] has the unknown key {show(name)}.",
-                hint=f"Known are {', '.join(_OPTIONS)}.{suggestion(str(name), list(_OPTIONS))}",
-                id="django_delayq.E022",
-            )
-        elif not is_good(name, options):
-            yield checks.Error(
-                f"{where}['OPTIONS'][{name!r}] is {show(options[name])}.",
-                hint=f"Give {_OPTIONS[name][1]}.",
-                id="django_delayq.E022",
-            )
+    yield from map(
+        error_of,
+        find_wrong(
+            f"{where}['OPTIONS']", options, BackendOptions, ids=("E022", "E022")
+        ),
+    )
     on_commit = options.get("ON_COMMIT")
     if isinstance(on_commit, str) and on_commit not in connections.settings:
         yield checks.Error(

@@ -478,10 +478,10 @@ def test_check_finds_nothing_wrong(configure, tasks) -> None:
     [
         ({"RESULT_TTL": 0}, "['RESULT_TTL'] is 0."),
         ({"MAX_ATTEMPTS": True}, "['MAX_ATTEMPTS'] is True."),
-        ({"MODULES": ["shop.jobs"]}, "has the unknown key 'MODULES'."),
+        ({"MODULES": ["shop.jobs"]}, "has an unknown key 'MODULES'."),
         ({"ON_COMMIT": 5}, "['ON_COMMIT'] is 5."),
         ({"ON_COMMIT": "nowhere"}, "'nowhere', which is not in DATABASES."),
-        ({"RESULT_TLL": 5}, "has the unknown key 'RESULT_TLL'."),
+        ({"RESULT_TLL": 5}, "has an unknown key 'RESULT_TLL'."),
     ],
 )
 def test_check_finds_wrong_options(configure, tasks, options, message) -> None:
