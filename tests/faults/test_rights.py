@@ -67,7 +67,7 @@ class Limited:
     def __init__(self, server: Any, queue_name: str, user: str = "jobs") -> None:
         self.admin = server.client()
         self.name = f"{user}-{uuid.uuid4().hex[:8]}"
-        words = [word.replace("orders", queue_name) for word in documented(user)]
+        words = [word.replace("default", queue_name) for word in documented(user)]
         words[2] = self.name
         self.admin.execute_command(*words)
         self.admin.execute_command("ACL", "LOG", "RESET")
@@ -230,12 +230,12 @@ def test_documented_line_as_it_stands_serves_its_queue(
     account = "username=jobs&password=password"
     settings.DELAYQ = {
         "CONNECTION": f"{server.socket_url}&{account}",
-        "QUEUES": {"orders": {}},
+        "QUEUES": {"default": {}},
     }
 
-    job = schedule(tasks.note.using(queue="orders"), 60)
+    job = schedule(tasks.note.using(queue="default"), 60)
     client = server.client(username="jobs", password="password")
-    found = find_server_problems(client, ["orders"])
+    found = find_server_problems(client, ["default"])
 
     assert job.cancel()
     assert [
@@ -366,7 +366,7 @@ def test_documented_users_of_sentinels_and_their_servers_suffice(
 ) -> None:
     (of_sentinels,) = re.findall(r"`(ACL SETUSER watch .*?)`", page("sentinel"))
     assert "add `+role`" in page("sentinel")
-    words = [word.replace("orders", queue_name) for word in documented()] + ["+role"]
+    words = [word.replace("default", queue_name) for word in documented()] + ["+role"]
     lines = dict.fromkeys(watched.servers, words)
     lines |= dict.fromkeys(watched.sentinels, of_sentinels.split())
     try:
@@ -396,7 +396,7 @@ def test_documented_user_of_a_cluster_suffices(
     (more,) = re.findall(
         r"An account with an ACL needs (.*?) on each node", page("cluster")
     )
-    words = [word.replace("orders", queue_name) for word in documented()]
+    words = [word.replace("default", queue_name) for word in documented()]
     words += re.findall(r"`(.*?)`", more)
     clients = [node.client() for node in cluster.nodes]
     try:
