@@ -25,14 +25,8 @@ from django.http import (
 )
 from django.utils.translation import gettext, ngettext
 
-from django_delayq.admin.actions import (
-    ACTIONS,
-    Action,
-    Named,
-    Said,
-    Step,
-    time_text,
-)
+from django_delayq.admin.chosen import Named, Step, time_text
+from django_delayq.admin.forms import PriorityForm, RescheduleForm
 from django_delayq.admin.pages import Row, row_of_job
 from django_delayq.admin.search import Filter, SearchForm, count_at_most, look
 from django_delayq.admin.visit import Visit, add_outcome
@@ -46,12 +40,22 @@ from django_delayq.exceptions import (
     MaybeChanged,
     QueueNotFound,
 )
+from django_delayq.jobs import bulk
+from django_delayq.jobs.actions import (
+    ACTIONS,
+    REPRIORITIZE,
+    RESCHEDULE,
+    UNSAID,
+    Action,
+    Asked,
+)
 from django_delayq.jobs.bulk import Changed, Pages, Took
 from django_delayq.jobs.finding import Mark
 from django_delayq.jobs.job import Job, handle_of
 from django_delayq.models import Job as JobModel
-from django_delayq.showing import display
-from django_delayq.translating import list_text, number_text, state_label
+from django_delayq.showing import display, outcome
+from django_delayq.translating import list_text, number_text, say, state_label
+from django_delayq.wording import sentence
 
 #: Jobs that the confirmation page shows.
 SHOWN = 20
@@ -60,6 +64,11 @@ MOST_TICKED = 500
 #: How long a form holds after it was shown, in seconds. After that the page asks again, and shows what fits now.
 FRESH_S = 15 * 60
 _SALT = "django_delayq.admin.bulk"
+#: What is asked beside whether one is sure, by action.
+_FORMS: dict[str, type[forms.Form]] = {
+    RESCHEDULE.name: RescheduleForm,
+    REPRIORITIZE.name: PriorityForm,
+}
 
 
 class Progress(msgspec.Struct, array_like=True):
@@ -67,8 +76,7 @@ class Progress(msgspec.Struct, array_like=True):
 
     action: str
     query: str
-    moves_to: str
-    priority: int | None
+    asked: Asked
     mark: Mark | None = None
     looked: int = 0
     total: int = 0
@@ -179,20 +187,21 @@ def _change_jobs(visit: Visit) -> HttpResponse:
     if over is None:
         return _back(visit)
     is_sent = "sure" in request.POST
-    form = action.form(request.POST if is_sent else None) if action.form else None
+    form = _form_of(action, request.POST if is_sent else None)
     is_sure = is_sent and _was_asked(visit, action, over)
     if not is_sure or (form is not None and not form.is_valid()):
         return _ask_first(visit, action, over, form)
-    said: Said = form.cleaned_data if form is not None else {}
+    said = form.cleaned_data if form is not None else {}
+    asked = Asked(said.get("when", UNSAID.when), said.get("priority", UNSAID.priority))
     if over.jobs is not None:
-        return _change_named(visit, action, over.jobs, said)
-    progress = Progress(
-        action.name,
-        over.search.query,
-        action.moves_to(said) if action.moves_to else "",
-        said.get("priority"),
-    )
+        return _change_named(visit, action, over.jobs, asked)
+    progress = Progress(action.name, over.search.query, asked)
     return _continue(visit, action, over.search, progress)
+
+
+def _form_of(action: Action, data: QueryDict | None = None) -> forms.Form | None:
+    form = _FORMS.get(action.name)
+    return None if form is None else form(data)
 
 
 def _open_steps(visit: Visit, text: str) -> HttpResponse:
@@ -214,8 +223,7 @@ def _open_steps(visit: Visit, text: str) -> HttpResponse:
     if too_old is None:
         return _continue(visit, action, search, progress)
     visit.message(str(too_old), messages.WARNING)
-    form = action.form() if action.form else None
-    return _ask_first(visit, action, _Over(None, search), form)
+    return _ask_first(visit, action, _Over(None, search), _form_of(action))
 
 
 def _was_asked(visit: Visit, action: Action, over: _Over) -> bool:
@@ -299,9 +307,7 @@ def _ask_first(
     context = {
         "title": gettext("Are you sure?"),
         "action": action,
-        "question": (action.question % count).format(count=number_text(count))
-        if is_exact
-        else None,
+        "question": outcome.question_text(action, count) if is_exact else None,
         "label": action.label,
         "at_most": at_most,
         "rows": rows[:SHOWN],
@@ -335,7 +341,7 @@ def _looking(named: Named) -> Any:
 
 
 def _change_named(
-    visit: Visit, action: Action, jobs: list[Job[Any]], said: Said
+    visit: Visit, action: Action, jobs: list[Job[Any]], asked: Asked
 ) -> HttpResponse:
     """Change the jobs that were ticked."""
     models = []
@@ -344,32 +350,31 @@ def _change_named(
         model.label = display.clean(job.id)
         models.append(model)
     flag = DELETION if action.deletes else CHANGE
-    noted = visit.note(models, flag, _log_text(action, said))
-    moves_to = action.moves_to(said) if action.moves_to else "+0"
-    named = Named(jobs, moves_to=moves_to)
+    noted = visit.note(models, flag, _log_text(action, asked))
+    named = Named(jobs, moves_to=asked.when)
     went: dict[str, str] = {}
 
     def took(job: Job[Any], is_won: bool) -> None:
         lost = {} if is_won else {job.state: 1}
-        before = _from_to(action, named, job, said) if is_won else ""
-        text = f"{_outcome(action, said, int(is_won), lost)} {before}"
+        before = _from_to(action, named, job, asked) if is_won else ""
+        text = f"{_outcome(action, asked, int(is_won), lost)} {before}"
         went[display.clean(job.id)] = text.strip()
 
-    changed = _perform(visit, action, named, said, took)
+    changed = _perform(visit, action, named, asked, took)
     if isinstance(changed, Changed):
         noted.end(texts=went)
-        _tell(visit, action, said, changed.won, changed.lost)
+        _tell(visit, action, asked, changed.won, changed.lost)
     else:
         noted.end(changed, went)
     return _back(visit)
 
 
-def _from_to(action: Action, named: Named, job: Job[Any], said: Said) -> str:
+def _from_to(action: Action, named: Named, job: Job[Any], asked: Asked) -> str:
     """Say what a job had before, if the action gives it another start time or priority."""
     start_ms, priority = named.before[job.id]
-    if said.get("priority") is not None:
-        before, after = f"{priority or 0:+d}", f"{said['priority']:+d}"
-    elif action.moves_to and start_ms is not None:
+    if action is REPRIORITIZE:
+        before, after = f"{priority or 0:+d}", f"{asked.priority:+d}"
+    elif action.moves and start_ms is not None:
         before, after = time_text(start_ms), time_text(named.target_ms)
     else:
         return ""
@@ -382,29 +387,29 @@ def _continue(
     visit: Visit, action: Action, search: Filter, progress: Progress
 ) -> HttpResponse:
     """Do one step of a change of all that a search finds."""
-    jobs = search.jobs()
-    said: Said = {"priority": progress.priority, "when": progress.moves_to}
-    walk = jobs.walk(progress.mark, moves_to=progress.moves_to or None)
+    jobs, asked = search.jobs(), progress.asked
+    walk = jobs.walk(progress.mark, moves_to=asked.when if action.moves else None)
     if progress.mark is None:
         progress.total, missing = count_at_most(jobs)
         # The steps leave them out, so this is said once.
         visit.tell_missing(missing)
         walk.pass_over(missing)
         queues = [name for name in jobs.queues if name not in missing]
-        progress.entries = _log_search(visit, action, search, queues, said)
+        progress.entries = _log_search(visit, action, search, queues, asked)
     step = Step(walk)
-    changed = _perform(visit, action, step, said)
+    changed = _perform(visit, action, step, asked)
     if not isinstance(changed, Changed):
         won, lost = progress.won, progress.lost
-        so_far = f"{_outcome(action, said, won, lost)} " if won or lost else ""
+        so_far = f"{_outcome(action, asked, won, lost)} " if won or lost else ""
         add_outcome(progress.entries, f"{so_far}{changed}")
         return _back(visit)
     progress.mark, progress.looked = step.mark, progress.looked + step.looked
     progress.won += changed.won
     progress.lost = dict(Counter(progress.lost) + Counter(changed.lost))
-    _note_outcome(visit, progress)
+    said = _outcome(action, asked, progress.won, progress.lost)
+    add_outcome(progress.entries, said)
     if progress.mark.is_at_end:
-        _tell(visit, action, said, progress.won, progress.lost)
+        _tell(visit, action, asked, progress.won, progress.lost)
         return _back(visit)
     total = max(progress.total, progress.looked)
     context = {
@@ -414,7 +419,7 @@ def _continue(
             total=number_text(total),
         ),
         "action": action,
-        "said": _outcome(action, said, progress.won, progress.lost),
+        "said": said,
         "looked": progress.looked,
         "total": total,
         "conditions": search.words,
@@ -429,12 +434,12 @@ def _perform(
     visit: Visit,
     action: Action,
     pages: Pages,
-    said: Said,
+    asked: Asked,
     took: Took = lambda job, is_won: None,
 ) -> Changed | str:
     """Change jobs and return the message to the user, which says how far it came if it broke off."""
     try:
-        return perform(own_clients.of_thread, action.steps(pages, said, took))
+        return perform(own_clients.of_thread, bulk.changing(pages, action, asked, took))
     except MaybeChanged as error:
         told = display.clean(error)
     except DelayqError as error:
@@ -444,40 +449,29 @@ def _perform(
     return told
 
 
-def _log_text(action: Action, said: Said) -> str:
+def _log_text(action: Action, asked: Asked) -> str:
     text = str(action.label)
-    if said.get("priority") is not None:
-        text += f" ({said['priority']:+d})"
-    elif action.form is not None and said.get("when"):
-        how, ms = said["when"][0], int(said["when"][1:])
+    if action is REPRIORITIZE:
+        text += f" ({asked.priority:+d})"
+    elif action is RESCHEDULE:
+        how, ms = asked.when[0], int(asked.when[1:])
         text += f" ({time_text(ms) if how == '=' else f'+{display.span_text(ms)}'})"
-    return f"{text}."
+    return say(sentence(text))
 
 
 def _log_search(
-    visit: Visit, action: Action, search: Filter, queues: Sequence[str], said: Said
+    visit: Visit, action: Action, search: Filter, queues: Sequence[str], asked: Asked
 ) -> list[int]:
     """Write into the admin's log what is about to happen, an entry a queue."""
     conditions = "; ".join(search.words) or gettext("all jobs")
-    text = display.clean(f"{_log_text(action, said)} {conditions}.")
+    text = display.clean(f"{_log_text(action, asked)} {conditions}.")
     flag = DELETION if action.deletes else CHANGE
     return [visit.note(visit.queue_model(name), flag, text).pk for name in queues]
 
 
-def _note_outcome(visit: Visit, progress: Progress) -> None:
-    """Add to the admin's log how it went."""
-    action = ACTIONS[progress.action]
-    said = _outcome(
-        action, {"priority": progress.priority}, progress.won, progress.lost
-    )
-    add_outcome(progress.entries, said)
-
-
-def _outcome(action: Action, asked: Said, won: int, lost: Any) -> str:
+def _outcome(action: Action, asked: Asked, won: int, lost: Any) -> str:
     """Say how many were changed, and how many were left alone and why."""
-    said = str(action.done % won).format(
-        count=number_text(won), priority=asked.get("priority")
-    )
+    said = say(sentence(outcome.done_text(action, won, asked)))
     if left := sum(lost.values()):
         why = list_text(
             gettext("{count} {state}").format(
@@ -492,6 +486,6 @@ def _outcome(action: Action, asked: Said, won: int, lost: Any) -> str:
     return said
 
 
-def _tell(visit: Visit, action: Action, asked: Said, won: int, lost: Any) -> None:
+def _tell(visit: Visit, action: Action, asked: Asked, won: int, lost: Any) -> None:
     level = messages.SUCCESS if won or not lost else messages.WARNING
     visit.message(_outcome(action, asked, won, lost), level)

@@ -4,6 +4,7 @@ The model is never queried. Each page is a function of a `Visit`, in a module of
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
@@ -13,7 +14,6 @@ from django.urls import URLPattern, path, register_converter
 
 from django_delayq.admin import (
     bulk_page,
-    job_actions,
     job_page,
     limits_page,
     overview_page,
@@ -24,9 +24,11 @@ from django_delayq.admin import (
     tasks_page,
     workers_page,
 )
+from django_delayq.admin.job_actions import change_job, schedule_again
 from django_delayq.admin.paths import JobIdConverter
 from django_delayq.admin.visit import Page, Right, Visit, answer
 from django_delayq.conf import get_settings
+from django_delayq.jobs.actions import CANCEL, DISCARD, RETRY, RUN_NOW
 from django_delayq.models import Job
 
 if TYPE_CHECKING:
@@ -46,15 +48,11 @@ _PAGES: list[tuple[str, Page, str]] = [
     ("_change/", bulk_page.change_jobs, "bulk"),
     # Before the queues: the name of a queue is any text without a slash.
     ("<delayq_job:job_id>/", job_page.show_job, "job"),
-    ("<delayq_job:job_id>/run-now/", job_actions.run_now, "run_now"),
-    ("<delayq_job:job_id>/retry/", job_actions.retry, "retry"),
-    (
-        "<delayq_job:job_id>/schedule-again/",
-        job_actions.schedule_again,
-        "schedule_again",
-    ),
-    ("<delayq_job:job_id>/cancel/", job_actions.cancel, "cancel"),
-    ("<delayq_job:job_id>/discard/", job_actions.discard, "discard"),
+    ("<delayq_job:job_id>/run-now/", partial(change_job, RUN_NOW), "run_now"),
+    ("<delayq_job:job_id>/retry/", partial(change_job, RETRY), "retry"),
+    ("<delayq_job:job_id>/schedule-again/", schedule_again, "schedule_again"),
+    ("<delayq_job:job_id>/cancel/", partial(change_job, CANCEL), "cancel"),
+    ("<delayq_job:job_id>/discard/", partial(change_job, DISCARD), "discard"),
     ("<str:queue>/", queue_page.show_queue, "queue"),
     ("<str:queue>/pause/", pause_page.pause_queue, "pause"),
     ("<str:queue>/resume/", pause_page.resume_queue, "resume"),

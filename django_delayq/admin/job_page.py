@@ -15,19 +15,28 @@ from django_delayq.delivery import batching, looking, pausing
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.looking import Inspected
 from django_delayq.delivery.progress import read_progress
-from django_delayq.delivery.states import GRAVES, State
+from django_delayq.delivery.states import State
 from django_delayq.delivery.workers import read_worker
 from django_delayq.exceptions import DecodeError
 from django_delayq.health import problems
 from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs.actions import (
+    ACTIONS,
+    CANCEL,
+    REPRIORITIZE,
+    RESCHEDULE,
+    RUN_NOW,
+)
 from django_delayq.jobs.registry import find_task
 from django_delayq.redaction import brief
 from django_delayq.showing import display, fields, timeline
 from django_delayq.translating import say_problems, state_label
 
-_CANCELLABLE = frozenset(
-    {State.SCHEDULED, State.DUE, State.RETRYING, State.HELD, State.UNKNOWN}
-)
+#: Where a destination queue or Java has the job, it can still be moved and cancelled. Its lease may have expired.
+_LATE = {
+    "unknown": (RUN_NOW, RESCHEDULE, REPRIORITIZE, CANCEL),
+    "lease expired": (RUN_NOW, CANCEL),
+}
 
 
 def show_job(visit: Visit, job_id: str) -> HttpResponse:
@@ -98,17 +107,8 @@ def context_of(
     )
     of_errors = token if decrypts else ""
     state = fields.state_text(seen.state, seen.score_ms, seen.now_ms)
-    has_expired = state == "lease expired"
-    waits = (
-        seen.state in (State.SCHEDULED, State.RETRYING, State.HELD, State.UNKNOWN)
-        or has_expired
-    )
-    can_move = seen.state in (*_CANCELLABLE, State.DUE)
     job_id = f"{settings.name}:{token}"
     back = visit.next(visit.queue_url(settings.name))
-    may_change, may_delete = (
-        visit.may(right, settings.name) for right in ("change", "delete")
-    )
     return {
         "title": content.task or gettext("Job {id}").format(id=job_id),
         "queue": settings,
@@ -135,16 +135,29 @@ def context_of(
         "change_url": visit.reverse("bulk"),
         "back": back,
         "here": visit.request.get_full_path(),
-        "can_run_now": may_change and waits,
-        "can_retry": may_change and seen.state in GRAVES,
-        "can_schedule_again": may_change
-        and seen.state in fields.OVER
-        and _is_whole(content),
-        "can_move": may_change and can_move,
-        "can_reprioritize": may_change and can_move and not settings.is_shared,
-        "can_cancel": may_delete and (seen.state in _CANCELLABLE or has_expired),
-        "can_discard": may_delete and seen.state in GRAVES,
+        "can": _offered(visit, settings, seen.state, state, content),
     }
+
+
+def _offered(
+    visit: Visit,
+    settings: QueueSettings,
+    where: State,
+    state: str,
+    content: display.Content,
+) -> set[str]:
+    """Return the names of what the buttons of the page do."""
+    found = {
+        action.name
+        for action in ACTIONS.values()
+        if (where in action.states or action in _LATE.get(state, ()))
+        and where is not action.needless
+        and not (action is REPRIORITIZE and settings.is_shared)
+        and visit.may(action.right, settings.name)
+    }
+    if where in fields.OVER and _is_whole(content):
+        found |= {"schedule_again"} if visit.may("change", settings.name) else set()
+    return found
 
 
 def _is_whole(content: display.Content) -> bool:

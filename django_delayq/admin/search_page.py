@@ -7,7 +7,6 @@ from django.http import HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext
 
 from django_delayq import conf
-from django_delayq.admin.actions import ACTIONS, actions_on
 from django_delayq.admin.search import (
     SearchForm,
     find_by_id,
@@ -17,6 +16,7 @@ from django_delayq.admin.search import (
 )
 from django_delayq.admin.visit import Visit
 from django_delayq.exceptions import InvalidSearch
+from django_delayq.jobs.actions import ACTIONS
 from django_delayq.jobs.finding import LISTED
 from django_delayq.translating import unsearched_text
 
@@ -77,12 +77,12 @@ def find(visit: Visit) -> HttpResponse:
 
 def action_context(visit: Visit, states: Any, *queues: str) -> dict[str, Any]:
     """Return what a list of jobs of some queues needs for its buttons."""
-    rights = {
-        right
-        for right in (action.right for action in ACTIONS.values())
-        if any(visit.may(right, queue) for queue in queues)
-    }
     return {
         "change_url": visit.reverse("bulk"),
-        "actions": [action for action in actions_on(states) if action.right in rights],
+        "actions": [
+            action
+            for action in ACTIONS.values()
+            if action.states & set(states)
+            and any(visit.may(action.right, queue) for queue in queues)
+        ],
     }

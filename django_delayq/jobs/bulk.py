@@ -11,19 +11,15 @@ from typing import Any, NamedTuple, Protocol
 
 from redis.exceptions import RedisError
 
-from django_delayq import conf
 from django_delayq.calls.errors import may_have_run
 from django_delayq.calls.steps import Steps
 from django_delayq.calls.together import together
-from django_delayq.delivery import changing
-from django_delayq.delivery.states import GRAVES, Change, State
+from django_delayq.delivery.states import Change, State
 from django_delayq.exceptions import MaybeChanged
 from django_delayq.faults import describe_fault
+from django_delayq.jobs.actions import CANCEL, UNSAID, Action, Asked
 from django_delayq.jobs.answers import missing_line
-from django_delayq.jobs.job import Job, kept_if_cancelled
-from django_delayq.jobs.telling import BY_CALL, Telling
-from django_delayq.signals import job_cancelled
-from django_delayq.wire.delay import parse_delay
+from django_delayq.jobs.job import Job, cancel_calls, tell_cancelled
 
 #: Jobs whose changes share one write.
 BATCH = 100
@@ -70,40 +66,38 @@ def _ignore(job: Job[Any], is_won: bool) -> None:
     """Hear nothing."""
 
 
-def cancelling(pages: Pages, took: Took = _ignore) -> Steps[Changed]:
-    """Cancel jobs. Those of one call share the search for them in Redisson's list."""
-    return _changing(pages, "cancelled", _cancel_batch, took)
-
-
-def rescheduling(pages: Pages, took: Took = _ignore) -> Steps[Changed]:
-    """Move jobs to the target of the pages."""
-    move = _one_by_one(lambda job: _move(job, pages.target_ms))
-    return _changing(pages, "rescheduled", move, took)
-
-
-def running_now(pages: Pages, took: Took = _ignore) -> Steps[Changed]:
-    """Make jobs due now."""
-    return _changing(pages, "due now", _one_by_one(_run_now), took)
-
-
-def retrying(pages: Pages, took: Took = _ignore) -> Steps[Changed]:
-    """Retry dead letters and quarantined jobs."""
-    return _changing(pages, "retried", _one_by_one(_retry), took)
-
-
-def reprioritizing(pages: Pages, priority: int, took: Took = _ignore) -> Steps[Changed]:
-    """Give jobs another priority.
+def changing(
+    pages: Pages, action: Action, asked: Asked = UNSAID, took: Took = _ignore
+) -> Steps[Changed]:
+    """Do an action to jobs; one that moves them moves them to the target of the pages.
 
     Raises:
         InvalidTask: see `Job.reprioritize`.
+        MaybeChanged: see `FoundJobs.cancel`.
     """
-    change = _one_by_one(lambda job: _reprioritize(job, priority))
-    return _changing(pages, "reprioritized", change, took)
-
-
-def discarding(pages: Pages, took: Took = _ignore) -> Steps[Changed]:
-    """Delete dead letters and quarantined payloads."""
-    return _changing(pages, "discarded", _one_by_one(_discard), took)
+    tally = _Tally(action.past, took)
+    try:
+        while (jobs := (yield from pages.next())) is not None:
+            if action.moves:
+                asked = asked._replace(when=f"={pages.target_ms}")
+            while batch := list(islice(jobs, BATCH)):
+                try:
+                    if action is CANCEL:
+                        yield from _cancel(batch, tally)
+                    else:
+                        yield from _change(batch, action, asked, tally)
+                except RedisError as error:
+                    yield from pages.leave_out(batch[0].queue, error)
+                    break
+    except RedisError as error:
+        raise tally.error(error, pages.missing) from error
+    except BaseException as error:
+        error.add_note(f"django-delayq: {tally}")
+        raise
+    if pages.missing:
+        cause = next(iter(pages.missing.values()))
+        raise tally.error(None, pages.missing) from cause
+    return tally.changed()
 
 
 class _Tally:
@@ -157,31 +151,8 @@ class _Tally:
         )
 
 
-_Attempt = Callable[[Sequence[Job[Any]], _Tally], Steps[None]]
-
-
-def _changing(pages: Pages, done: str, attempt: _Attempt, took: Took) -> Steps[Changed]:
-    tally = _Tally(done, took)
-    try:
-        while (jobs := (yield from pages.next())) is not None:
-            while batch := list(islice(jobs, BATCH)):
-                try:
-                    yield from attempt(batch, tally)
-                except RedisError as error:
-                    yield from pages.leave_out(batch[0].queue, error)
-                    break
-    except RedisError as error:
-        raise tally.error(error, pages.missing) from error
-    except BaseException as error:
-        error.add_note(f"django-delayq: {tally}")
-        raise
-    if pages.missing:
-        cause = next(iter(pages.missing.values()))
-        raise tally.error(None, pages.missing) from cause
-    return tally.changed()
-
-
-def _cancel_batch(jobs: Sequence[Job[Any]], tally: _Tally) -> Steps[None]:
+def _cancel(jobs: Sequence[Job[Any]], tally: _Tally) -> Steps[None]:
+    """Cancel jobs of one queue, some in a call."""
     by_token: dict[str, Job[Any]] = {}
     for job in jobs:
         if job.token:
@@ -189,83 +160,44 @@ def _cancel_batch(jobs: Sequence[Job[Any]], tally: _Tally) -> Steps[None]:
         else:
             # An element of somebody else, which no call can name.
             tally.take(job, False)
-    keys = conf.keys_of(jobs[0].queue)
-    keep = conf.keep_ended(jobs[0].queue)
-    kept = kept_if_cancelled(by_token.values())
-    for call in changing.cancel_many(keys, by_token, keep_ended=keep, kept=kept):
+    for call in cancel_calls(jobs[0].queue, list(by_token.values())):
         try:
             reply: dict[str, Change | State] = yield call
         except BaseException as error:
             # Behind the first three, every other of its arguments is a token.
             tally.fail([by_token[str(token)] for token in call.args[3::2]], error)
             raise
-        for token, change in reply.items():
-            job = by_token[token]
-            job.state = State.UNKNOWN if change is Change.NOTED else State(change)
+        named = [by_token[token] for token in reply]
+        for job in named:
+            job.take_cancelled(reply[job.token])
             tally.take(job, job.state is State.CANCELLED)
-        if job_cancelled.receivers:
-            told = [by_token[token] for token in reply]
-            told = [job for job in told if job.state is State.CANCELLED]
-            yield Telling(job_cancelled, told, {"reason": BY_CALL})
+        yield from tell_cancelled(named)
 
 
-def _one_by_one(operation: Callable[[Job[Any]], Steps[bool]]) -> _Attempt:
-    def attempt(jobs: Sequence[Job[Any]], tally: _Tally) -> Steps[None]:
-        try:
-            results = yield from together([operation(job) for job in jobs])
-        except BaseException as error:
-            tally.fail(jobs, error)
-            raise
-        failure: Exception | None = None
-        for job, result in zip(jobs, results, strict=True):
-            if isinstance(result, Exception):
-                failure = failure or result
-                tally.fail([job], result)
-            else:
-                tally.take(job, result)
-        if failure is not None:
-            raise failure
-
-    return attempt
-
-
-def _move(job: Job[Any], target_ms: int) -> Steps[bool]:
-    if not job.token:
-        return False
-    return (yield from job._moving(f"={target_ms}"))
+def _change(
+    jobs: Sequence[Job[Any]], action: Action, asked: Asked, tally: _Tally
+) -> Steps[None]:
+    """Change jobs of one queue, each in a call of its own, in one round trip."""
+    try:
+        results = yield from together([_change_one(job, action, asked) for job in jobs])
+    except BaseException as error:
+        tally.fail(jobs, error)
+        raise
+    failure: Exception | None = None
+    for job, result in zip(jobs, results, strict=True):
+        if isinstance(result, Exception):
+            failure = failure or result
+            tally.fail([job], result)
+        else:
+            tally.take(job, result)
+    if failure is not None:
+        raise failure
 
 
-def _reprioritize(job: Job[Any], priority: int) -> Steps[bool]:
-    if not job.token:
-        return False
-    return (yield from job._reprioritizing(priority))
-
-
-def _run_now(job: Job[Any]) -> Steps[bool]:
-    if job.state is State.DUE:
+def _change_one(job: Job[Any], action: Action, asked: Asked) -> Steps[bool]:
+    if job.state is action.needless:
         return True
     if not job.token:
         return False
-    return (yield from job._moving(parse_delay(0)))
-
-
-def _retry(job: Job[Any]) -> Steps[bool]:
-    if job.state not in GRAVES:
-        return False
-    call = changing.replay(job._keys, [job.token], state=job.state)
-    return (yield from _unless_gone(job, call))
-
-
-def _discard(job: Job[Any]) -> Steps[bool]:
-    if job.state not in GRAVES:
-        return False
-    call = changing.discard(job._keys, [job.token], state=job.state)
-    return (yield from _unless_gone(job, call))
-
-
-def _unless_gone(job: Job[Any], call: Any) -> Steps[bool]:
-    """Make a call that takes a job out of its grave. If another process was first, ask where the job is."""
-    if (yield call):
-        return True
-    yield from job._refreshing()
-    return False
+    # No job of many is waited for.
+    return (yield from action.change(job, asked, False))

@@ -40,6 +40,16 @@ from django_delayq.delivery.searching import (
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import InvalidSearch
 from django_delayq.jobs import bulk
+from django_delayq.jobs.actions import (
+    CANCEL,
+    DISCARD,
+    RESCHEDULE,
+    RETRY,
+    RUN_NOW,
+    UNSAID,
+    Action,
+    Asked,
+)
 from django_delayq.jobs.answers import asking, complete, leaving_out
 from django_delayq.jobs.arguments import has_sensitive, shown_arguments
 from django_delayq.jobs.bulk import Changed
@@ -259,6 +269,12 @@ class FoundJobs(Generic[R]):
         self._check(walk.missing, total)
         return total
 
+    def changing(self, action: Action, asked: Asked = UNSAID) -> Steps[Changed]:
+        """Do an action to the jobs."""
+        # What moves, and waits or dies again meanwhile, is passed over: its start time is that of this walk.
+        walk = self.walk(moves_to=asked.when if action.moves else None)
+        return bulk.changing(walk, action, asked)
+
     def cancel(self) -> Changed:
         """Cancel the jobs, each as `Job.cancel` does; return how many were cancelled, and why others were not.
 
@@ -266,11 +282,11 @@ class FoundJobs(Generic[R]):
             MaybeChanged: an error of the server or the connection interrupted the change, or stopped it for some queues.
                 The error says what was done.
         """
-        return perform(own_clients.of_thread, bulk.cancelling(self.walk()))
+        return perform(own_clients.of_thread, self.changing(CANCEL))
 
     async def acancel(self) -> Changed:
         """`cancel` on the event loop."""
-        return await aperform(own_clients.of_loop, bulk.cancelling(self.walk()))
+        return await aperform(own_clients.of_loop, self.changing(CANCEL))
 
     def reschedule(self, delay: Delay) -> Changed:
         """Give all jobs the same new start time, each as `Job.reschedule` does. The delay counts from now.
@@ -281,15 +297,13 @@ class FoundJobs(Generic[R]):
             InvalidDelay: see `parse_delay`.
             MaybeChanged: see `cancel`.
         """
-        return perform(own_clients.of_thread, self._rescheduling(delay))
+        asked = Asked(parse_delay(delay))
+        return perform(own_clients.of_thread, self.changing(RESCHEDULE, asked))
 
     async def areschedule(self, delay: Delay) -> Changed:
         """`reschedule` on the event loop."""
-        return await aperform(own_clients.of_loop, self._rescheduling(delay))
-
-    def _rescheduling(self, delay: Delay) -> Steps[Changed]:
-        walk = self.walk(moves_to=parse_delay(delay))
-        return bulk.rescheduling(walk)
+        asked = Asked(parse_delay(delay))
+        return await aperform(own_clients.of_loop, self.changing(RESCHEDULE, asked))
 
     def run_now(self) -> Changed:
         """Make jobs that wait due now, each as `Job.run_now` does.
@@ -299,14 +313,11 @@ class FoundJobs(Generic[R]):
         Raises:
             MaybeChanged: see `cancel`.
         """
-        return perform(own_clients.of_thread, self._running_now())
+        return perform(own_clients.of_thread, self.changing(RUN_NOW))
 
     async def arun_now(self) -> Changed:
         """`run_now` on the event loop."""
-        return await aperform(own_clients.of_loop, self._running_now())
-
-    def _running_now(self) -> Steps[Changed]:
-        return bulk.running_now(self.walk(moves_to="+0"))
+        return await aperform(own_clients.of_loop, self.changing(RUN_NOW))
 
     def retry(self) -> Changed:
         """Retry dead letters and quarantined jobs, each as `Job.retry` does.
@@ -314,15 +325,11 @@ class FoundJobs(Generic[R]):
         Raises:
             MaybeChanged: see `cancel`.
         """
-        return perform(own_clients.of_thread, self._retrying())
+        return perform(own_clients.of_thread, self.changing(RETRY))
 
     async def aretry(self) -> Changed:
         """`retry` on the event loop."""
-        return await aperform(own_clients.of_loop, self._retrying())
-
-    def _retrying(self) -> Steps[Changed]:
-        # What dies again meanwhile is passed over: its start time is that of this walk.
-        return bulk.retrying(self.walk(moves_to="+0"))
+        return await aperform(own_clients.of_loop, self.changing(RETRY))
 
     def discard(self) -> Changed:
         """Delete dead letters and quarantined payloads for good, each as `Job.discard` does.
@@ -330,11 +337,11 @@ class FoundJobs(Generic[R]):
         Raises:
             MaybeChanged: see `cancel`.
         """
-        return perform(own_clients.of_thread, bulk.discarding(self.walk()))
+        return perform(own_clients.of_thread, self.changing(DISCARD))
 
     async def adiscard(self) -> Changed:
         """`discard` on the event loop."""
-        return await aperform(own_clients.of_loop, bulk.discarding(self.walk()))
+        return await aperform(own_clients.of_loop, self.changing(DISCARD))
 
 
 def _counting_in(queue: conf.QueueSettings) -> Steps[Counts]:

@@ -4,7 +4,7 @@ It asks the server by the job's id, and keeps only the answer of the last look. 
 run.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -15,6 +15,7 @@ from redis.exceptions import OutOfMemoryError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from django_delayq import conf
+from django_delayq.calls.call import Call
 from django_delayq.calls.command import Command
 from django_delayq.calls.steps import Pause, Steps, aperform, perform
 from django_delayq.clients.clients import own_clients
@@ -80,11 +81,8 @@ J = TypeVar("J", bound="Job[Any]")
 WAIT_SLICE_S = 3.0
 #: How often it looks if a full server refuses the blocking wait.
 FULL_PAUSE_S = 0.1
-#: What to do after a call that makes no second change, if too few replicas or disks have the first.
-_ADVICE = {
-    "discard": "If a failover brings it back, discard it again",
-    "retry": "If a failover makes it a dead letter again, retry it again",
-}
+#: What makes a job that waits due now, as `parse_delay` returns it.
+NOW = parse_delay(0)
 
 
 class Extras(msgspec.Struct, frozen=True, gc=False):
@@ -603,13 +601,12 @@ class Job(Generic[R_co]):
         self,
         durable: Durability | None,
         operation: Callable[[Wait | None], Steps[bool]],
-        name: str,
+        advice: str,
     ) -> Steps[bool]:
         """Change the job, and make sure that the change is as durable as this call or the queue asks for."""
         waiting = self._waiting_for(durable)
         is_changed = yield from operation(waiting)
         if is_changed and waiting is not None:
-            advice = _ADVICE.get(name, f"Call {name}() again to wait for them")
             waiting.check([self], "changed", advice)
         return is_changed
 
@@ -632,40 +629,31 @@ class Job(Generic[R_co]):
             InvalidTask: ``durable`` is something else.
             NotDurable: the job is cancelled, but too few replicas or disks have the change in time.
         """
-        return perform(own_clients.of_thread, self._cancelling_so(durable))
+        return perform(own_clients.of_thread, self._cancelling(durable))
 
     async def acancel(self, *, durable: Durability | None = None) -> bool:
         """`cancel` on the event loop."""
-        return await aperform(own_clients.of_loop, self._cancelling_so(durable))
+        return await aperform(own_clients.of_loop, self._cancelling(durable))
 
-    def _cancelling_so(self, durable: Durability | None) -> Steps[bool]:
-        return self._lastingly(durable, self._cancelling, "cancel")
+    def _cancelling(self, durable: Durability | None) -> Steps[bool]:
+        return self._lastingly(durable, self._cancel, _repeat("cancel"))
 
-    def _cancelling(self, waiting: Wait | None = None) -> Steps[bool]:
+    def _cancel(self, waiting: Wait | None) -> Steps[bool]:
         if self.is_unsent:
             # This very object waits for the commit, which sees its state.
             self.state = State.CANCELLED
             return True
         if self._is_left:
             return False
-        call = changing.cancel(
-            self._keys,
-            self.token,
-            keep_ended=conf.keep_ended(self.queue),
-            kept=kept_if_cancelled([self]),
-        )
-        change = yield from durably(call, waiting)
-        if isinstance(change, State):
-            self.state = change
-        else:
-            is_cancelled = change is Change.CANCELLED
-            self.state = State.CANCELLED if is_cancelled else State.UNKNOWN
-        if self.state is not State.CANCELLED:
-            return False
-        # It may have been cancelled before: by a call whose reply was lost, and which told nobody.
-        if job_cancelled.receivers:
-            yield Telling(job_cancelled, [self], {"reason": BY_CALL})
-        return True
+        for call in cancel_calls(self.queue, [self]):
+            reply = yield from durably(call, waiting)
+            self.take_cancelled(reply[self.token])
+        yield from tell_cancelled([self])
+        return self.state is State.CANCELLED
+
+    def take_cancelled(self, change: Change | State) -> None:
+        """Take in how a call of `cancel_calls` went with the job."""
+        self.state = State.UNKNOWN if change is Change.NOTED else State(change)
 
     def discard(self, *, durable: Durability | None = None) -> bool:
         """Delete a dead letter or a quarantined payload for good. Return False if the job is neither.
@@ -673,24 +661,49 @@ class Job(Generic[R_co]):
         Raises:
             InvalidTask, NotDurable: as `cancel`.
         """
-        return perform(own_clients.of_thread, self._discarding_so(durable))
+        return perform(own_clients.of_thread, self._discarding(durable))
 
     async def adiscard(self, *, durable: Durability | None = None) -> bool:
         """`discard` on the event loop."""
-        return await aperform(own_clients.of_loop, self._discarding_so(durable))
+        return await aperform(own_clients.of_loop, self._discarding(durable))
 
-    def _discarding_so(self, durable: Durability | None) -> Steps[bool]:
-        return self._lastingly(durable, self._discarding, "discard")
+    def _discarding(
+        self, durable: Durability | None, *, is_seen: bool = False
+    ) -> Steps[bool]:
+        """Discard the job; with ``is_seen``, its state is known."""
+        return self._leaving_grave(
+            changing.discard,
+            State.DISCARDED,
+            durable,
+            "If a failover brings it back, discard it again",
+            is_seen=is_seen,
+        )
 
-    def _discarding(self, waiting: Wait | None = None) -> Steps[bool]:
-        yield from self._refreshing()
-        if self.state not in GRAVES:
+    def _leaving_grave(
+        self,
+        call_of: Callable[..., Call[int]],
+        state: State,
+        durable: Durability | None,
+        advice: str,
+        *,
+        is_seen: bool,
+    ) -> Steps[bool]:
+        """Take a dead letter, or a quarantined job, out of there, into another state."""
+
+        def leave(waiting: Wait | None) -> Steps[bool]:
+            if not is_seen:
+                yield from self._refreshing()
+            if self.state not in GRAVES:
+                return False
+            call = call_of(self._keys, [self.token], state=self.state)
+            if (yield from durably(call, waiting)):
+                self.state = state
+                return True
+            # Another process was first.
+            yield from self._refreshing()
             return False
-        call = changing.discard(self._keys, [self.token], state=self.state)
-        count = yield from durably(call, waiting)
-        if count:
-            self.state = State.DISCARDED
-        return bool(count)
+
+        return self._lastingly(durable, leave, advice)
 
     def reschedule(self, delay: Delay, *, durable: Durability | None = None) -> bool:
         """Give the job another start time unless it runs; return whether it now has it. Id and attempts do not change.
@@ -701,23 +714,24 @@ class Job(Generic[R_co]):
             InvalidDelay: see `parse_delay`.
             InvalidTask, NotDurable: as `cancel`.
         """
-        return perform(own_clients.of_thread, self._rescheduling_so(delay, durable))
+        moving = self._moving(parse_delay(delay), durable)
+        return perform(own_clients.of_thread, moving)
 
     async def areschedule(
         self, delay: Delay, *, durable: Durability | None = None
     ) -> bool:
         """`reschedule` on the event loop."""
-        return await aperform(
-            own_clients.of_loop, self._rescheduling_so(delay, durable)
-        )
+        moving = self._moving(parse_delay(delay), durable)
+        return await aperform(own_clients.of_loop, moving)
 
-    def _rescheduling_so(self, delay: Delay, durable: Durability | None) -> Steps[bool]:
-        when = parse_delay(delay)
+    def _moving(
+        self, when: str, durable: Durability | None, name: str = "reschedule"
+    ) -> Steps[bool]:
         return self._lastingly(
-            durable, lambda waiting: self._moving(when, waiting), "reschedule"
+            durable, lambda waiting: self._move(when, waiting), _repeat(name)
         )
 
-    def _moving(self, when: str, waiting: Wait | None = None) -> Steps[bool]:
+    def _move(self, when: str, waiting: Wait | None) -> Steps[bool]:
         if self.is_unsent:
             if self._look_here() is not State.UNCOMMITTED:
                 return False
@@ -746,30 +760,24 @@ class Job(Generic[R_co]):
                 an earlier version still serves the queue; or as `cancel`.
             NotDurable: as `cancel`.
         """
-        return perform(
-            own_clients.of_thread, self._reprioritizing_so(priority, durable)
-        )
+        return perform(own_clients.of_thread, self._reprioritizing(priority, durable))
 
     async def areprioritize(
         self, priority: int, *, durable: Durability | None = None
     ) -> bool:
         """`reprioritize` on the event loop."""
         return await aperform(
-            own_clients.of_loop, self._reprioritizing_so(priority, durable)
+            own_clients.of_loop, self._reprioritizing(priority, durable)
         )
 
-    def _reprioritizing_so(
-        self, priority: int, durable: Durability | None
-    ) -> Steps[bool]:
+    def _reprioritizing(self, priority: int, durable: Durability | None) -> Steps[bool]:
         return self._lastingly(
             durable,
-            lambda waiting: self._reprioritizing(priority, waiting),
-            "reprioritize",
+            lambda waiting: self._reprioritize(priority, waiting),
+            _repeat("reprioritize"),
         )
 
-    def _reprioritizing(
-        self, priority: int, waiting: Wait | None = None
-    ) -> Steps[bool]:
+    def _reprioritize(self, priority: int, waiting: Wait | None) -> Steps[bool]:
         check_priority(priority, self.queue)
         if self.is_unsent:
             if self._look_here() is not State.UNCOMMITTED:
@@ -794,24 +802,24 @@ class Job(Generic[R_co]):
         Raises:
             InvalidTask, NotDurable: as `cancel`.
         """
-        return perform(own_clients.of_thread, self._running_now_so(durable))
+        is_due = perform(own_clients.of_thread, self._moving(NOW, durable, "run_now"))
+        self._advise_retry()
+        return is_due
 
     async def arun_now(self, *, durable: Durability | None = None) -> bool:
         """`run_now` on the event loop."""
-        return await aperform(own_clients.of_loop, self._running_now_so(durable))
+        moving = self._moving(NOW, durable, "run_now")
+        is_due = await aperform(own_clients.of_loop, moving)
+        self._advise_retry()
+        return is_due
 
-    def _running_now_so(self, durable: Durability | None) -> Steps[bool]:
-        return self._lastingly(durable, self._running_now, "run_now")
-
-    def _running_now(self, waiting: Wait | None = None) -> Steps[bool]:
-        is_due = yield from self._moving(parse_delay(0), waiting)
+    def _advise_retry(self) -> None:
         if self.state in GRAVES:
             logger.warning(
                 "job %s is %s: run_now() is for jobs that wait; call retry() instead",
                 self.id,
                 self.state,
             )
-        return is_due
 
     def retry(self, *, durable: Durability | None = None) -> bool:
         """Retry a dead letter or a quarantined job: it has all its attempts again, and is due now.
@@ -821,25 +829,26 @@ class Job(Generic[R_co]):
         Raises:
             InvalidTask, NotDurable: as `cancel`.
         """
-        return perform(own_clients.of_thread, self._retrying_so(durable))
+        return perform(own_clients.of_thread, self._retrying(durable))
 
     async def aretry(self, *, durable: Durability | None = None) -> bool:
         """`retry` on the event loop."""
-        return await aperform(own_clients.of_loop, self._retrying_so(durable))
+        return await aperform(own_clients.of_loop, self._retrying(durable))
 
-    def _retrying_so(self, durable: Durability | None) -> Steps[bool]:
-        return self._lastingly(durable, self._retrying, "retry")
-
-    def _retrying(self, waiting: Wait | None = None) -> Steps[bool]:
-        yield from self._refreshing()
-        if self.state not in GRAVES:
-            return False
-        call = changing.replay(self._keys, [self.token], state=self.state)
-        count = yield from durably(call, waiting)
-        if count:
-            self.state = State.DUE
+    def _retrying(
+        self, durable: Durability | None, *, is_seen: bool = False
+    ) -> Steps[bool]:
+        """Retry the job; with ``is_seen``, its state is known."""
+        is_due = yield from self._leaving_grave(
+            changing.replay,
+            State.DUE,
+            durable,
+            "If a failover makes it a dead letter again, retry it again",
+            is_seen=is_seen,
+        )
+        if is_due:
             self.attempts = self.kills = 0
-        return bool(count)
+        return is_due
 
     def wait(self, timeout: float | timedelta | None = None) -> R_co:
         """Wait for the end of the job and return its result. The task needs ``keep_result``.
@@ -1050,7 +1059,34 @@ def _error_of(state: State) -> type[JobFailed]:
     return _ERRORS.get(state, JobFailed)
 
 
-def kept_if_cancelled(jobs: Iterable["Job[Any]"]) -> Kept:
+def _repeat(name: str) -> str:
+    """Say what to do if too few replicas or disks have a change that may be made twice."""
+    return f"Call {name}() again to wait for them"
+
+
+def cancel_calls(
+    queue: str, jobs: Sequence["Job[Any]"]
+) -> Iterator[Call[dict[str, Change | State]]]:
+    """Return the calls that cancel jobs of a queue; those of a call share the search for them in Redisson's list."""
+    return changing.cancel_many(
+        conf.keys_of(queue),
+        (job.token for job in jobs),
+        keep_ended=conf.keep_ended(queue),
+        kept=_kept_if_cancelled(jobs),
+    )
+
+
+def tell_cancelled(jobs: Sequence["Job[Any]"]) -> Steps[None]:
+    """Send the signal of those that are cancelled.
+
+    One may have been cancelled before: by a call whose reply was lost, and which sent no signal.
+    """
+    if job_cancelled.receivers:
+        cancelled = [job for job in jobs if job.state is State.CANCELLED]
+        yield Telling(job_cancelled, cancelled, {"reason": BY_CALL})
+
+
+def _kept_if_cancelled(jobs: Iterable["Job[Any]"]) -> Kept:
     """Return for how long the records of jobs are kept, if these are cancelled before they run."""
     found = {job.token: kept_s * 1000 for job in jobs if (kept_s := _kept_s(job))}
     text = envelopes.result_text(

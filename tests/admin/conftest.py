@@ -9,7 +9,7 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.urls import reverse
 
-from django_delayq.admin import actions, search
+from django_delayq.admin import chosen, search
 from django_delayq.admin.paths import job_path, to_path_part
 from tests.admin.filling import Queue
 from tests.admin.visiting import chromium, visitor
@@ -21,7 +21,7 @@ __all__ = ["chromium", "visitor"]
 def _no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a page search and change for as long as it takes: on a busy machine, it would stop and offer to go on."""
     monkeypatch.setattr(search, "ENOUGH_S", 1e9)
-    monkeypatch.setattr(actions, "STEP_S", 1e9)
+    monkeypatch.setattr(chosen, "STEP_S", 1e9)
 
 
 @pytest.fixture

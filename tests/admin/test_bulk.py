@@ -10,12 +10,13 @@ from django.contrib.auth.models import User
 from django.test import Client
 from django.utils import timezone
 
-from django_delayq.admin import actions, bulk_page
+from django_delayq.admin import bulk_page, chosen
 from django_delayq.admin.bulk_page import Progress
 from django_delayq.admin.search import Filter
 from django_delayq.calls.running import run
 from django_delayq.delivery import looking
 from django_delayq.delivery.states import State
+from django_delayq.jobs.actions import Asked
 from tests.admin.conftest import url
 from tests.admin.filling import TASK, Queue
 from tests.admin.test_job_admin import content_of, messages_of
@@ -123,7 +124,7 @@ def test_job_that_a_worker_has_is_lost_and_told(browser: Client, queue: Queue) -
 def test_large_change_is_made_in_steps_that_say_how_far_they_are(
     browser: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(actions, "STEP_JOBS", 100)
+    monkeypatch.setattr(chosen, "STEP_JOBS", 100)
     tokens = [queue.schedule(60_000 + number, number) for number in range(250)]
     running = queue.running()
     states = (State.SCHEDULED, State.RUNNING)
@@ -149,7 +150,7 @@ def test_large_change_is_made_in_steps_that_say_how_far_they_are(
 def test_jobs_of_a_filter_are_rescheduled_to_one_time_once(
     browser: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(actions, "STEP_JOBS", 100)
+    monkeypatch.setattr(chosen, "STEP_JOBS", 100)
     tokens = [queue.schedule(60_000 + number, number) for number in range(150)]
     other = queue.schedule(60_000, task="shop.tasks.other")
 
@@ -342,7 +343,7 @@ def test_lists_have_the_buttons_that_their_reader_may_use(
 def test_steps_over_a_queue_that_has_gone_from_the_settings_end(
     browser: Client, queue: Queue
 ) -> None:
-    sealed = Progress("cancel", "queue=gone", "", None).seal(str(User.objects.get().pk))
+    sealed = Progress("cancel", "queue=gone", Asked()).seal(str(User.objects.get().pk))
 
     assert browser.post(url("bulk"), {"progress": sealed}).status_code == 404
 
@@ -352,7 +353,7 @@ def test_steps_go_on_only_for_somebody_who_may(
     queue: Queue,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(actions, "STEP_JOBS", 100)
+    monkeypatch.setattr(chosen, "STEP_JOBS", 100)
     for number in range(150):
         queue.schedule(60_000 + number, number)
     page = post(browser, "cancel", sure="1", **over(queue, State.SCHEDULED))
@@ -412,7 +413,7 @@ def test_form_that_another_user_was_shown_changes_nothing(
     queue: Queue,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(actions, "STEP_JOBS", 100)
+    monkeypatch.setattr(chosen, "STEP_JOBS", 100)
     for number in range(150):
         queue.schedule(60_000 + number, number)
     what = over(queue, State.SCHEDULED)
@@ -435,7 +436,7 @@ def test_form_that_another_user_was_shown_changes_nothing(
 def test_step_that_was_shown_long_ago_asks_again(
     browser: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(actions, "STEP_JOBS", 100)
+    monkeypatch.setattr(chosen, "STEP_JOBS", 100)
     for number in range(150):
         queue.schedule(60_000 + number, number)
     page = post(browser, "cancel", sure="1", **over(queue, State.SCHEDULED))

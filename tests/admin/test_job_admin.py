@@ -16,7 +16,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import path, reverse
 
-from django_delayq import conf, signals
+from django_delayq import Durable, conf, signals
 from django_delayq.admin import JobAdmin
 from django_delayq.calls.running import run
 from django_delayq.clients.clients import own_clients
@@ -220,7 +220,7 @@ def test_kills_and_expired_leases_are_told(browser: Client, queue: Queue) -> Non
     assert "lease expired 0 + 2 killed" in content_of(page)
     # This process does not know the task, nor how often it may fail.
     assert "0 failed + 2 killed" in content_of(response)
-    assert response.context["can_cancel"]
+    assert "cancel" in response.context["can"]
 
 
 def test_error_and_traceback_are_shown(
@@ -740,7 +740,9 @@ def test_retry_leaves_a_job_that_waits_alone(browser: Client, queue: Queue) -> N
 
     response = browser.post(url("retry", queue.name, token), follow=True)
 
-    assert messages_of(response) == [f"Job {queue.name}:{token} is scheduled."]
+    assert messages_of(response) == [
+        f"Job {queue.name}:{token} is left alone: it is scheduled; use Run now."
+    ]
     assert queue.state(token) is State.SCHEDULED
 
 
@@ -852,6 +854,24 @@ def test_job_deep_in_the_destination_queue_gets_a_note(
     assert LogEntry.objects.count() == 1
 
 
+@pytest.mark.parametrize("action", ["run_now", "retry", "cancel", "discard"])
+def test_change_of_a_job_is_as_durable_as_its_queue_asks_for_or_says_so(
+    browser: Client, queue: Queue, settings: Any, action: str
+) -> None:
+    durable = Durable(replicas=1, timeout=0.01)
+    queues = {queue.name: {"DURABLE": durable}}
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": queues}
+    is_grave = action in ("retry", "discard")
+    token = queue.dead() if is_grave else queue.schedule(60_000)
+    before = queue.state(token)
+
+    (told,) = messages_of(browser.post(url(action, queue.name, token), follow=True))
+
+    assert queue.state(token) is not before
+    assert "of 1 replicas have acknowledged it" in told
+    assert LogEntry.objects.get().change_message.endswith(f" → {told}")
+
+
 @pytest.mark.parametrize("state", [State.DEAD, State.QUARANTINED])
 def test_discard_asks_and_deletes_for_good(
     browser: Client, queue: Queue, state: State
@@ -877,7 +897,9 @@ def test_discard_of_a_job_that_was_retried_tells_so(
     response = browser.post(url("discard", queue.name, token), follow=True)
 
     assert queue.state(token) is State.SCHEDULED
-    assert messages_of(response) == [f"Job {queue.name}:{token} is scheduled."]
+    assert messages_of(response) == [
+        f"Job {queue.name}:{token} is left alone: it is scheduled; use Cancel."
+    ]
 
 
 @pytest.mark.parametrize("action", ["run_now", "retry", "cancel", "discard"])

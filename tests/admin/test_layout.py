@@ -20,7 +20,7 @@ from django_delayq import (
     set_limit,
     store_schedule,
 )
-from django_delayq.admin import actions
+from django_delayq.admin import chosen
 from django_delayq.admin.job_admin import JobAdmin
 from django_delayq.calls.running import run
 from django_delayq.clock import epoch_ms
@@ -221,7 +221,7 @@ def looker(
     settings.LANGUAGE_CODE = language
     # A page that is measured stays as it is.
     monkeypatch.setattr(JobAdmin, "refresh_s", 3_600)
-    monkeypatch.setattr(actions, "STEP_JOBS", 1)
+    monkeypatch.setattr(chosen, "STEP_JOBS", 1)
     return Looker(visitor, language)
 
 

@@ -29,7 +29,7 @@ from django_delayq import (
     schedule,
     store_schedule,
 )
-from django_delayq.admin import actions
+from django_delayq.jobs import actions
 from django_delayq.metrics.urls import urlpatterns
 from django_delayq.models import Job as DelayqJob
 from tests.admin.conftest import url

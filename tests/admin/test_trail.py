@@ -12,11 +12,11 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from django_delayq import MaybeChanged, delayed_task, every, store_schedule
 from django_delayq.admin import bulk_page, pause_page
-from django_delayq.admin.actions import ACTIONS
 from django_delayq.admin.job_admin import _PAGES
 from django_delayq.admin.schedules_page import ACTIONS as SCHEDULE_ACTIONS
 from django_delayq.admin.workers_page import ORDERS
 from django_delayq.delivery.states import GRAVES, State
+from django_delayq.jobs.actions import ACTIONS
 from django_delayq.jobs.bulk import Changed
 from tests.admin import living
 from tests.admin.conftest import url
@@ -113,7 +113,7 @@ for action, label, done, more in (
         " Before: \\+0. Requested: \\+7."
         if action == "reprioritize"
         else rf"( Before: {TIME}. Requested: {TIME}.)?"
-        if ACTIONS[action].moves_to
+        if ACTIONS[action].moves
         else ""
     )
     change(

@@ -45,7 +45,6 @@ from django_delayq import (
     set_limit,
 )
 from django_delayq.admin import charts
-from django_delayq.admin.actions import ACTIONS
 from django_delayq.calls.running import run
 from django_delayq.conf import forget_connections, get_keyring
 from django_delayq.delivery import ended, pausing
@@ -54,6 +53,7 @@ from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import EmbeddedServerError, InvalidSettings
 from django_delayq.faults import describe_fault
+from django_delayq.jobs.actions import ACTIONS
 from django_delayq.management import commands
 from django_delayq.showing.display import Moment, relative_text, size_text
 from django_delayq.translating import say, state_label

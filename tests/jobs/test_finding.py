@@ -34,6 +34,7 @@ from django_delayq.delivery.searching import Found
 from django_delayq.delivery.settling import Failed
 from django_delayq.jobs import bulk, finding
 from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs.actions import DISCARD
 from django_delayq.jobs.job import job_of
 from tests.admin.filling import Queue
 from tests.jobs import samples
@@ -496,7 +497,7 @@ def test_jobs_that_somebody_else_has_changed_first_are_lost_by_where_they_are(
     jobs[0].discard()
     jobs[1].retry()
     wait_until(lambda: jobs[1].refresh() is State.DUE, description="it is due")
-    changed = perform(hand.client, bulk.discarding(Stale()))
+    changed = perform(hand.client, bulk.changing(Stale(), DISCARD))
 
     assert changed == Changed(1, {State.DISCARDED: 1, State.DUE: 1})
 

@@ -424,11 +424,11 @@ def test_jobs_are_changed_by_their_tokens_alone(
     dead, worse = one_dead(queue, hand, 4), one_dead(queue, hand, 5)
 
     for job, verb, done in (
-        (one, ["cancel"], "is cancelled"),
+        (one, ["cancel"], "is cancelled and will not run"),
         (two, ["reschedule", "--in", "5h"], "is rescheduled"),
         (three, ["run"], "is due now"),
-        (dead, ["retry"], "is retried"),
-        (worse, ["discard"], "is discarded"),
+        (dead, ["retry"], "is retried: it is due now"),
+        (worse, ["discard"], "is discarded for good"),
     ):
         # Both name the same job, which is changed once.
         said = call("delayq_jobs", *verb, "--", job.token, job.id)
@@ -456,11 +456,13 @@ def test_jobs_are_changed_by_their_ids(queue: str, hand: Hand, call: Call) -> No
     one, two, three = (add(queue, n) for n in range(3))
     dead = one_dead(queue, hand, 4)
 
-    assert call("delayq_jobs", "cancel", one.id).out == f"{one.id} is cancelled\n"
+    said = call("delayq_jobs", "cancel", one.id)
+    assert said.out == f"{one.id} is cancelled and will not run\n"
     said = call("delayq_jobs", "reschedule", two.id, "--in", "5h")
     assert said.out == f"{two.id} is rescheduled\n"
     assert call("delayq_jobs", "run", three.id).out == f"{three.id} is due now\n"
-    assert call("delayq_jobs", "retry", dead.id).out == f"{dead.id} is retried\n"
+    said = call("delayq_jobs", "retry", dead.id)
+    assert said.out == f"{dead.id} is retried: it is due now\n"
 
     assert one.refresh() is State.CANCELLED
     assert hand.start_times()[two.token] > hand.start_times().get(three.token, 0)
@@ -471,7 +473,8 @@ def test_jobs_are_changed_by_their_ids(queue: str, hand: Hand, call: Call) -> No
 def test_dead_letter_is_discarded(queue: str, hand: Hand, call: Call) -> None:
     dead = one_dead(queue, hand, 4)
 
-    assert call("delayq_jobs", "discard", dead.id).out == f"{dead.id} is discarded\n"
+    said = call("delayq_jobs", "discard", dead.id)
+    assert said.out == f"{dead.id} is discarded for good\n"
     assert dead.refresh() is State.DISCARDED
 
 
@@ -482,10 +485,10 @@ def test_job_that_has_begun_is_left_alone(queue: str, hand: Hand, call: Call) ->
     for verb in (("cancel",), ("run",), ("reschedule", "--in", "1h"), ("retry",)):
         said = call("delayq_jobs", verb[0], job.id, *verb[1:])
         assert said.status == 1
-        assert said.err == f"{job.id} is left alone: it is running\n"
+        assert said.err == f"{job.id} is already running: a worker took it first\n"
     hand.succeed(leased)
     said = call("delayq_jobs", "cancel", job.id)
-    assert (said.status, said.err) == (1, f"{job.id} is left alone: it is succeeded\n")
+    assert (said.status, said.err) == (1, f"{job.id} has already succeeded\n")
 
 
 def test_run_leaves_dead_letters_to_retry(queue: str, hand: Hand, call: Call) -> None:
@@ -495,7 +498,7 @@ def test_run_leaves_dead_letters_to_retry(queue: str, hand: Hand, call: Call) ->
 
     assert (said.status, said.err) == (
         1,
-        f"{dead.id} is left alone: it is dead; use retry\n",
+        f"{dead.id} is a dead letter by now: retry or discard it instead\n",
     )
     assert dead.refresh() is State.DEAD
 
@@ -582,7 +585,9 @@ def test_dry_run_changes_nothing(queue: str, hand: Hand, call: Call) -> None:
     assert ids_of(said.out) == [dead.id]
     said = call("delayq_jobs", "cancel", job.id, dead.id, "--dry-run")
     assert said.out == f"{job.id} would be changed: it is scheduled\n"
-    assert said.err == f"{dead.id} is left alone: it is dead; use discard\n"
+    assert (
+        said.err == f"{dead.id} is a dead letter by now: retry or discard it instead\n"
+    )
 
     assert (job.refresh(), dead.refresh()) == (State.SCHEDULED, State.DEAD)
 

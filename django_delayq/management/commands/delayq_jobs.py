@@ -8,11 +8,10 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from django.core.management.base import CommandError, CommandParser
-from django.utils.functional import Promise
-from django.utils.translation import gettext, gettext_lazy, ngettext, ngettext_lazy
+from django.utils.translation import gettext, gettext_lazy, ngettext
 from redis.exceptions import RedisError
 
 from django_delayq import conf
@@ -21,7 +20,7 @@ from django_delayq.calls.steps import perform
 from django_delayq.clients.clients import own_clients
 from django_delayq.delivery.ended import MOST_ENDED
 from django_delayq.delivery.searching import SEARCH_PAGE
-from django_delayq.delivery.states import GRAVES, State
+from django_delayq.delivery.states import State
 from django_delayq.exceptions import (
     InvalidSearch,
     JobNotFound,
@@ -29,6 +28,17 @@ from django_delayq.exceptions import (
     QueueNotFound,
 )
 from django_delayq.faults import fault_line
+from django_delayq.jobs.actions import (
+    ACTIONS,
+    CANCEL,
+    DISCARD,
+    RESCHEDULE,
+    RETRY,
+    RUN_NOW,
+    UNSAID,
+    Action,
+    Asked,
+)
 from django_delayq.jobs.answers import complete, leaving_out
 from django_delayq.jobs.bulk import Changed
 from django_delayq.jobs.ended import EndedJob, ended_jobs
@@ -44,6 +54,7 @@ from django_delayq.management.terminal import (
 )
 from django_delayq.management.times import moment, span, window
 from django_delayq.redaction import show
+from django_delayq.showing import outcome
 from django_delayq.showing.plain_json import json_text
 from django_delayq.translating import (
     moment_text,
@@ -51,6 +62,7 @@ from django_delayq.translating import (
     state_label,
     unsearched_text,
 )
+from django_delayq.wire.delay import parse_delay
 from django_delayq.wording import one_line, printable
 
 T = TypeVar("T")
@@ -63,8 +75,6 @@ WRONG_CALL = 2
 #: What `list` takes as a state for how the last jobs ended: all of them, or those with one outcome.
 ENDED = "ended"
 OUTCOMES = (State.SUCCEEDED, State.CANCELLED, State.EXPIRED)
-#: States in which a job waits, so that it can be cancelled and moved.
-WAITING = frozenset({State.SCHEDULED, State.DUE, State.RETRYING, State.HELD})
 
 EXAMPLES = gettext_lazy(
     """
@@ -94,89 +104,9 @@ exit status:
 )
 
 
-class Verb(NamedTuple):
-    """Something that is done to jobs."""
-
-    help: str | Promise
-    #: The question, for a number of jobs.
-    question: Any
-    #: What is said of a number of jobs once it is done.
-    done: Any
-    #: What is said of one job.
-    done_one: str | Promise
-    #: The states in which it can be done.
-    states: frozenset[State]
-    #: Those in which another verb does it.
-    refused: frozenset[State]
-    one: Callable[[Job[Any], dict[str, Any]], bool]
-    many: Callable[[FoundJobs[Any], dict[str, Any]], Changed]
-
-
-def _moved(options: dict[str, Any]) -> Any:
-    return options["at"] if options["span"] is None else options["span"]
-
-
+#: The actions by their verbs.
 VERBS = {
-    "cancel": Verb(
-        gettext_lazy("cancel waiting jobs."),
-        ngettext_lazy("Cancel {number} job?", "Cancel {number} jobs?", "count"),
-        ngettext_lazy(
-            "{number} job is cancelled", "{number} jobs are cancelled", "count"
-        ),
-        gettext_lazy("{id} is cancelled"),
-        WAITING,
-        frozenset(),
-        lambda job, options: job.cancel(),
-        lambda found, options: found.cancel(),
-    ),
-    "reschedule": Verb(
-        gettext_lazy("change the start time of waiting jobs."),
-        ngettext_lazy("Reschedule {number} job?", "Reschedule {number} jobs?", "count"),
-        ngettext_lazy(
-            "{number} job is rescheduled", "{number} jobs are rescheduled", "count"
-        ),
-        gettext_lazy("{id} is rescheduled"),
-        WAITING,
-        frozenset(),
-        lambda job, options: job.reschedule(_moved(options)),
-        lambda found, options: found.reschedule(_moved(options)),
-    ),
-    "run": Verb(
-        gettext_lazy("make jobs that wait due now; dead letters need retry."),
-        ngettext_lazy("Run {number} job now?", "Run {number} jobs now?", "count"),
-        ngettext_lazy("{number} job is due now", "{number} jobs are due now", "count"),
-        gettext_lazy("{id} is due now"),
-        WAITING,
-        GRAVES,
-        lambda job, options: job.run_now(),
-        lambda found, options: found.run_now(),
-    ),
-    "retry": Verb(
-        gettext_lazy(
-            "retry dead letters and quarantined jobs, with all their attempts."
-        ),
-        ngettext_lazy("Retry {number} job?", "Retry {number} jobs?", "count"),
-        ngettext_lazy("{number} job is retried", "{number} jobs are retried", "count"),
-        gettext_lazy("{id} is retried"),
-        GRAVES,
-        frozenset(),
-        lambda job, options: job.retry(),
-        lambda found, options: found.retry(),
-    ),
-    "discard": Verb(
-        gettext_lazy("delete dead letters and quarantined payloads for good."),
-        ngettext_lazy(
-            "Discard {number} job for good?", "Discard {number} jobs for good?", "count"
-        ),
-        ngettext_lazy(
-            "{number} job is discarded", "{number} jobs are discarded", "count"
-        ),
-        gettext_lazy("{id} is discarded"),
-        GRAVES,
-        frozenset(),
-        lambda job, options: job.discard(),
-        lambda found, options: found.discard(),
-    ),
+    action.verb: action for action in (CANCEL, RESCHEDULE, RUN_NOW, RETRY, DISCARD)
 }
 _FILTERS = ("queue", "state", "task", "text", "due")
 
@@ -341,16 +271,16 @@ class Command(CommandWithExamples):
             if name == "show":
                 self._show(options)
                 return
-            verb = VERBS[name]
+            action = VERBS[name]
             if _moment_is_over(options.get("at")):
                 raise CommandError(
                     f"--at {moment_text(options['at'])} has passed. To start jobs at once, use run",
                     returncode=WRONG_CALL,
                 )
             if options["ids"]:
-                self._change_named(verb, options)
+                self._change_named(action, options)
             else:
-                self._change_found(name, verb, options)
+                self._change_found(action, options)
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
@@ -511,7 +441,7 @@ class Command(CommandWithExamples):
 
     # Change
 
-    def _change_named(self, verb: Verb, options: dict[str, Any]) -> None:
+    def _change_named(self, action: Action, options: dict[str, Any]) -> None:
         given = [
             f"--{name}" for name in (*_FILTERS, "limit") if options[name] is not None
         ]
@@ -520,6 +450,7 @@ class Command(CommandWithExamples):
                 f"Give either the IDs of jobs or options that select jobs: leave out {' and '.join(given)}.",
                 returncode=WRONG_CALL,
             )
+        asked, use = _asked(options), ACTIONS[action.instead].verb
         failed = 0
         done: set[str] = set()
         for job_id in options["ids"]:
@@ -529,22 +460,23 @@ class Command(CommandWithExamples):
                     continue
                 done.add(job.id)
                 if options["dry_run"]:
-                    is_done = job.state in verb.states
-                    told = gettext("{id} would be changed: it is {state}")
+                    is_done = job.state in action.states
                 else:
                     # The job may have moved since this look, and the call decides.
-                    is_done = job.state not in verb.refused and verb.one(job, options)
-                    told = str(verb.done_one)
+                    change = action.change(job, asked, None)
+                    is_done = perform(own_clients.of_thread, change)
             except (JobNotFound, QueueNotFound, PartialAnswer, RedisError) as error:
                 self._tell_of(job_id, _why_not(error, options["ids"]), None, options)
                 failed += 1
                 continue
             failed += not is_done
-            if not is_done:
-                told = str(_NOTED if job.state is State.UNKNOWN else _LEFT)
-                instead = _INSTEAD[options["verb"]]
-                if job.state in VERBS[instead].states:
-                    told = str(_LEFT_TO).replace("{verb}", instead)
+            if is_done and options["dry_run"]:
+                template = gettext("{id} would be changed: it is {state}")
+                told = template.format(id=job.id, state=state_label(job.state))
+            else:
+                told = outcome.text_of_one(
+                    action, job.id, job.state, is_done=is_done, use=use
+                )
             self._tell_of(job.id, told, job, options, is_done=is_done)
         if failed:
             raise SystemExit(1)
@@ -564,27 +496,26 @@ class Command(CommandWithExamples):
         elif job is None:
             self.stderr.write(printable(told))
         else:
-            text = told.format(id=job_id, state=state_label(job.state))
             stream = self.stdout if is_done else self.stderr
-            stream.write(one_line(text))
+            stream.write(one_line(told))
 
-    def _change_found(self, name: str, verb: Verb, options: dict[str, Any]) -> None:
+    def _change_found(self, action: Action, options: dict[str, Any]) -> None:
         if all(options[each] is None for each in _FILTERS):
             raise CommandError(
-                f"Say which jobs to {name}: their ids, or one of --queue, --state, --task, --text and --due.",
+                f"Say which jobs to {action.verb}: their ids, or one of --queue, --state, --task, --text and --due.",
                 returncode=WRONG_CALL,
             )
-        states = options["state"] or sorted(verb.states)
+        states = options["state"] or sorted(action.states)
         found = self._find(options, states, options["limit"])
-        useless = [state for state in states if state not in verb.states]
+        useless = [state for state in states if state not in action.states]
         if useless:
             raise CommandError(
-                f"{name} changes no job that is {' or '.join(useless)}; it takes those that are"
-                f" {', '.join(sorted(verb.states))}.",
+                f"{action.verb} changes no job that is {' or '.join(useless)}; it takes those that are"
+                f" {', '.join(sorted(action.states))}.",
                 returncode=WRONG_CALL,
             )
         if options["dry_run"]:
-            self._rehearse(verb, found, options)
+            self._rehearse(found, options)
             self._missing.end()
             return
         if not options["yes"]:
@@ -595,14 +526,15 @@ class Command(CommandWithExamples):
                 self._missing.end()
                 self.stdout.write(gettext("no matching jobs"))
                 return
-            if not self._agrees(verb, counts):
+            if not self._agrees(action, counts):
                 raise SystemExit(1)
-        changed = verb.many(found, options)
+        change = found.changing(action, _asked(options))
+        changed = perform(own_clients.of_thread, change)
         self._progress.end()
         if options["json"]:
             self._write_json({"won": changed.won, "lost": changed.lost})
             return
-        self.stdout.write(_told(verb, changed))
+        self.stdout.write(_told(action, changed))
 
     def _preview_to_ask(self, found: FoundJobs[Any]) -> Counter[State]:
         """Show what would be changed, if there is somebody to look."""
@@ -613,18 +545,15 @@ class Command(CommandWithExamples):
             )
         return self._preview(found)
 
-    def _agrees(self, verb: Verb, counts: Counter[State]) -> bool:
-        count = counts.total()
-        question = verb.question.format(count=count, number=number_text(count))
+    def _agrees(self, action: Action, counts: Counter[State]) -> bool:
+        question = outcome.question_text(action, counts.total())
         answer = input(f"{question} {_by_state(counts)} [y/N] ")
         if answer.strip().lower() in ("y", "yes"):
             return True
         self.stdout.write(gettext("nothing was changed"))
         return False
 
-    def _rehearse(
-        self, verb: Verb, found: FoundJobs[Any], options: dict[str, Any]
-    ) -> None:
+    def _rehearse(self, found: FoundJobs[Any], options: dict[str, Any]) -> None:
         if options["json"]:
             for job in self._missing.each(found):
                 self._write_json(jobs_report.as_json(job))
@@ -655,19 +584,11 @@ class Command(CommandWithExamples):
         self.stdout.write(json_text(value))
 
 
-_LEFT = gettext_lazy("{id} is left alone: it is {state}")
-_LEFT_TO = gettext_lazy("{id} is left alone: it is {state}; use {verb}")
-#: The verb for jobs that another leaves alone.
-_INSTEAD = {
-    "run": "retry",
-    "retry": "run",
-    "reschedule": "retry",
-    "cancel": "discard",
-    "discard": "cancel",
-}
-_NOTED = gettext_lazy(
-    "{id} is in a destination queue that is too long to search, or Java has it; the change applies if a worker here takes it"
-)
+def _asked(options: dict[str, Any]) -> Asked:
+    """Return what the options say besides the verb."""
+    span, at = options.get("span"), options.get("at")
+    when = at if span is None else span
+    return UNSAID if when is None else Asked(parse_delay(when))
 
 
 def _by_id_or_token(look: Callable[[str], T], given: str) -> T:
@@ -726,8 +647,8 @@ def _by_state(counts: Counter[State] | dict[State, int]) -> str:
     return f"({', '.join(parts)})" if parts else ""
 
 
-def _told(verb: Verb, changed: Changed) -> str:
-    told: str = verb.done.format(count=changed.won, number=number_text(changed.won))
+def _told(action: Action, changed: Changed) -> str:
+    told = outcome.done_text(action, changed.won)
     if not changed.lost:
         return told
     left = sum(changed.lost.values())
