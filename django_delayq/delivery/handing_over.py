@@ -60,14 +60,14 @@ class HandOver:
         durable: Durable | None = None,
         *,
         waits: bool = True,
-        must_wait: bool = True,
-        patience_ms: float = PATIENCE_MS,
+        is_patient: bool = True,
         fresh_ms: float = 0.0,
         within: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
         """Wait as ``durable`` says, by default for one replica if the server has any, and with ``waits=False`` for none.
 
-        With ``must_wait=False`` that default is left out if the account has no right to wait.
+        With ``is_patient=False``, for a caller that tries again later, it waits for no failover, and leaves that default out
+        if the account has no right to wait.
         Who a new connection reaches is not asked again within ``fresh_ms``: for what may be done twice, but not be lost.
         ``within`` surrounds what is asked of the server.
         """
@@ -75,8 +75,7 @@ class HandOver:
         self._keys = keys
         self._durable = durable
         self._waits = waits
-        self._must_wait = must_wait
-        self._patience_ms = patience_ms
+        self._is_patient = is_patient
         self._fresh_ms = fresh_ms
         self._within = within
         # What opens new connections, and the pool that it is like.
@@ -95,7 +94,7 @@ class HandOver:
         Raises:
             NotHandedOver: too few replicas have it in time, or a failover takes too long.
         """
-        until_ms = monotonic_ms() + self._patience_ms
+        until_ms = monotonic_ms() + (PATIENCE_MS if self._is_patient else 0.0)
         was_replaced = False
         while True:
             if self._known is None or monotonic_ms() > self._known_ms + FRESH_MS:
@@ -146,7 +145,7 @@ class HandOver:
             return ""
         waiting = Wait(durable or REPLICA, self._keys)
         perform(self._client, durably(fence(self._keys), waiting))
-        if waiting.is_refused and not (durable or self._must_wait):
+        if waiting.is_refused and not (durable or self._is_patient):
             return ""
         return waiting.why_not
 

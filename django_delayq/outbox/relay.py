@@ -294,8 +294,7 @@ def _handed_over(
             queue.keys,
             queue.durable,
             waits=queue.waits,
-            must_wait=False,
-            patience_ms=0.0,
+            is_patient=False,
         )
         try:
             since = hand_over.make(partial(_when_sent, client, name, members))

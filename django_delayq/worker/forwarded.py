@@ -176,8 +176,7 @@ class Forwarded:
             target.keys,
             target.durable,
             waits=target.waits,
-            must_wait=False,
-            patience_ms=0.0,
+            is_patient=False,
         )
         names = [each.forward.name for each in kept]
         since = hand_over.make(

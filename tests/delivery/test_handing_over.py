@@ -121,7 +121,7 @@ def test_account_that_may_not_ask_goes_on_without(
         hand_over(client, **options).make(lambda: run(client, write(KEY)))
 
     make("blind")
-    make("deaf", must_wait=False)
+    make("deaf", is_patient=False)
     with pytest.raises(NotHandedOver, match=r"ACL SETUSER USER \+wait"):
         make("deaf")
 
@@ -181,7 +181,7 @@ def test_caller_without_patience_is_told_at_once(
     client = connect(proxy.url)
 
     with pytest.raises(NotHandedOver, match="another server"):
-        hand_over(client, patience_ms=0.0).make(lambda: proxy.lead_to(new))
+        hand_over(client, is_patient=False).make(lambda: proxy.lead_to(new))
 
     # The next one begins with the new server.
     hand_over(client).make(lambda: run(client, write(KEY)))
