@@ -44,6 +44,7 @@ from django_delayq.codecs.values import (
     Long,
     Short,
     in_order,
+    nearest,
 )
 from django_delayq.exceptions import EncodeError
 from django_delayq.redaction import show
@@ -83,7 +84,7 @@ class TreeWriter:
         kind = type(value)
         if kind is str or kind is float or kind is bool or value is None:
             return value
-        write = _WRITERS.get(kind) or _writer_of(kind)
+        write = _WRITERS.get(kind) or nearest(kind, _WRITERS)
         if write is None:
             raise EncodeError(
                 f"{show(value)} of type {kind.__name__} has no counterpart in Java's JSON"
@@ -319,8 +320,3 @@ _WRITERS: dict[type, _Write] = {
     frozenset: _set,
     JavaSet: _set,
 }
-
-
-def _writer_of(kind: type) -> _Write | None:
-    """Find the writer of a subclass: an IntEnum is an int, Django's SafeString a str."""
-    return next((_WRITERS[base] for base in kind.__mro__ if base in _WRITERS), None)

@@ -56,6 +56,7 @@ from django_delayq.codecs.values import (
     Long,
     Short,
     in_order,
+    nearest,
 )
 from django_delayq.exceptions import EncodeError
 from django_delayq.redaction import show
@@ -417,33 +418,18 @@ def class_of(value: object) -> str:
         EncodeError: Java has no class for the type of the value.
     """
     kind = type(value)
-    name = _CLASSES.get(kind)
-    if name is not None:
-        return name
-    if kind is int:
-        number = int(value)  # type: ignore[call-overload]
-        if INT_MIN <= number <= INT_MAX:
-            return "java.lang.Integer"
-        return (
-            "java.lang.Long"
-            if LONG_MIN <= number <= LONG_MAX
-            else "java.math.BigInteger"
+    name = _CLASSES.get(kind) or nearest(kind, _CLASSES)
+    if name is None:
+        raise EncodeError(
+            f"{show(value)} of type {kind.__name__} has no counterpart in Java"
         )
-    if isinstance(
-        value, JavaList | JavaMap | JavaSet | JavaEnum | JavaValue | JavaObject
-    ):
-        default = LINKED_HASH_MAP if isinstance(value, JavaMap) else ARRAY_LIST
-        return value.class_name or default
-    if isinstance(value, datetime):
-        return java_time.LOCAL_DATE_TIME if value.tzinfo is None else "java.util.Date"
-    for base in kind.__mro__[1:]:
-        if base in _CLASSES:
-            return _CLASSES[base]
-        if base is int:
-            return class_of(int(value))  # type: ignore[call-overload]
-    raise EncodeError(
-        f"{show(value)} of type {kind.__name__} has no counterpart in Java"
-    )
+    return name if isinstance(name, str) else name(value)
+
+
+def _class_of_int(value: int) -> str:
+    if INT_MIN <= value <= INT_MAX:
+        return "java.lang.Integer"
+    return "java.lang.Long" if LONG_MIN <= value <= LONG_MAX else "java.math.BigInteger"
 
 
 def _whole(value: object) -> int:
@@ -456,7 +442,17 @@ def _whole(value: object) -> int:
 _TEXT_CLASSES = ("java.lang.String", "java.lang.StringBuffer", "java.lang.StringBuilder",
                  "java.util.Currency")  # fmt: skip
 
-_CLASSES: dict[type, str] = {
+_CLASSES: dict[type, str | Callable[[Any], str]] = {
+    int: _class_of_int,
+    datetime: lambda value: (
+        java_time.LOCAL_DATE_TIME if value.tzinfo is None else "java.util.Date"
+    ),
+    JavaList: lambda value: value.class_name or ARRAY_LIST,
+    JavaMap: lambda value: value.class_name or LINKED_HASH_MAP,
+    JavaSet: lambda value: value.class_name or ARRAY_LIST,
+    JavaEnum: lambda value: value.class_name,
+    JavaValue: lambda value: value.class_name,
+    JavaObject: lambda value: value.class_name,
     bool: "java.lang.Boolean",
     str: "java.lang.String",
     float: "java.lang.Double",

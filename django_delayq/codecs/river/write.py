@@ -66,6 +66,7 @@ from django_delayq.codecs.values import (
     Long,
     Short,
     in_order,
+    nearest,
 )
 from django_delayq.exceptions import EncodeError
 from django_delayq.redaction import show
@@ -98,7 +99,7 @@ class RiverWriter(RiverOutput):
         elif kind is bool:
             out.append(tags.TRUE if value else tags.FALSE)
         else:
-            write = _WRITERS.get(kind) or _writer_of(kind)
+            write = _WRITERS.get(kind) or nearest(kind, _WRITERS)
             if write is None:
                 raise EncodeError(
                     f"{show(value)} of type {kind.__name__} has no counterpart in Java"
@@ -560,7 +561,3 @@ _WRITERS: dict[type, _Write] = {
     frozenset: RiverWriter._set,
     JavaSet: RiverWriter._set,
 }
-
-
-def _writer_of(kind: type) -> _Write | None:
-    return next((_WRITERS[base] for base in kind.__mro__ if base in _WRITERS), None)
