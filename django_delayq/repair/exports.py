@@ -23,19 +23,21 @@ from django_delayq.delivery.handing_over import HandOver, NotHandedOver
 from django_delayq.exceptions import DecodeError
 from django_delayq.repair import pages
 from django_delayq.repair.moving import (
-    WALKS,
     CannotMove,
     Settings,
-    Taking,
     Tally,
-    check_kind,
     home_of_keys,
     new_run,
-    schedules_of,
     settings_of,
-    take_schedule,
 )
 from django_delayq.repair.pages import Kind, Moved, MovedSchedule, Run
+from django_delayq.repair.taking import (
+    WALKS,
+    Taking,
+    check_kind,
+    schedules_of,
+    take_schedule,
+)
 
 #: The version of the file's format.
 VERSION = 1

@@ -16,14 +16,9 @@ from django_delayq.repair.exports import (
     digest_of,
     mark_of,
 )
-from django_delayq.repair.moving import (
-    CannotMove,
-    Storing,
-    Tally,
-    check_home,
-    keep_settings,
-)
+from django_delayq.repair.moving import CannotMove, Tally, check_home, keep_settings
 from django_delayq.repair.pages import Kind, Run
+from django_delayq.repair.storing import Storing
 from django_delayq.wire.signing import Keyring
 
 

@@ -36,7 +36,7 @@ from django_delayq.delivery import looking
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.management.commands import delayq_export
 from django_delayq.repair import exports, pages
-from django_delayq.repair.moving import Moving
+from django_delayq.repair.direct import Moving
 from django_delayq.repair.pages import Kind
 from tests.conftest import keys_of
 from tests.jobs import samples

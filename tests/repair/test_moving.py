@@ -20,10 +20,12 @@ from django_delayq.conf import QueueSettings
 from django_delayq.delivery import limiting, looking, pausing
 from django_delayq.delivery.reasons import Reason
 from django_delayq.delivery.states import State
-from django_delayq.repair import exports, moving, pages
+from django_delayq.repair import direct, exports, moving, pages, storing, taking
 from django_delayq.repair.calls import PACKAGES
-from django_delayq.repair.moving import CannotMove, Moving, Storing, Tally
+from django_delayq.repair.direct import Moving
+from django_delayq.repair.moving import CannotMove, Tally
 from django_delayq.repair.pages import Kind, MovedSchedule, OtherRun, Source
+from django_delayq.repair.storing import Storing
 from django_delayq.wire.frame import FrameFormat
 from django_delayq.wire.signing import FORMAT, Keyring
 from tests.conftest import keys_of
@@ -255,9 +257,9 @@ def test_a_run_that_dies_at_any_call_goes_on_and_ends_exact(
     ends = {State.SUCCEEDED, State.MISSING}
     moved = {name: facts for name, facts in known.items() if facts[0] not in ends}
     others = elements_of(source)
-    monkeypatch.setattr(moving, "FIRST", 5)
-    monkeypatch.setattr(moving, "LEAST", 5)
-    monkeypatch.setattr(moving, "MOST", 5)
+    monkeypatch.setattr(taking, "FIRST", 5)
+    monkeypatch.setattr(taking, "LEAST", 5)
+    monkeypatch.setattr(taking, "MOST", 5)
     deaths, calls_left = 0, 0
 
     def dying(client: Any, call: Any) -> Any:
@@ -269,7 +271,8 @@ def test_a_run_that_dies_at_any_call_goes_on_and_ends_exact(
         calls_left -= 1
         return run(client, call)
 
-    monkeypatch.setattr(moving, "run", dying)
+    for module in direct, storing, taking:
+        monkeypatch.setattr(module, "run", dying)
     for deaths in range(200):
         # Each run comes a little farther than the one before it.
         calls_left = 8 + deaths % 40

@@ -25,9 +25,9 @@ from django_delayq.management.help import CommandWithExamples
 from django_delayq.management.moving_report import told
 from django_delayq.management.progress import ProgressLine
 from django_delayq.repair import exports
+from django_delayq.repair.direct import Moving
 from django_delayq.repair.importing import Importing
 from django_delayq.repair.moving import (
-    Moving,
     SameQueue,
     Tally,
     check_home,

@@ -23,9 +23,9 @@ def main(url: str, queue: str, kills: int) -> None:
     django.setup()
     from django_delayq import conf
     from django_delayq.connection import connection_url
-    from django_delayq.repair import moving
+    from django_delayq.repair import direct, moving, taking
 
-    moving.FIRST = moving.LEAST = moving.MOST = PAGE
+    taking.FIRST = taking.LEAST = taking.MOST = PAGE
     settings, keyring = conf.get_settings().queue(queue), conf.get_keyring()
     place = connection_url()
     assert place is not None
@@ -34,7 +34,7 @@ def main(url: str, queue: str, kills: int) -> None:
 
     def move(told: int | None = None) -> None:
         source, target = redis.Redis.from_url(url), redis.Redis.from_url(place)
-        one = moving.Moving(source, target, settings, keyring)
+        one = direct.Moving(source, target, settings, keyring)
         one.begin()
         while True:
             for _ in one.steps():
