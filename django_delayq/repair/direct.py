@@ -1,8 +1,12 @@
-"""Moving a queue from server to server."""
+"""Moving a queue from server to server: the lines of an export go straight to an import, one after the other.
 
-from collections.abc import Iterator
+The source deletes what a line has as soon as the target has stored it, so it holds one page at most. A run that was
+interrupted goes on with the page that the source still holds.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import partial
 
 from redis.client import Redis
 
@@ -10,18 +14,12 @@ from django_delayq.calls.running import run
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import looking
 from django_delayq.delivery.looking import Counts
-from django_delayq.repair import pages
-from django_delayq.repair.moving import CannotMove, Tally, keep_settings, settings_of
-from django_delayq.repair.pacing import finished_first
-from django_delayq.repair.pages import Kind, Moved
-from django_delayq.repair.storing import Storing, check_key
-from django_delayq.repair.taking import (
-    WALKS,
-    SchedulesThere,
-    Taking,
-    schedules_of,
-    take_schedule,
-)
+from django_delayq.repair.importing import Importing
+from django_delayq.repair.lines import Line, OfQueue, Page
+from django_delayq.repair.moving import CannotMove, Tally
+from django_delayq.repair.pages import Kind
+from django_delayq.repair.storing import check_key
+from django_delayq.repair.taking import Taking
 from django_delayq.wire.signing import Keyring
 
 
@@ -38,116 +36,80 @@ class Moving:
         is_signing: bool = False,
         prefix: str | None = None,
         waits: bool = True,
+        at_source: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         """``prefix``: what goes before the queue's name on the source; None: what goes before it here.
 
         With a prefix given, another project may use the queue too, so only jobs that are signed with ``keyring`` move.
-        ``waits=False``: for no replica.
+        ``waits=False``: for no replica. ``at_source`` surrounds what is asked of the source.
         """
         self._source = source
-        self._target = target
-        self._queue = queue
         #: The queue as the source has it.
         self.there = queue if prefix is None else replace(queue, prefix=prefix)
         self.tally = Tally()
+        self._at_source = at_source
         self._only = None if prefix is None else keyring
         self._taking = Taking(
-            source,
-            self.there,
-            self.tally,
+            source, self.there, self.tally, Kind.DIRECT, only=self._only, waits=waits
+        )
+        self._importing = Importing(
+            target,
+            keyring,
+            is_signing=is_signing,
             is_copy=False,
-            key_ids=keyring.ids if self._only else (),
+            is_dry=False,
             waits=waits,
         )
-        self._storing = Storing(
-            target, queue, self.tally, keyring, is_signing=is_signing, waits=waits
-        )
+        self._importing.tallies[queue.name] = self.tally
 
     @property
     def counts(self) -> Counts:
         """The contents of the source now."""
         return run(self._source, looking.counts(self.there.keys))
 
-    def begin_on_source(self) -> None:
-        """Begin the run, which is the first thing that `begin` does.
-
-        Raises:
-            CannotMove: the queue is being moved in another way.
-        """
-        self._taking.begin(Kind.DIRECT)
-
     def begin(self) -> None:
-        """Begin the run, and have the target keep the pauses and limits of the source.
+        """Begin the run, or continue it, and move pauses, limits and schedules.
 
         Raises:
-            CannotMove: both are one queue, the target does not read the format, or the key of a schedule is not here.
+            CannotMove: both are one queue, the target does not read the format, or the key of a schedule is not here; or
+                the queue is being moved in another way.
         """
-        keys = self.there.keys
-        begun = self._taking.run or self._taking.begin(Kind.DIRECT)
-        schedules = schedules_of(self._source, self.there, self._only)
         try:
-            # Those of another project stay.
-            for name, entry in (
-                schedules.known.entries.items() if not self._only else ()
-            ):
-                check_key(name, entry.stored, entry.change)
-            self._storing.begin(begun)
-            self._storing.prepare(run(self._source, looking.read_format(keys)))
+            for _ in self._pass_on(self._taking.head()):
+                pass
         except CannotMove:
-            if not begun.pages:
+            begun = self._taking.run
+            if begun is not None and begun.kind is Kind.DIRECT and not begun.pages:
                 self.end()
             raise
-        settings = settings_of(self._source, self.there)
-        if settings.pauses or settings.limits:
-            self._storing.keep(
-                lambda: keep_settings(self._target, self._queue, settings)
-            )
-        self._move_schedules(schedules)
-
-    def _move_schedules(self, there: "SchedulesThere") -> None:
-        keys = self.there.keys
-        for name in there.stored:
-            taken = self._taking.take(
-                partial(take_schedule, self._source, self.there, name, there)
-            )
-            if taken is None:
-                continue
-            if self._storing.put(name, taken):
-                self.tally.schedules += 1
-            run(self._source, pages.end_schedule(keys, name, is_moved=True))
-        for name, changed in there.changed.items():
-            self._storing.put(name, changed)
 
     def steps(self) -> Iterator[None]:
-        """Move all that waits or was given up; stop when a walk finds nothing, or after `WALKS`."""
-        begun = self._taking.run
-        assert begun is not None
-        if begun.pages:
-            # The page that an interrupted run has left.
-            self._pass_on(begun.pages, self._taking.again(begun.pages))
-            yield
-        for _ in range(WALKS):
-            for page, jobs in self._taking.walk():
-                self._pass_on(page, jobs)
-                yield
-            if not self.tally.late:
-                return
+        """Move all that waits or was given up; stop when a walk finds nothing, or after some."""
+        return self._pass_on(self._taking.body())
 
     def end(self) -> None:
         """End the run, so that jobs of the queue may be moved in another way."""
-        assert self._taking.run is not None
-        call = pages.end_page(
-            self.there.keys, run=self._taking.run.id, page=0, is_moved=True
-        )
-        run(self._source, call)
+        with self._at_source():
+            self._taking.end()
 
-    def _pass_on(self, page: int, jobs: list[Moved]) -> None:
-        assert self._taking.run is not None
-        if not jobs:
-            return
-        id = self._taking.run.id
-        self._storing.store(id, page, jobs)
-        self._taking.learn(len(jobs), self._storing.took_ms)
-        call = pages.end_page(self.there.keys, run=id, page=page, is_moved=True)
-        with finished_first():
-            run(self._source, call)
+    def _pass_on(self, lines: Iterator[Line]) -> Iterator[None]:
+        while True:
+            with self._at_source():
+                line = next(lines, None)
+            if line is None:
+                return
+            if isinstance(line, OfQueue) and not self._only:
+                # Before anything moves. Those of another project stay.
+                self._check_keys()
+            self._importing.take_in(line)
+            if isinstance(line, Page):
+                self._taking.learn(len(line.jobs), self._importing.took_ms)
+            with self._at_source():
+                self._taking.delete(line)
+            yield
+
+    def _check_keys(self) -> None:
+        there = self._taking.schedules
+        assert there is not None
+        for name, entry in there.known.entries.items():
+            check_key(name, entry.stored, entry.change)

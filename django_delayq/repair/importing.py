@@ -1,19 +1,19 @@
-"""Importing a file of ``exports``, line by line. It may be interrupted, and done again from the beginning."""
+"""Importing what another server exports, line by line: a file, or what comes from that server itself.
+
+It may be interrupted. A file is imported again from the beginning, and a server goes on with the page that it holds.
+"""
 
 from redis.client import Redis
 
 from django_delayq import conf
-from django_delayq.exceptions import DecodeError
 from django_delayq.repair import pages
-from django_delayq.repair.exports import (
+from django_delayq.repair.lines import (
     Begin,
     End,
     Line,
     OfQueue,
     OfSchedule,
     Page,
-    code_of,
-    digest_of,
     mark_of,
 )
 from django_delayq.repair.moving import CannotMove, Tally, check_home, keep_settings
@@ -56,6 +56,11 @@ class Importing:
         #: What the source has to be told, once everything is here; empty for a copy, or if nothing was stored.
         self.code = ""
 
+    @property
+    def took_ms(self) -> float:
+        """How long the server took to store the last page."""
+        return self._storing.took_ms if self._storing else 0.0
+
     def take_in(self, line: Line) -> None:
         """Store what a line has.
 
@@ -63,7 +68,6 @@ class Importing:
             QueueNotFound: its queue is not in the settings.
             CannotMove: this server is the source, the workers do not read the format, or the file is a copy; or what
                 was stored is not as durable as the queue asks for.
-            DecodeError: a part of the file is missing.
         """
         match line:
             case Begin():
@@ -86,8 +90,6 @@ class Importing:
                 self._store(line)
             case End():
                 self._check_all_known()
-                if code_of(self._runs) != line.code:
-                    raise _missing("a queue, or the last pages of one, are")
                 self.code = "" if self._is_copy or self._is_dry else line.code
 
     def _check_all_known(self) -> None:
@@ -95,11 +97,9 @@ class Importing:
         for name, stored in self._before.items():
             if self._runs[name].pages < stored:
                 raise CannotMove(
-                    f"the file has {self._runs[name].pages} pages of queue {name!r}, and {stored} were imported before. Import"
-                    " the last file that delayq_export has written: it has everything. Only if this is the last one, the"
-                    " source has forgotten what it had exported, as after a failover to a replica that was behind: stop its"
-                    " workers, else jobs run twice; there, run delayq_export --release, and export again. Jobs that are here"
-                    " already are not stored twice."
+                    f"the target has {stored} pages of queue {name!r}, and the file has {self._runs[name].pages}. Import the"
+                    " last file that delayq_export has written: it has everything. If this is the last one,"
+                    f" {pages.FORGOTTEN.format(name=name)}"
                 )
 
     def _begin(self, line: OfQueue) -> None:
@@ -111,7 +111,8 @@ class Importing:
                 f" {queue.whole!r} as many SHARDS as the source has, and import the file again."
             )
         tally = self.tallies.setdefault(line.name, Tally())
-        self._runs[line.name] = Run(line.run, Kind.FILE, 0)
+        kind = Kind.FILE if line.pages is None else Kind.DIRECT
+        self._runs[line.name] = Run(line.run, kind, line.pages or 0)
         self._mark = ""
         self._storing = None
         if self._is_dry:
@@ -141,24 +142,11 @@ class Importing:
     def _store(self, line: Page) -> None:
         assert self._queue is not None
         its_run = self._runs[self._queue.name]
-        if line.number != its_run.pages + 1:
-            raise _missing(f"pages of queue {self._queue.name!r} are")
-        if digest_of(line.jobs) != line.digest:
-            raise _missing(
-                f"jobs of page {line.number} of queue {self._queue.name!r} are"
-            )
         self._runs[self._queue.name] = its_run._replace(pages=line.number)
-        self._mark = mark_of(self._mark, line.jobs)
+        # A source that deletes each page has none of those before it.
+        self._mark = mark_of(self._mark if its_run.kind is Kind.FILE else "", line.jobs)
         if self._is_dry:
             self.tallies[self._queue.name].moved += len(line.jobs)
             return
         assert self._storing is not None
         self._storing.store(its_run.id, line.number, line.jobs, self._mark)
-
-
-def _missing(what: str) -> DecodeError:
-    return DecodeError(
-        f"{what} missing in the file: a part of it is lost. Copy it again, or run delayq_export again, into another file."
-        " Then import that: what is here already is not stored twice.",
-        b"",
-    )

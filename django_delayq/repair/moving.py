@@ -8,13 +8,16 @@ Workers, producers and Java continue meanwhile, on both servers. Of each page, i
 
 A run that was interrupted continues with the page that the source still holds. If the target had stored it, its number
 says so. So no job is lost, and none is stored twice.
+
+``taking`` does the first and the last step, ``storing`` the second. ``direct`` joins them, and so do ``exports`` and
+``importing`` through a file. Here is what these share, and what a server has that can move.
 """
 
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from redis.client import Redis
@@ -24,6 +27,7 @@ from django_delayq.calls.connections import nodes_of
 from django_delayq.calls.running import run
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import limiting, looking, pausing, prefixes
+from django_delayq.delivery.handing_over import HandOver, NotHandedOver
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.looking import Counts
 from django_delayq.delivery.sharding import pin_shards
@@ -31,6 +35,8 @@ from django_delayq.exceptions import DelayqError
 
 #: Keys that one step looks at, to find a server's queues.
 SCANNED = 1_000
+
+T = TypeVar("T")
 
 
 class CannotMove(DelayqError):
@@ -61,6 +67,21 @@ class Tally:
     schedules: int = 0
     #: Jobs that need a key which is not here, by its id.
     unknown: dict[str, int] = field(default_factory=dict)
+
+
+def handed_over(hand_over: HandOver, act: Callable[[], T], where: str) -> T:
+    """Do something at one end, and return its result once that end has it for good; again, if its primary is replaced.
+
+    Raises:
+        CannotMove: that takes too long.
+    """
+    try:
+        return hand_over.make(act)
+    except NotHandedOver as error:
+        raise CannotMove(
+            f"{where}: {error}. The source still has what is on its way. Run this again once that is mended; with --no-wait,"
+            " it waits for no replica."
+        ) from error
 
 
 def new_run() -> str:

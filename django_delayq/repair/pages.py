@@ -28,6 +28,14 @@ class OtherRun(DelayqError):
     """Raised when a queue is not in the state in which this run has left it: another one has ended it, or is under way."""
 
 
+#: What to do when the target has pages that the source does not know of.
+FORGOTTEN = (
+    "the source has forgotten what the target has, as after a failover to a replica that was behind. Stop the workers of the"
+    " source, else jobs run twice; put back what is on its way, with delayq_export --release --queue {name} on the source, and"
+    " move the queue again: jobs that are here already are not stored twice."
+)
+
+
 class Source(StrEnum):
     """The places that pages are taken from, in the order that jobs pass through them."""
 
@@ -60,6 +68,13 @@ class Run(NamedTuple):
     kind: Kind
     #: The number of its last page.
     pages: int
+
+    @property
+    def way(self) -> str:
+        """How its pages go, and how to end it, for messages."""
+        if self.kind is Kind.DIRECT:
+            return "with delayq_import --from: run that to its end first, on the same target"
+        return "to a file: import that and end it with delayq_export --confirm, or with --release if it was imported nowhere"
 
 
 @brief
@@ -213,10 +228,8 @@ def import_page(
             )
         if reply[0] == b"other":
             raise OtherRun(
-                f"page {page} of queue {name!r} has other jobs than the page of that number which was imported before: the"
-                " source has forgotten what it had exported, as after a failover to a replica that was behind. Stop the"
-                " workers of the source, else jobs run twice; there, run delayq_export --release, and export again. Jobs that"
-                " are here already are not stored twice"
+                f"page {page} of queue {name!r} has other jobs than the page of that number which was imported before:"
+                f" {FORGOTTEN.format(name=name)}"
             )
         if reply[0] == b"leaving":
             raise OtherRun(

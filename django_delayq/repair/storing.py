@@ -10,12 +10,12 @@ from django_delayq.calls.steps import perform
 from django_delayq.clock import monotonic_ms
 from django_delayq.conf import QueueSettings, get_keyring
 from django_delayq.delivery import looking
-from django_delayq.delivery.handing_over import HandOver, NotHandedOver
+from django_delayq.delivery.handing_over import HandOver
 from django_delayq.exceptions import DecodeError, InvalidSchedule
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.schedules import Known, loading
 from django_delayq.repair import pages
-from django_delayq.repair.moving import CannotMove, SameQueue, Tally
+from django_delayq.repair.moving import CannotMove, SameQueue, Tally, handed_over
 from django_delayq.repair.pacing import finished_first
 from django_delayq.repair.pages import Kind, Moved
 from django_delayq.wire.signing import FORMAT, Keyring, key_id_of
@@ -73,14 +73,8 @@ class Storing:
                     " DELAYQ['CONNECTION'] names. Name the other one; or, to move jobs from another PREFIX to that of these"
                     " settings, give --from-prefix."
                 )
-            how = (
-                "with delayq_import --from this server: run that to its end first, on the same target"
-                if known.kind is Kind.DIRECT
-                else "to a file: import that, and end it with delayq_export --confirm; or with --release, if it was imported"
-                " nowhere"
-            )
             raise CannotMove(
-                f"queue {name!r} is itself being moved away from the target, {how}."
+                f"queue {name!r} is itself being moved away from the target, {known.way}."
             )
         field = pages.stored_field(source_run.id)
         if source_run.kind is Kind.DIRECT and not source_run.pages:
@@ -98,11 +92,8 @@ class Storing:
         if self.stored > source_run.pages:
             # The source would give their numbers to other jobs, which would count as stored.
             raise CannotMove(
-                f"the target has {self.stored} pages of queue {name!r}, and the source knows of {source_run.pages}: it has"
-                " forgotten the others, as after a failover to a replica that was behind. Stop the workers of the source, else"
-                " jobs run twice; put back what is on its way, with"
-                f" delayq_export --release --queue {name} on the source, and run this again: jobs that are here already are"
-                " not stored twice."
+                f"the target has {self.stored} pages of queue {name!r}, and the source knows of {source_run.pages}:"
+                f" {pages.FORGOTTEN.format(name=name)}"
             )
 
     def prepare(self, source_format: int) -> None:
@@ -120,9 +111,7 @@ class Storing:
                     " run this with a version that reads it."
                 )
 
-    def store(
-        self, source_run: str, page: int, jobs: list[Moved], mark: str = ""
-    ) -> None:
+    def store(self, source_run: str, page: int, jobs: list[Moved], mark: str) -> None:
         """Store a page; if it was stored before, its jobs are known here. For ``mark`` see `pages.import_page`.
 
         Raises:
@@ -198,17 +187,12 @@ class Storing:
         """Store something, and return once the target has it for good. It is stored again if its primary is replaced.
 
         Raises:
-            CannotMove: that takes too long.
+            CannotMove: see `handed_over`.
         """
-        try:
-            return self._hand_over.make(act)
-        except NotHandedOver as error:
-            durable = self._queue.durable
-            asks = f" asks for {durable}" if durable else ""
-            raise CannotMove(
-                f"queue {self._queue.name!r} of the target{asks}: {error}. The source still has what this concerns. Mend that,"
-                " and run this again; with --no-wait it waits for no replica."
-            ) from error
+        durable = self._queue.durable
+        asks = f" asks for {durable}" if durable else ""
+        where = f"queue {self._queue.name!r} of the target{asks}"
+        return handed_over(self._hand_over, act, where)
 
     def _looked_at(self, job: Moved) -> Moved:
         """Count a job that needs a key which is not here, and sign it again if that is wanted."""

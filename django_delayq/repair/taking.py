@@ -1,6 +1,7 @@
-"""Taking what can move out of a queue, page by page; the queue holds each page until it is told that another has it."""
+"""Taking what can move out of a queue, line by line: the queue holds what was taken until another server has it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from redis.client import Redis
@@ -10,17 +11,21 @@ from django_delayq.calls.running import run
 from django_delayq.calls.steps import perform
 from django_delayq.clock import monotonic_ms
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery.handing_over import FRESH_MS, HandOver, NotHandedOver
+from django_delayq.delivery import looking
+from django_delayq.delivery.handing_over import FRESH_MS, HandOver
 from django_delayq.jobs.schedules import Known, loading
 from django_delayq.logs import get_log
 from django_delayq.repair import pages
+from django_delayq.repair.lines import Line, OfQueue, OfSchedule, Page
 from django_delayq.repair.moving import (
     CannotMove,
     Tally,
+    handed_over,
     new_run,
+    settings_of,
 )
 from django_delayq.repair.pacing import TARGET_MS, finished_first
-from django_delayq.repair.pages import Kind, Moved, MovedSchedule, Source
+from django_delayq.repair.pages import Kind, MovedSchedule, Source
 from django_delayq.wire.signing import Keyring
 
 #: Jobs of a page: at first, at least, at most. A page takes some 2 ms of a server; large payloads bound it by their bytes.
@@ -32,27 +37,11 @@ T = TypeVar("T")
 logger = get_log("django_delayq")
 
 
-def check_kind(queue: QueueSettings, its_run: pages.Run, kind: Kind) -> None:
-    """Make sure that a queue is not being moved in another way.
-
-    Raises:
-        CannotMove: it is.
-    """
-    if its_run.kind is not kind:
-        how = (
-            "with delayq_import --from: run that again to continue"
-            if its_run.kind is Kind.DIRECT
-            else "to a file: end that first, with delayq_export --confirm or --release"
-        )
-        raise CannotMove(
-            f"queue {queue.name!r} is being moved in another way already, {how}."
-        )
-
-
 class Taking:
-    """Takes page after page out of a queue, or only reads it; `pages` yields them.
+    """Takes what can move out of a queue, line by line, and ends it there: deletes it, or puts it back.
 
-    Both commands use it: one sends a page to the other server, one writes it to a file.
+    Both ways of moving use it: one passes each line to the other server and deletes it, one writes all lines to a file and
+    ends them together.
     """
 
     def __init__(
@@ -60,17 +49,17 @@ class Taking:
         client: Redis,
         queue: QueueSettings,
         tally: Tally,
+        kind: Kind | None,
         *,
-        is_copy: bool,
-        key_ids: Sequence[str] = (),
+        only: Keyring | None = None,
         waits: bool = True,
     ) -> None:
-        """``key_ids``: leave jobs that are signed with another key. ``waits=False``: for no replica."""
+        """``kind=None``: only read it. ``only``: leave what is signed with another key. ``waits=False``: for no replica."""
         self._client = client
         self._queue = queue
+        self._kind = kind
+        self._only = only
         self.tally = tally
-        self._is_copy = is_copy
-        self._key_ids = key_ids
         self._sizer = BatchSizer(
             first=FIRST, least=LEAST, most=MOST, target_ms=TARGET_MS, call_share=0.0
         )
@@ -83,77 +72,122 @@ class Taking:
         )
         #: The run of the queue; None before it begins.
         self.run: pages.Run | None = None
+        #: As they were when the run began, or was continued.
+        self.schedules: SchedulesThere | None = None
 
-    def take(self, act: Callable[[], T]) -> T:
-        """Take something out, and return it once the source has it no more, whichever of its servers fails.
-
-        Raises:
-            CannotMove: that takes too long.
-        """
-        try:
-            return self._hand_over.make(act)
-        except NotHandedOver as error:
-            raise CannotMove(
-                f"queue {self._queue.name!r} of the source: {error}. Jobs that were taken out are held there. Run this again once that"
-                " is mended; with --no-wait it waits for no replica."
-            ) from error
-
-    def begin(self, kind: Kind) -> pages.Run:
+    def begin(self) -> pages.Run:
         """Begin a run, or continue the one that has begun.
 
         Raises:
             CannotMove: the queue is being moved in another way.
         """
-        keys = self._queue.keys
-        self.run = run(self._client, pages.begin_export(keys, new_run(), kind))
-        check_kind(self._queue, self.run, kind)
+        if self._kind is None:
+            self.run = pages.Run(new_run(), Kind.FILE, 0)
+        else:
+            call = pages.begin_export(self._queue.keys, new_run(), self._kind)
+            self.run = run(self._client, call)
+            check_kind(self._queue, self.run, self._kind)
         return self.run
+
+    def head(self) -> Iterator[Line]:
+        """Yield the queue, and take its stored schedules."""
+        begun = self.run or self.begin()
+        there = schedules_of(self._client, self._queue, self._only)
+        self.schedules = there
+        yield OfQueue(
+            self._queue.name,
+            begun.id,
+            run(self._client, looking.read_format(self._queue.keys)),
+            settings_of(self._client, self._queue),
+            there.changed,
+            begun.pages if begun.kind is Kind.DIRECT else None,
+        )
+        for name in there.stored:
+            found = self._take(partial(self._take_schedule, name, there))
+            if found is not None:
+                yield OfSchedule(name, found)
+
+    def body(self) -> Iterator[Page]:
+        """Take pages until a walk finds nothing, or after `WALKS`; yield those first that are held already.
+
+        A run that deletes each page holds the last one at most.
+        """
+        begun = self.run
+        assert begun is not None
+        is_direct = begun.kind is Kind.DIRECT
+        first = max(1, begun.pages) if is_direct else 1
+        for number in range(first, begun.pages + 1):
+            jobs = self._export(Source.FRAMES, number, 0).jobs
+            if jobs or not is_direct:
+                yield Page(number, jobs)
+        for _ in range(WALKS if self._kind else 1):
+            yield from self._walk()
+            if not self.tally.late:
+                return
 
     def learn(self, count: int, took_ms: float) -> None:
         """Learn from the time that a call with a page of this size took."""
         self._sizer.learn(count, took_ms)
 
-    def again(self, page: int) -> list[Moved]:
-        """Return the jobs of a page that was taken before, and are still held."""
-        return self._export(Source.FRAMES, page, 0).jobs
+    def delete(self, line: Line) -> None:
+        """Delete what a line has, which another server has stored."""
+        match line:
+            case OfSchedule():
+                self._end_schedule(line.name, is_moved=True)
+            case Page():
+                self._end_page(line.number, is_moved=True)
 
-    def walk(self) -> Iterator[tuple[int, list[Moved]]]:
-        """Yield all pages of one walk through the queue, each with its number, in the order in which jobs go."""
+    def end(self, *, is_moved: bool = True) -> int:
+        """End the run, unless jobs are on their way; return how many are.
+
+        Raises:
+            CannotMove: see `handed_over`.
+        """
+        # On another primary than the pages before, it finds what that has not heard of.
+        return self._take(partial(self._end_page, 0, is_moved=is_moved))
+
+    def end_steps(self, its_run: pages.Run, *, is_moved: bool) -> Iterator[None]:
+        """End all that an export has taken out of the queue: another server has it, or it is put back here."""
+        self.run = its_run
+        for page in range(1, its_run.pages + 1):
+            self.tally.moved += self._end_page(page, is_moved=is_moved)
+            yield
+        for name in schedules_of(self._client, self._queue).stored:
+            self.tally.schedules += self._end_schedule(name, is_moved=is_moved)
+        if left := self.end(is_moved=is_moved):
+            raise CannotMove(
+                f"{left} jobs of queue {self._queue.name!r} are on their way in pages that this run has not; run this again"
+            )
+
+    def _walk(self) -> Iterator[Page]:
+        """Yield all pages of one walk through the queue, in the order in which jobs go."""
+        assert self.run is not None
         self.tally.stay = self.tally.late = 0
         for source in Source:
             skip = 0
             while True:
-                page = 0 if self._is_copy else self._next
-                taken = self._export(source, page, skip)
+                taken = self._export(source, self.run.pages + 1, skip)
                 # A page whose reply was lost is read again, which looks at nothing else.
                 if not taken.looked and not taken.jobs:
                     break
                 self.tally.stay += taken.stay
                 self.tally.late += len(taken.jobs)
-                skip += taken.looked if self._is_copy else taken.stay
+                skip += taken.stay if self._kind else taken.looked
                 if taken.jobs:
-                    self._next += 1
-                    yield self._next - 1, taken.jobs
-
-    @property
-    def _next(self) -> int:
-        return 1 if self.run is None else self.run.pages + 1
-
-    @_next.setter
-    def _next(self, number: int) -> None:
-        if self.run is not None:
-            self.run = self.run._replace(pages=number - 1)
+                    self.run = self.run._replace(pages=self.run.pages + 1)
+                    yield Page(self.run.pages, taken.jobs)
 
     def _export(self, source: Source, page: int, skip: int) -> pages.Exported:
+        assert self.run is not None
         call = pages.export_page(
             self._queue.keys,
             source,
-            run=self.run.id if page and self.run else "",
-            page=page,
+            run=self.run.id if self._kind else "",
+            page=page if self._kind else 0,
             skip=skip,
             limit=self._sizer.size,
             frame_format=self._queue.frame_format,
-            key_ids=self._key_ids,
+            key_ids=self._only.ids if self._only else (),
         )
 
         def export() -> pages.Exported:
@@ -162,7 +196,53 @@ class Taking:
             self._sizer.learn(taken.looked, monotonic_ms() - begun_ms)
             return taken
 
-        return export() if self._is_copy else self.take(export)
+        return self._take(export)
+
+    def _take(self, act: Callable[[], T]) -> T:
+        """Take something out, and return it once the source has it no more, whichever of its servers fails.
+
+        Raises:
+            CannotMove: see `handed_over`.
+        """
+        if self._kind is None:
+            return act()
+        where = f"queue {self._queue.name!r} of the source"
+        return handed_over(self._hand_over, act, where)
+
+    def _take_schedule(
+        self, name: str, there: "SchedulesThere"
+    ) -> MovedSchedule | None:
+        is_copy = self._kind is None
+        return take_schedule(self._client, self._queue, name, there, is_copy=is_copy)
+
+    def _end_page(self, page: int, *, is_moved: bool) -> int:
+        assert self.run is not None
+        call = pages.end_page(
+            self._queue.keys,
+            run=self.run.id,
+            page=page,
+            is_moved=is_moved,
+            frame_format=self._queue.frame_format,
+            insertion_list=self._queue.keeps_list,
+        )
+        with finished_first():
+            return run(self._client, call)
+
+    def _end_schedule(self, name: str, *, is_moved: bool) -> bool:
+        call = pages.end_schedule(self._queue.keys, name, is_moved=is_moved)
+        return run(self._client, call)
+
+
+def check_kind(queue: QueueSettings, its_run: pages.Run, kind: Kind) -> None:
+    """Make sure that a queue is not being moved in another way.
+
+    Raises:
+        CannotMove: it is.
+    """
+    if its_run.kind is not kind:
+        raise CannotMove(
+            f"queue {queue.name!r} is being moved in another way already, {its_run.way}."
+        )
 
 
 class SchedulesThere(NamedTuple):

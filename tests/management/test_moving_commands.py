@@ -25,6 +25,7 @@ from django_delayq import (
     get_job,
     get_schedule,
     pause,
+    paused,
     schedule,
     schedule_many,
     store_schedule,
@@ -35,9 +36,11 @@ from django_delayq.connection import embedded_url
 from django_delayq.delivery import looking
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.management.commands import delayq_export
-from django_delayq.repair import exports, pages
+from django_delayq.repair import lines as moved_lines
+from django_delayq.repair import pages
 from django_delayq.repair.direct import Moving
 from django_delayq.repair.pages import Kind
+from django_delayq.repair.taking import Taking
 from tests.conftest import keys_of
 from tests.jobs import samples
 from tests.jobs.adding import add
@@ -46,6 +49,9 @@ from tests.management.conftest import Call
 from tests.servers import Server
 
 pytestmark = pytest.mark.redis
+
+#: A file of delayq_export, as version 1 of its format was first written.
+EXPORTED = Path(__file__).with_name("exported.jsonl")
 
 
 @pytest.fixture
@@ -576,7 +582,7 @@ def test_a_file_with_fewer_pages_than_were_imported_has_no_code(
     assert call("delayq_import", path).status == 0
     its_run, all_pages = json.loads(lines[1])["run"], len(lines) - 3
     assert json.loads(lines[-2])["number"] == all_pages > 1
-    code = exports.code_of({queue: pages.Run(its_run, Kind.FILE, all_pages - 1)})
+    code = moved_lines.code_of({queue: pages.Run(its_run, Kind.FILE, all_pages - 1)})
     end = {"is": "end", "code": code}
     fewer = tmp_path / "fewer"
     fewer.write_bytes(b"".join([*lines[:-2], json.dumps(end).encode() + b"\n"]))
@@ -584,7 +590,7 @@ def test_a_file_with_fewer_pages_than_were_imported_has_no_code(
     said = call("delayq_import", fewer)
 
     assert said.status == 1
-    assert f"{all_pages} were imported before" in said.err
+    assert f"the target has {all_pages} pages" in said.err
     assert "--confirm" not in said.out
 
 
@@ -619,16 +625,16 @@ def test_a_confirmation_that_was_interrupted_is_given_again(
     code = call("delayq_import", path).lines[-1].rpartition(" ")[2]
     use(server.socket_url, **shards(queue, SHARDS=2))
     confirm = ("delayq_export", "--confirm", code, "--queue", queue)
-    real, ended = exports.end_steps, []
+    real, ended = Taking.end_steps, []
 
-    def end_steps(client: Any, part: Any, *args: Any, **kwargs: Any) -> Any:
+    def end_steps(taking: Taking, *args: Any, **kwargs: Any) -> Any:
         if ended:
             raise KeyboardInterrupt
-        ended.append(part.name)
-        return real(client, part, *args, **kwargs)
+        ended.append(taking)
+        return real(taking, *args, **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(exports, "end_steps", end_steps)
+        patch.setattr(Taking, "end_steps", end_steps)
         assert call(*confirm).status == 1
 
     released = call("delayq_export", "--release", "--queue", queue)
@@ -675,6 +681,28 @@ def test_a_confirmation_without_a_run_keeps_nothing_from_moving(
 
     said = call("delayq_export", "--release", "--queue", queue)
     assert said.err == f"queue {queue}: 1 put back\n"
+
+
+def test_a_file_that_was_written_before_is_read(
+    settings: Any, server: Server, client: "redis.Redis[bytes]", call: Call
+) -> None:
+    """Its first version: a job each that waits, is due again, is dead, and of a schedule; an element of Java."""
+    settings.DELAYQ = {"CONNECTION": server.socket_url, "QUEUES": {"exported": {}}}
+    try:
+        said = call("delayq_import", EXPORTED)
+
+        assert (said.status, said.err) == (0, "")
+        assert said.lines == [
+            "queue exported: 6 moved, 1 stored schedules",
+            "Everything was imported. Now run on the source: manage.py delayq_export --confirm 7ad6bcd76f",
+        ]
+        assert sorted(job.state for job in find_jobs(queue="exported")) == sorted(
+            [State.SCHEDULED] * 3 + [State.DEAD, State.DUE, State.RETRYING]
+        )
+        assert get_schedule("nightly", "exported").args == [1, 2]
+        assert [each.reason for each in paused("exported")] == ["a move"]
+    finally:
+        client.delete(*keys_of(client, "exported"))
 
 
 def test_a_compressed_file_is_told_as_such(call: Call, tmp_path: Path) -> None:
@@ -727,6 +755,45 @@ def test_an_export_that_took_nothing_leaves_no_file(
     assert call("delayq_export", path, "--queue", queue).status == 1
 
     assert not path.exists()
+
+
+def test_source_that_refuses_writes_is_named_and_left_as_it_is(
+    queue: str,
+    hand: Hand,
+    other: str,
+    use: Any,
+    private_server: Callable[..., Server],
+    server: Server,
+    call: Call,
+) -> None:
+    """The account may read, and nothing else."""
+    source = private_server()
+    use(source.socket_url)
+    job = add(queue, 1, delay=3_600)
+    with source.client() as client:
+        client.acl_setuser(
+            *("reader", True),
+            nopass=True,
+            keys="*",
+            channels="*",
+            commands=["+@read", "+@scripting", "+@connection", "+info"],
+        )
+    use(server.socket_url)
+
+    said = call(
+        "delayq_import",
+        *(
+            "--from",
+            source.socket_url.replace("unix://", "unix://reader:x@"),
+            "--queue",
+            queue,
+        ),
+    )
+
+    assert said.status == 1
+    assert "--from" in said.err
+    use(source.socket_url)
+    assert job.refresh() is State.SCHEDULED
 
 
 def test_faults_of_the_source_name_it(queue: str, call: Call) -> None:

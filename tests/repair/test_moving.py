@@ -4,7 +4,6 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,12 +19,14 @@ from django_delayq.conf import QueueSettings
 from django_delayq.delivery import limiting, looking, pausing
 from django_delayq.delivery.reasons import Reason
 from django_delayq.delivery.states import State
-from django_delayq.repair import direct, exports, moving, pages, storing, taking
+from django_delayq.repair import exports, moving, pages, storing, taking
 from django_delayq.repair.calls import PACKAGES
 from django_delayq.repair.direct import Moving
+from django_delayq.repair.importing import Importing
 from django_delayq.repair.moving import CannotMove, Tally
 from django_delayq.repair.pages import Kind, MovedSchedule, OtherRun, Source
 from django_delayq.repair.storing import Storing
+from django_delayq.repair.taking import Taking
 from django_delayq.wire.frame import FrameFormat
 from django_delayq.wire.signing import FORMAT, Keyring
 from tests.conftest import keys_of
@@ -83,12 +84,29 @@ def target(source: Rig, target_client: "redis.Redis[bytes]") -> Rig:
     )
 
 
+@pytest.fixture(autouse=True)
+def configure(
+    request: pytest.FixtureRequest, settings: Any, queue_name: str
+) -> Callable[..., None]:
+    """Have the settings of this project say what the rigs do."""
+    options: dict[str, Any] = {"INSERTION_LIST": False}
+    if "source" in request.fixturenames:
+        frame_format = request.getfixturevalue("frame_format")
+        options["INSERTION_LIST"] = request.getfixturevalue("insertion_list")
+        options["FRAME"] = frame_format.value
+
+    def configure(**more: Any) -> None:
+        settings.DELAYQ = {
+            **settings.DELAYQ,
+            "QUEUES": {queue_name: {**options, **more}},
+        }
+
+    configure()
+    return configure
+
+
 def queue_of(rig: Rig) -> QueueSettings:
-    return QueueSettings(
-        name=rig.keys.queue.name,
-        frame=rig.frame_format.value,
-        insertion_list=rig.insertion_list,
-    )
+    return conf.get_settings().queue(rig.keys.queue.name)
 
 
 def moving_from(source: Rig, target: Rig) -> Moving:
@@ -271,7 +289,7 @@ def test_a_run_that_dies_at_any_call_goes_on_and_ends_exact(
         calls_left -= 1
         return run(client, call)
 
-    for module in direct, storing, taking:
+    for module in storing, taking:
         monkeypatch.setattr(module, "run", dying)
     for deaths in range(200):
         # Each run comes a little farther than the one before it.
@@ -434,11 +452,17 @@ def test_a_source_that_has_forgotten_a_page_gives_its_number_to_no_others(
         rig.client.restore(key, 0, value)
     rig.schedule({"late": 100})
 
-    with pytest.raises(CannotMove, match=r"the source knows of 1: it has\s+forgotten"):
+    with pytest.raises(
+        CannotMove, match=r"the source knows of 1: the source has forgotten"
+    ):
         move(rig, other)
     queue = queue_of(rig)
     its_run = exports.open_runs(rig.client, [queue])[queue.name]
-    list(exports.end_steps(rig.client, queue, its_run, moving.Tally(), is_moved=False))
+    list(
+        Taking(rig.client, queue, Tally(), its_run.kind).end_steps(
+            its_run, is_moved=False
+        )
+    )
     move(rig, other)
 
     assert run(other.client, looking.counts(other.keys)).jobs == 301
@@ -456,6 +480,28 @@ def test_a_page_with_other_jobs_is_not_taken_for_the_one_of_its_number(
     assert store("one") is None
     with pytest.raises(OtherRun, match="has other jobs than the page of that number"):
         store("two")
+
+
+def test_a_page_of_a_source_that_forgot_is_not_taken_for_the_one_of_its_number(
+    rig: Rig, other: Rig
+) -> None:
+    """Two commands at once, and between their pages a failover to a replica that was behind."""
+    rig.schedule({f"j{number}": 100 for number in range(64)})
+    first, second = moving_from(rig, other), moving_from(rig, other)
+    for each in (first, second):
+        each.begin()
+    name = rig.keys.queue.name
+    before = {key: rig.client.dump(key) for key in keys_of(rig.client, name)}
+    next(first.steps())
+    rig.client.delete(*keys_of(rig.client, name))
+    for key, value in before.items():
+        rig.client.restore(key, 0, value)
+    rig.schedule({"early": 0})
+
+    with pytest.raises(OtherRun, match="has other jobs than the page of that number"):
+        next(second.steps())
+
+    assert rig.inspect("early").state is State.HELD
 
 
 def test_a_file_and_a_direct_move_exclude_each_other(rig: Rig, other: Rig) -> None:
@@ -502,11 +548,11 @@ def test_jobs_can_be_moved_off_a_full_server(
 
 
 def test_the_source_keeps_what_is_not_as_durable_as_the_target_asks_for(
-    rig: Rig, other: Rig
+    rig: Rig, other: Rig, configure: Callable[..., None]
 ) -> None:
     rig.schedule({f"j{n}": n for n in range(100)})
-    queue = replace(queue_of(rig), durable=Durable(replicas=1, timeout=0.05))
-    one = Moving(rig.client, other.client, queue, conf.get_keyring())
+    configure(DURABLE=Durable(replicas=1, timeout=0.05))
+    one = moving_from(rig, other)
     one.begin()
 
     with pytest.raises(CannotMove, match="0 of 1 replicas have acknowledged"):
@@ -515,6 +561,7 @@ def test_the_source_keeps_what_is_not_as_durable_as_the_target_asks_for(
     assert rig.inspect("j0").state is State.HELD
     assert rig.inspect("j99").state is State.SCHEDULED
     # Without the demand, the rest follows.
+    configure()
     assert move(rig, other).moved < 100
     assert rig.state() == {}
     waits = (State.SCHEDULED, State.DUE)
@@ -522,17 +569,18 @@ def test_the_source_keeps_what_is_not_as_durable_as_the_target_asks_for(
 
 
 def test_the_source_keeps_a_schedule_that_is_not_durable_yet(
-    rig: Rig, other: Rig
+    rig: Rig, other: Rig, configure: Callable[..., None]
 ) -> None:
     rig.client.hset(rig.keys.schedules, "stored nightly", "s")
     rig.client.zadd(rig.keys.periods, {"nightly": T0})
-    queue = replace(queue_of(rig), durable=Durable(replicas=1, timeout=0.1))
-    one = Moving(rig.client, other.client, queue, conf.get_keyring())
+    configure(DURABLE=Durable(replicas=1, timeout=0.1))
+    one = moving_from(rig, other)
 
     with pytest.raises(CannotMove, match="The source still has"):
         one.begin()
 
     # Set aside there, it goes on from there.
+    configure()
     assert b"moving stored nightly" in rig.client.hkeys(rig.keys.schedules)
     move(rig, other)
     assert other.client.hget(other.keys.schedules, "stored nightly") == b"s"
@@ -913,7 +961,7 @@ def test_a_lost_connection_ends_the_run_and_the_next_one_goes_on(
         raise RedisConnectionError("gone")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Moving, "_pass_on", lost)
+        patched.setattr(Importing, "take_in", lost)
         with pytest.raises(RedisConnectionError):
             list(one.steps())
 

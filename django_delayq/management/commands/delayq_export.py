@@ -21,10 +21,12 @@ from django_delayq.management.errors import explained
 from django_delayq.management.help import CommandWithExamples
 from django_delayq.management.moving_report import told
 from django_delayq.management.progress import ProgressLine
-from django_delayq.repair import exports
-from django_delayq.repair.exports import Exporting, Page
+from django_delayq.repair import exports, lines
+from django_delayq.repair.exports import Exporting
+from django_delayq.repair.lines import Page
 from django_delayq.repair.moving import Tally, total_of
 from django_delayq.repair.pages import Kind
+from django_delayq.repair.taking import Taking
 
 EXAMPLES = gettext_lazy(
     """
@@ -170,7 +172,7 @@ class Command(CommandWithExamples):
         done = 0
         for line in exporting.lines():
             with _written(name):
-                file.write(exports.write(line))
+                file.write(lines.write(line))
             if isinstance(line, Page):
                 done += len(line.jobs)
                 self._progress(gettext("exporting"), done, max(total, done))
@@ -194,7 +196,7 @@ class Command(CommandWithExamples):
         }
         if code is None:
             _check_unconfirmed(confirmed)
-        elif exports.code_of(files) == code:
+        elif lines.code_of(files) == code:
             exports.confirm(client, [q for q in queues if q.name in files], code)
         else:
             # Those that are left of an end that was interrupted.
@@ -223,20 +225,11 @@ class Command(CommandWithExamples):
         for queue in queues:
             if queue.name in chosen:
                 tally = tallies[queue.name] = Tally()
-                steps = exports.end_steps(
-                    client,
-                    queue,
-                    chosen[queue.name],
-                    tally,
-                    is_moved=code is not None,
-                    waits=waits,
-                )
-                self._follow(steps, tally)
+                its_run = chosen[queue.name]
+                taking = Taking(client, queue, tally, its_run.kind, waits=waits)
+                for _ in taking.end_steps(its_run, is_moved=code is not None):
+                    self._progress(gettext("ending the export"), tally.moved, 0)
         return tallies
-
-    def _follow(self, steps: Iterator[None], tally: Tally) -> None:
-        for _ in steps:
-            self._progress(gettext("ending the export"), tally.moved, 0)
 
     def _report(self, tallies: Mapping[str, Tally], options: dict[str, Any]) -> None:
         self._progress.end()

@@ -24,7 +24,7 @@ from django_delayq.management.errors import explained
 from django_delayq.management.help import CommandWithExamples
 from django_delayq.management.moving_report import told
 from django_delayq.management.progress import ProgressLine
-from django_delayq.repair import exports
+from django_delayq.repair import lines
 from django_delayq.repair.direct import Moving
 from django_delayq.repair.importing import Importing
 from django_delayq.repair.moving import (
@@ -165,7 +165,7 @@ class Command(CommandWithExamples):
             waits=not options["no_wait"],
         )
         with _opened(options["file"]) as file:
-            for line in exports.read(_lines_of(file)):
+            for line in lines.read(_lines_of(file)):
                 importing.take_in(line)
                 self._progress(gettext("importing"), importing.seen, 0)
         self._progress.end()
@@ -209,6 +209,7 @@ class Command(CommandWithExamples):
                     # Elsewhere, a queue that is shared with Java has its bare name; here it has it already.
                     prefix=None if queue.is_shared and not is_here else prefix,
                     waits=not options["no_wait"],
+                    at_source=of_source,
                 )
                 if is_here and moving.there.keys == queue.keys:
                     continue
@@ -216,8 +217,6 @@ class Command(CommandWithExamples):
                 if options["dry_run"]:
                     moving.tally.moved = total_of(moving.counts)
                 else:
-                    with of_source():
-                        moving.begin_on_source()
                     try:
                         self._move_queue(
                             queue, moving, is_waiting=options["until_empty"]
