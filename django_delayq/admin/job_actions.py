@@ -1,4 +1,4 @@
-"""What can be done to one job by a button of its page: an action, or to schedule the job again."""
+"""The buttons of a job's page: each does an action, or schedules the job again."""
 
 from typing import Any
 

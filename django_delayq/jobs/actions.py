@@ -1,4 +1,4 @@
-"""What can be done to jobs: the one table that `find_jobs`, the admin and ``delayq_jobs`` work by.
+"""The actions on jobs: the one table that `find_jobs`, the admin and ``delayq_jobs`` work by.
 
 Each action has its words, the jobs that it is for, who may do it, and the operation of `Job` that does it to one job.
 `bulk` does it to many.
@@ -21,7 +21,7 @@ WAITING = frozenset({State.SCHEDULED, State.DUE, State.RETRYING, State.HELD})
 
 
 class Asked(NamedTuple):
-    """What somebody says besides the name of an action."""
+    """The details of an action."""
 
     #: The new start time, as `parse_delay` returns it.
     when: str = NOW
@@ -46,13 +46,13 @@ class Action:
     #: Asked before it is done to many jobs, and what the admin adds to that.
     question: Any
     note: str | Promise
-    #: What is said of many jobs once it is done; of reprioritized ones with ``{priority}``.
+    #: Said of many jobs once it is done; of reprioritized ones with ``{priority}``.
     done: Any
-    #: What is said of one job.
+    #: Said of one job.
     done_one: str | Promise = ""
-    #: What becomes of a job that a destination queue or Java has; "": it is left alone there.
+    #: Said of a job that a destination queue or Java has; "": it is left alone there.
     noted: str | Promise = ""
-    #: What errors say of the jobs, in English.
+    #: Said of the jobs in errors, in English.
     past: str
     #: It is for jobs in these states, and leaves others alone.
     states: frozenset[State]

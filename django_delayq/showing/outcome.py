@@ -1,4 +1,4 @@
-"""What is said of jobs that an action was done to, or that it left alone."""
+"""Texts about the outcome of an action on jobs."""
 
 from django.utils.translation import gettext, gettext_lazy
 

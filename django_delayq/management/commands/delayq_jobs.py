@@ -585,7 +585,7 @@ class Command(CommandWithExamples):
 
 
 def _asked(options: dict[str, Any]) -> Asked:
-    """Return what the options say besides the verb."""
+    """Return the details of an action from the options."""
     span, at = options.get("span"), options.get("at")
     when = at if span is None else span
     return UNSAID if when is None else Asked(parse_delay(when))
