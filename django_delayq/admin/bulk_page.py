@@ -25,12 +25,13 @@ from django.http import (
 )
 from django.utils.translation import gettext, ngettext
 
+from django_delayq import conf
 from django_delayq.admin.chosen import Named, Step, time_text
 from django_delayq.admin.forms import PriorityForm, RescheduleForm
-from django_delayq.admin.pages import Row, row_of_job
+from django_delayq.admin.pages import Row, row_of
 from django_delayq.admin.search import Filter, SearchForm, count_at_most, look
 from django_delayq.admin.visit import Visit, add_outcome
-from django_delayq.calls.steps import perform
+from django_delayq.calls.steps import Steps, perform
 from django_delayq.clients.clients import own_clients
 from django_delayq.decoding import Decoder
 from django_delayq.exceptions import (
@@ -328,16 +329,20 @@ def _ask_first(
 
 def _rows_of(visit: Visit, jobs: list[Job[Any]]) -> list[Row]:
     """Look where the jobs are, as far as they are shown."""
-    shown = jobs[:SHOWN]
-    named = Named(shown)
-    perform(own_clients.of_thread, _looking(named))
+    named = Named(jobs[:SHOWN])
+    rows = perform(own_clients.of_thread, _looking(named))
     visit.tell_missing(named.missing)
-    return [row_of_job(job) for job in shown]
+    return rows
 
 
-def _looking(named: Named) -> Any:
-    while (yield from named.next()) is not None:
-        pass
+def _looking(named: Named) -> Steps[list[Row]]:
+    rows = []
+    while (jobs := (yield from named.next())) is not None:
+        for job, seen in zip(jobs, named.page, strict=True):
+            queue = conf.get_settings().queue(job.queue)
+            state = str(job.state)
+            rows.append(row_of(queue, job.token, seen, state, None, seen.now_ms))
+    return rows
 
 
 def _change_named(

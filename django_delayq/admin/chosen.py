@@ -6,6 +6,8 @@ from typing import Any
 
 from django_delayq.calls.steps import Steps
 from django_delayq.calls.together import together
+from django_delayq.delivery import looking
+from django_delayq.delivery.looking import Inspected
 from django_delayq.jobs import bulk
 from django_delayq.jobs.actions import UNSAID
 from django_delayq.jobs.answers import leaving_out
@@ -35,6 +37,8 @@ class Named:
         self._jobs = sorted(jobs, key=lambda job: job.queue)
         self._moves_to = moves_to
         self.target_ms = 0
+        #: The jobs of the last page, as the server had them.
+        self.page: list[Inspected] = []
         #: The start time and the priority of each, as they were found, by id.
         self.before: dict[str, tuple[int | None, int | None]] = {}
         #: The error of each queue that cannot be read, by its name.
@@ -47,11 +51,12 @@ class Named:
                 self.target_ms = target_of(self._moves_to, (yield ask_time()))
             queue = self._jobs[0].queue
             batch = [job for job in self._jobs[: bulk.BATCH] if job.queue == queue]
-            seen = yield from together([job._refreshing() for job in batch])
-            error = next((each for each in seen if isinstance(each, Exception)), None)
+            replies = yield from together([_inspecting(job) for job in batch])
+            error = next((one for one in replies if isinstance(one, Exception)), None)
             if error is not None:
                 yield from self.leave_out(queue, error)
                 continue
+            self.page = [one for one in replies if not isinstance(one, Exception)]
             self._jobs = self._jobs[len(batch) :]
             for job in batch:
                 self.before[job.id] = (job.start_time_ms, job.priority)
@@ -63,6 +68,12 @@ class Named:
         rest = {job.queue: None for job in self._jobs if job.queue != queue}
         left = yield from leaving_out(self.missing, queue, error, list(rest))
         self._jobs = [job for job in self._jobs if job.queue in left]
+
+
+def _inspecting(job: Job[Any]) -> Steps[Inspected]:
+    seen: Inspected = yield looking.inspect(job._keys, job.token)
+    job._take(seen)
+    return seen
 
 
 class Step:

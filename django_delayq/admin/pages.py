@@ -1,23 +1,18 @@
 """The seven pages of a queue, their rows, and the arithmetic of page numbers."""
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from django.utils.functional import Promise
 from django.utils.translation import gettext, gettext_lazy
 
-from django_delayq.clock import epoch_ms
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery.looking import Counts, Page, PageRow
+from django_delayq.delivery.looking import Counts, Inspected, Page, PageRow
+from django_delayq.delivery.searching import Found
 from django_delayq.delivery.states import State
-from django_delayq.jobs.finding import Fit
-from django_delayq.jobs.job import Job
 from django_delayq.showing.display import (
     Content,
     Failure,
     Moment,
-    call_of,
-    clean,
     read_content,
     read_failure,
     size_text,
@@ -152,7 +147,6 @@ class Row:
     size: str
     #: Name of the queue.
     queue: str
-    priority: int = 0
 
     @property
     def id(self) -> str:
@@ -164,6 +158,33 @@ class Row:
         return state_label(self.state)
 
 
+def row_of(
+    queue: QueueSettings,
+    token: str,
+    seen: PageRow | Found | Inspected,
+    state: str,
+    moment: Moment | None,
+    now_ms: int,
+    *,
+    size: int | None = None,
+    place: int = 0,
+) -> Row:
+    """Make the row of an element. ``size`` is that of its payload, if not all of it was read."""
+    size = len(seen.payload) if size is None else size
+    return Row(
+        place,
+        token,
+        moment,
+        read_content(seen.payload, size, queue),
+        state,
+        seen.attempts,
+        seen.kills,
+        read_failure(seen.error, now_ms),
+        size_text(size),
+        queue.name,
+    )
+
+
 def rows_of(
     tab: Tab, page: Page, first: int, now_ms: int, queue: QueueSettings
 ) -> list[Row]:
@@ -173,69 +194,26 @@ def rows_of(
     ]
 
 
-def _row(tab: Tab, row: PageRow, place: int, now_ms: int, queue: QueueSettings) -> Row:
-    content = read_content(row.payload, row.payload_size, queue)
-    state = state_text(tab.state, row.score_ms, now_ms)
-    if tab.state is State.SCHEDULED and not row.token:
-        content = Content(
-            "",
-            True,
-            content.arguments,
-            fault=gettext("not a Redisson frame; quarantined when it is due"),
-        )
-        state = "unreadable"
-    moment = Moment.of(row.score_ms, now_ms) if tab.time_title else None
-    if tab.state is State.HELD and row.score_ms is not None:
-        moment = Moment.of_held(row.score_ms, now_ms)
-    return Row(
-        place,
-        row.token,
-        moment,
-        content,
+def _row(tab: Tab, seen: PageRow, place: int, now_ms: int, queue: QueueSettings) -> Row:
+    moment = Moment.of(seen.score_ms, now_ms) if tab.time_title else None
+    if tab.state is State.HELD and seen.score_ms is not None:
+        moment = Moment.of_held(seen.score_ms, now_ms)
+    state = state_text(tab.state, seen.score_ms, now_ms)
+    row = row_of(
+        queue,
+        seen.token,
+        seen,
         state,
-        row.attempts,
-        row.kills,
-        read_failure(row.error, now_ms),
-        size_text(row.payload_size),
-        queue.name,
+        moment,
+        now_ms,
+        size=seen.payload_size,
+        place=place,
     )
-
-
-def row_of_fit(fit: Fit, now_ms: int, queue: QueueSettings) -> Row:
-    """Make the row of a job that a search has found."""
-    found = fit.found
-    return Row(
-        0,
-        found.token,
-        Moment.of(found.due_ms, now_ms),
-        read_content(found.payload, len(found.payload), queue),
-        str(found.state),
-        found.attempts,
-        found.kills,
-        read_failure(found.error, now_ms),
-        size_text(len(found.payload)),
-        queue.name,
-        found.priority,
-    )
-
-
-def row_of_job(job: Job[Any]) -> Row:
-    """Make the row of a job that somebody has named, as it was at the last look."""
-    content = Content(clean(job.task or ""), job.task is None, call_of(job))
-    now_ms = epoch_ms()
-    return Row(
-        0,
-        job.token,
-        Moment.of(job.start_time_ms, now_ms),
-        content,
-        str(job.state),
-        job.attempts,
-        job.kills,
-        None,
-        "",
-        job.queue,
-        job.priority,
-    )
+    if tab.state is not State.SCHEDULED or seen.token:
+        return row
+    fault = gettext("not a Redisson frame; quarantined when it is due")
+    content = Content("", True, row.content.arguments, fault=fault)
+    return replace(row, content=content, state="unreadable")
 
 
 @dataclass(frozen=True, slots=True)

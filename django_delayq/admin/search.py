@@ -18,7 +18,7 @@ from django.utils import timezone
 from django.utils.translation import gettext, gettext_lazy
 
 from django_delayq import conf
-from django_delayq.admin.pages import Row, row_of_fit
+from django_delayq.admin.pages import Row, row_of
 from django_delayq.calls.command import Command
 from django_delayq.calls.several import run_all
 from django_delayq.calls.steps import perform
@@ -264,7 +264,11 @@ def look(search: Filter, cursor: Cursor | None, per_page: int) -> Look:
             break
         queue = settings.queue(page.queue)
         before = len(rows)
-        rows += (row_of_fit(fit, page.now_ms, queue) for fit in page.fits)
+        for fit in page.fits:
+            seen = fit.found
+            moment = display.Moment.of(seen.due_ms, page.now_ms)
+            state = str(seen.state)
+            rows.append(row_of(queue, seen.token, seen, state, moment, page.now_ms))
         looked += page.looked
         if len(rows) >= per_page or monotonic() >= deadline:
             break
