@@ -7,7 +7,6 @@ from django.contrib.admin.models import CHANGE, DELETION
 from django.http import HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.utils.translation import gettext
 
-from django_delayq.admin.asking import ask
 from django_delayq.admin.chosen import time_text
 from django_delayq.admin.job_page import context_of
 from django_delayq.admin.visit import Noted, Visit
@@ -31,6 +30,7 @@ from django_delayq.jobs.preparing import prepare
 from django_delayq.jobs.sending import send_all
 from django_delayq.models import Job as JobModel
 from django_delayq.showing import display, fields, outcome
+from django_delayq.showing.job import ShownJob, ask
 from django_delayq.translating import say
 from django_delayq.wording import sentence
 
@@ -114,7 +114,8 @@ def _confirm(
     seen: Inspected,
     action: Action,
 ) -> HttpResponse:
-    context = context_of(visit, settings, job.token, seen)
+    decrypts = visit.may("view_encrypted", settings.name)
+    context = context_of(visit, ShownJob(settings, job.token, seen, decrypts))
     if seen.state is State.MISSING:
         return visit.render("gone", context, status=404)
     job_url = visit.job_url(job.id)

@@ -1,24 +1,20 @@
 """The page of one job, in full."""
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from django.http import Http404, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext
 
-from django_delayq.admin.asking import ask
 from django_delayq.admin.paths import from_path_part
 from django_delayq.admin.visit import Visit
 from django_delayq.admin.workers_page import is_of_worker
 from django_delayq.calls.command import Command
-from django_delayq.conf import QueueSettings, get_settings
-from django_delayq.delivery import batching, looking, pausing
+from django_delayq.conf import QueueSettings
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.looking import Inspected
-from django_delayq.delivery.progress import read_progress
 from django_delayq.delivery.states import State
-from django_delayq.delivery.workers import read_worker
 from django_delayq.exceptions import DecodeError
-from django_delayq.health import problems
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.actions import (
     ACTIONS,
@@ -29,8 +25,9 @@ from django_delayq.jobs.actions import (
 )
 from django_delayq.jobs.registry import find_task
 from django_delayq.redaction import brief
-from django_delayq.showing import display, fields, timeline
-from django_delayq.translating import say_problems, state_label
+from django_delayq.showing import display, fields
+from django_delayq.showing.job import ShownJob, ask, look_at
+from django_delayq.translating import state_label
 
 #: Where a destination queue or Java has the job, it can still be moved and cancelled. Its lease may have expired.
 _LATE = {
@@ -42,39 +39,22 @@ _LATE = {
 def show_job(visit: Visit, job_id: str) -> HttpResponse:
     """Show one job in full, and what it waits for: one round trip, and one more once it runs or has ended."""
     settings, token = visit.job(job_id)
-    seen, pauses, left, stored = ask(
-        [
-            looking.inspect(settings.keys, token),
-            pausing.pauses(settings.keys),
-            batching.count_left(settings.keys, token),
-            read_progress(settings.keys, token),
-        ]
-    )
-    record = None
-    if seen.state in fields.OVER or seen.state is State.MISSING:
-        (record,) = ask([read_record(settings.keys, token)])
     decrypts = visit.may("view_encrypted", settings.name)
+    job = look_at(settings, token, decrypts=decrypts)
+    record = None
+    if job.seen.state in fields.OVER or job.seen.state is State.MISSING:
+        (record,) = ask([read_record(settings.keys, token)])
     if record is not None:
         if decrypts:
             body = envelopes.decrypted_result(record.body, token)
             record = record._replace(body=body)
-        seen = record.over(seen)
-    worker = ""
-    if seen.worker:
-        (info,) = ask([read_worker(get_settings().registry, seen.worker)])
-        # The id by which its claims go is all that is known of a process that says nothing of itself.
-        worker = f"{info.host}:{info.pid}" if info is not None else seen.worker
-    context = context_of(visit, settings, token, seen, left, worker)
+        job = replace(job, seen=record.over(job.seen))
+    context = context_of(visit, job)
     context["record"] = record
     context["result"] = "" if record is None else record.result(settings)
-    context["progress"] = display.ShownProgress.of(
-        stored, seen.now_ms, token if decrypts else ""
-    )
-    concerned = (None, context["content"].task)
-    context["paused"] = say_problems(
-        problems.find_paused(pause for pause in pauses if pause.task in concerned)
-    )
-    if seen.state is State.MISSING:
+    context["progress"] = job.progress
+    context["paused"] = job.paused
+    if job.seen.state is State.MISSING:
         return visit.render("gone", context, status=404)
     return visit.render_live("job", context)
 
@@ -92,71 +72,45 @@ def lead_from_log(visit: Visit, object_id: str) -> HttpResponse:
     return HttpResponseRedirect(url)
 
 
-def context_of(
-    visit: Visit,
-    settings: QueueSettings,
-    token: str,
-    seen: Inspected,
-    batch_left: int = 0,
-    worker: str = "",
-) -> dict[str, Any]:
+def context_of(visit: Visit, job: ShownJob) -> dict[str, Any]:
     """Return what the page of a job shows, and which buttons it has."""
-    decrypts = visit.may("view_encrypted", settings.name)
-    content = display.read_content(
-        seen.payload, len(seen.payload), settings, in_full=True, decrypts=decrypts
-    )
-    of_errors = token if decrypts else ""
-    state = fields.state_text(seen.state, seen.score_ms, seen.now_ms)
-    job_id = f"{settings.name}:{token}"
-    back = visit.next(visit.queue_url(settings.name))
+    payload = job.seen.payload
+    back = visit.next(visit.queue_url(job.queue.name))
     return {
-        "title": content.task or gettext("Job {id}").format(id=job_id),
-        "queue": settings,
-        "id": job_id,
-        "state": state,
-        "state_label": state_label(state),
-        "facts": fields.facts_of(job_id, seen, state, content, settings, batch_left),
-        "events": timeline.events_of(
-            seen,
-            state,
-            display.read_attempts(seen, of_errors),
-            content.enqueued_ms,
-            worker,
-            fields.note_of(state, content, settings),
-            of_errors,
-        ),
-        "content": content,
-        "raw": None if content.is_sensitive else display.read_raw(seen.payload),
-        "size": display.size_text(len(seen.payload)) if seen.payload else "",
+        "title": job.content.task or gettext("Job {id}").format(id=job.id),
+        "queue": job.queue,
+        "id": job.id,
+        "state": job.state,
+        "state_label": state_label(job.state),
+        "facts": job.facts,
+        "events": job.events,
+        "content": job.content,
+        "raw": None if job.content.is_sensitive else display.read_raw(payload),
+        "size": display.size_text(len(payload)) if payload else "",
         "urls": {
-            name: visit.job_url(job_id, view=name, next=back)
+            name: visit.job_url(job.id, view=name, next=back)
             for name in ("run_now", "retry", "schedule_again", "cancel", "discard")
         },
         "change_url": visit.reverse("bulk"),
         "back": back,
         "here": visit.request.get_full_path(),
-        "can": _offered(visit, settings, seen.state, state, content),
+        "can": _offered(visit, job),
     }
 
 
-def _offered(
-    visit: Visit,
-    settings: QueueSettings,
-    where: State,
-    state: str,
-    content: display.Content,
-) -> set[str]:
+def _offered(visit: Visit, job: ShownJob) -> set[str]:
     """Return the names of what the buttons of the page do."""
+    where, queue = job.seen.state, job.queue
     found = {
         action.name
         for action in ACTIONS.values()
-        if (where in action.states or action in _LATE.get(state, ()))
+        if (where in action.states or action in _LATE.get(job.state, ()))
         and where is not action.needless
-        and not (action is REPRIORITIZE and settings.is_shared)
-        and visit.may(action.right, settings.name)
+        and not (action is REPRIORITIZE and queue.is_shared)
+        and visit.may(action.right, queue.name)
     }
-    if where in fields.OVER and _is_whole(content):
-        found |= {"schedule_again"} if visit.may("change", settings.name) else set()
+    if where in fields.OVER and _is_whole(job.content):
+        found |= {"schedule_again"} if visit.may("change", queue.name) else set()
     return found
 
 

@@ -7,7 +7,6 @@ from django.utils.translation import gettext
 
 from django_delayq import conf
 from django_delayq.admin import pages
-from django_delayq.admin.asking import ask
 from django_delayq.admin.search import LONGEST, Filter
 from django_delayq.admin.search_page import action_context
 from django_delayq.admin.visit import ENDED, Visit
@@ -27,6 +26,7 @@ from django_delayq.health import problems
 from django_delayq.jobs import registry
 from django_delayq.jobs.limiting import concerning, in_force
 from django_delayq.showing import display
+from django_delayq.showing.job import ask
 from django_delayq.translating import (
     counter_label,
     list_text,

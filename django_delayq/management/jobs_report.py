@@ -7,18 +7,10 @@ from typing import Any, NamedTuple
 from django.utils.translation import gettext
 
 from django_delayq import conf
-from django_delayq.calls.steps import Steps, perform
-from django_delayq.clients.clients import own_clients
 from django_delayq.clock import epoch_ms, iso_text
-from django_delayq.delivery import batching, looking, pausing
 from django_delayq.delivery.ended import MOST_ENDED
-from django_delayq.delivery.looking import Inspected
-from django_delayq.delivery.pausing import Pause
-from django_delayq.delivery.progress import read_progress
 from django_delayq.delivery.states import State
-from django_delayq.delivery.workers import read_worker
 from django_delayq.exceptions import JobNotFound
-from django_delayq.health.problems import find_paused
 from django_delayq.jobs.arguments import masked_result, shown_arguments
 from django_delayq.jobs.ended import EndedJob, ended_jobs
 from django_delayq.jobs.job import Job, get_job, handle_of
@@ -28,11 +20,13 @@ from django_delayq.management.terminal import (
     wrapped,
 )
 from django_delayq.redaction import redact
-from django_delayq.showing import display, fields, timeline
-from django_delayq.showing.display import Moment, ShownProgress, relative_text
+from django_delayq.showing import display, fields
+from django_delayq.showing import job as showing
+from django_delayq.showing.display import Moment, relative_text
 from django_delayq.showing.fields import Field
+from django_delayq.showing.job import ShownJob
 from django_delayq.showing.timeline import Event
-from django_delayq.translating import number_text, say_problems, state_label
+from django_delayq.translating import number_text, state_label
 from django_delayq.wording import one_line, printable
 
 #: Columns of a paragraph, and of what stands below a label.
@@ -160,34 +154,27 @@ def _iso(ms: object) -> str | None:
 class Shown(NamedTuple):
     """One job as the server has it."""
 
+    #: For programs.
     job: Job[Any]
-    seen: Inspected
-    #: The jobs of its batch that have not ended, if it is the callback of one.
-    left: int
-    #: What holds it back.
-    paused: list[str]
-    #: How far it is, if it runs and says so.
-    progress: ShownProgress | None
-    #: The process that runs it, as far as that is known; or "".
-    worker: str
+    #: For people.
+    shown: ShownJob
     #: How it ended, if it has ended and the queue still knows.
-    ended: EndedJob | None
-    #: Whether what is encrypted is shown.
-    decrypts: bool
+    ended: EndedJob | None = None
 
 
 def look_at(job_id: str, *, decrypts: bool = False) -> Shown:
-    """Ask the server about a job, in a few calls; and if it has ended, how.
+    """Ask the server about a job; and if it has ended, how.
 
     Raises:
         JobNotFound: nothing knows it any more.
         QueueNotFound: its queue is not configured.
     """
     job = handle_of(job_id)
-    shown = perform(own_clients.of_thread, _looking(job, decrypts))
+    queue = conf.get_settings().queue(job.queue)
+    shown = showing.look_at(queue, job.token, decrypts=decrypts)
     state = job._take(shown.seen)
     if state not in fields.OVER and state is not State.MISSING:
-        return shown
+        return Shown(job, shown)
     ended = _ended(job)
     try:
         job = get_job(job_id)
@@ -195,26 +182,7 @@ def look_at(job_id: str, *, decrypts: bool = False) -> Shown:
         if ended is None:
             raise
         job.state = ended.outcome
-    return shown._replace(job=job, ended=ended)
-
-
-def _looking(job: Job[Any], decrypts: bool) -> Steps[Shown]:
-    settings = conf.get_settings()
-    keys = settings.queue(job.queue).keys
-    seen: Inspected = yield looking.inspect(keys, job.token)
-    job._take(seen)
-    pauses: list[Pause] = yield pausing.pauses(keys)
-    left: int = yield batching.count_left(keys, job.token)
-    progress, worker = None, ""
-    if seen.worker:
-        stored = yield read_progress(keys, job.token)
-        token = job.token if decrypts else ""
-        progress = ShownProgress.of(stored, seen.now_ms, token)
-        info = yield read_worker(settings.registry, seen.worker)
-        worker = seen.worker if info is None else f"{info.host}:{info.pid}"
-    paused = find_paused(each for each in pauses if each.task in (None, job.task))
-    told = [f"{each.message} {each.hint}" for each in say_problems(paused)]
-    return Shown(job, seen, left, told, progress, worker, None, decrypts)
+    return Shown(job, shown, ended)
 
 
 def _ended(job: Job[Any]) -> EndedJob | None:
@@ -222,28 +190,17 @@ def _ended(job: Job[Any]) -> EndedJob | None:
     return next((each for each in found if each.id == job.id), None)
 
 
-def lines_of(shown: Shown, *, is_folded: bool = True) -> Iterator[str]:
+def lines_of(seen: Shown, *, is_folded: bool = True) -> Iterator[str]:
     """Describe a job for people; ``is_folded`` leaves frames of libraries out of tracebacks."""
-    job, seen = shown.job, shown.seen
-    if shown.ended is not None or job.state in fields.OVER:
-        yield from _lines_of_end(shown)
+    if seen.ended is not None or seen.job.state in fields.OVER:
+        yield from _lines_of_end(seen)
         return
-    queue = conf.get_settings().queue(job.queue)
-    content = display.read_content(
-        seen.payload,
-        len(seen.payload),
-        queue,
-        in_full=True,
-        decrypts=shown.decrypts,
-    )
-    token = job.token if shown.decrypts else ""
-    state = fields.state_text(seen.state, seen.score_ms, seen.now_ms)
+    shown, content = seen.shown, seen.shown.content
     title = content.task or gettext("a foreign payload")
     yield one_line(f"{title}({content.arguments})" if content.task else title)
-    for told in shown.paused:
+    for told in _paused(shown):
         yield from _paragraph(printable(told), INDENT, INDENT)
-    facts = fields.facts_of(job.id, seen, state, content, queue, shown.left)
-    for field in facts:
+    for field in shown.facts:
         yield from _lines_of_field(field)
     if content.call:
         yield ""
@@ -252,20 +209,15 @@ def lines_of(shown: Shown, *, is_folded: bool = True) -> Iterator[str]:
         yield from _indented(f"{name}={value}" if name else value, INDENT)
     yield ""
     yield gettext("Timeline")
-    events = timeline.events_of(
-        seen,
-        state,
-        display.read_attempts(seen, token),
-        content.enqueued_ms,
-        shown.worker,
-        fields.note_of(state, content, queue),
-        token,
-    )
-    for event in events:
+    for event in shown.events:
         yield from _lines_of_event(event, is_folded)
-    if shown.progress is not None:
-        told = ", ".join(filter(None, (shown.progress.words, shown.progress.text)))
+    if (progress := shown.progress) is not None:
+        told = ", ".join(filter(None, (progress.words, progress.text)))
         yield from _lines_of_field(Field(gettext("Progress"), told))
+
+
+def _paused(shown: ShownJob) -> list[str]:
+    return [f"{each.message} {each.hint}" for each in shown.paused]
 
 
 def _lines_of_event(event: Event, is_folded: bool) -> Iterator[str]:
@@ -284,15 +236,15 @@ def _lines_of_event(event: Event, is_folded: bool) -> Iterator[str]:
         yield from _indented(text, INDENT * 3)
 
 
-def _lines_of_end(shown: Shown) -> Iterator[str]:
-    job, ended = shown.job, shown.ended
+def _lines_of_end(seen: Shown) -> Iterator[str]:
+    job, ended = seen.job, seen.ended
     yield one_line((ended and ended.task) or job.task or job.id)
     told = [
         Field(gettext("State"), state_label(job.state)),
         Field(gettext("ID"), job.id),
     ]
     if ended is not None:
-        moment = Moment.of(_ms_of(ended.ended_at), shown.seen.now_ms)
+        moment = Moment.of(_ms_of(ended.ended_at), seen.shown.seen.now_ms)
         assert moment is not None
         told.append(Field(gettext("Ended"), moment.in_full, moment.relative))
         for label, number in (
@@ -306,7 +258,7 @@ def _lines_of_end(shown: Shown) -> Iterator[str]:
         if ended.error:
             told.append(Field(gettext("Error"), ended.error))
     if job.kept is not None and "result" in job.kept:
-        result = display.pretty_json(_result_of(shown))
+        result = display.pretty_json(_result_of(seen))
         told.append(Field(gettext("Result"), result, is_code=True))
     for field in told:
         yield from _lines_of_field(field)
@@ -339,32 +291,33 @@ def _paragraph(text: str, start: str, indent: str | None = None) -> Iterable[str
     return wrapped(text, WIDTH, start, further) or [start.rstrip()]
 
 
-def in_full(shown: Shown) -> dict[str, Any]:
+def in_full(seen: Shown) -> dict[str, Any]:
     """Describe a job in full, for programs."""
-    job, ended = shown.job, shown.ended
+    job, shown, ended = seen
+    progress = shown.progress
     return {
         **as_json(job, decrypts=shown.decrypts),
         "options": display.plain_value(job.options or {}),
         "schedule": display.clean(job.schedule_name) or None,
         "history": [_attempt(each, shown.decrypts) for each in job.history],
-        "batch_left": shown.left,
-        "paused": shown.paused,
+        "batch_left": shown.batch_left,
+        "paused": _paused(shown),
         "worker": display.clean(shown.worker) or None,
         "progress": None
-        if shown.progress is None
+        if progress is None
         else {
-            "words": shown.progress.words,
-            "percent": shown.progress.percent,
-            "text": shown.progress.text,
+            "words": progress.words,
+            "percent": progress.percent,
+            "text": progress.text,
         },
         "ended": None if ended is None else _end(ended),
-        "result": display.plain_value(_result_of(shown)),
+        "result": display.plain_value(_result_of(seen)),
     }
 
 
-def _result_of(shown: Shown) -> Any:
-    job, kept = shown.job, shown.job.kept or {}
-    if "encrypted" in kept and not shown.decrypts:
+def _result_of(seen: Shown) -> Any:
+    job, kept = seen.job, seen.job.kept or {}
+    if "encrypted" in kept and not seen.shown.decrypts:
         return gettext("encrypted")
     return masked_result(job.task, job.args, job.kwargs, kept.get("result"))
 

@@ -1,0 +1,120 @@
+"""One job in full, as its page and ``delayq_jobs show`` describe it: read from the server in one or two round trips."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from django_delayq.calls.several import run_all
+from django_delayq.clients.clients import own_clients
+from django_delayq.conf import QueueSettings, get_settings
+from django_delayq.delivery import batching, looking, pausing
+from django_delayq.delivery.looking import Inspected
+from django_delayq.delivery.pausing import Pause
+from django_delayq.delivery.progress import ReadProgress, read_progress
+from django_delayq.delivery.workers import read_worker
+from django_delayq.health.problems import ServerProblem, find_paused
+from django_delayq.showing import display, fields, timeline
+from django_delayq.showing.display import Content, ShownProgress
+from django_delayq.showing.fields import Field
+from django_delayq.showing.timeline import Event
+from django_delayq.translating import say_problems
+
+
+@dataclass(frozen=True)
+class ShownJob:
+    """A job as the server has it, in the words of the reader's language."""
+
+    queue: QueueSettings
+    token: str
+    seen: Inspected
+    #: Whether what is encrypted is shown.
+    decrypts: bool
+    #: The jobs of its batch that have not ended, if it is the callback of one.
+    batch_left: int = 0
+    #: The process that runs it, as far as that is known; or "".
+    worker: str = ""
+    #: The pauses of its queue, and of the queue's tasks.
+    pauses: Sequence[Pause] = ()
+    reported: ReadProgress | None = None
+
+    @property
+    def id(self) -> str:
+        return f"{self.queue.name}:{self.token}"
+
+    @property
+    def _of_errors(self) -> str:
+        return self.token if self.decrypts else ""
+
+    @cached_property
+    def content(self) -> Content:
+        """Its call."""
+        payload = self.seen.payload
+        return display.read_content(
+            payload, len(payload), self.queue, in_full=True, decrypts=self.decrypts
+        )
+
+    @cached_property
+    def state(self) -> str:
+        """Its state, as `fields.state_text` names it."""
+        seen = self.seen
+        return fields.state_text(seen.state, seen.score_ms, seen.now_ms)
+
+    @property
+    def facts(self) -> list[Field]:
+        """All facts about it but its arguments and its attempts."""
+        return fields.facts_of(
+            self.id, self.seen, self.state, self.content, self.queue, self.batch_left
+        )
+
+    @property
+    def events(self) -> list[Event]:
+        """Its life, in order."""
+        return timeline.events_of(
+            self.seen,
+            self.state,
+            display.read_attempts(self.seen, self._of_errors),
+            self.content.enqueued_ms,
+            self.worker,
+            fields.note_of(self.state, self.content, self.queue),
+            self._of_errors,
+        )
+
+    @property
+    def paused(self) -> list[ServerProblem]:
+        """The pauses that hold it back."""
+        concerned = (None, self.content.task)
+        found = find_paused(each for each in self.pauses if each.task in concerned)
+        return say_problems(found)
+
+    @property
+    def progress(self) -> ShownProgress | None:
+        """How far it is, if it runs and its task has said so."""
+        return ShownProgress.of(self.reported, self.seen.now_ms, self._of_errors)
+
+
+def look_at(queue: QueueSettings, token: str, *, decrypts: bool) -> ShownJob:
+    """Ask the server about a job, and about the worker that runs it."""
+    seen, pauses, left, reported = ask(
+        [
+            looking.inspect(queue.keys, token),
+            pausing.pauses(queue.keys),
+            batching.count_left(queue.keys, token),
+            read_progress(queue.keys, token),
+        ]
+    )
+    worker = ""
+    if seen.worker:
+        (info,) = ask([read_worker(get_settings().registry, seen.worker)])
+        # The id by which its claims go is all that is known of a process that says nothing of itself.
+        worker = f"{info.host}:{info.pid}" if info is not None else seen.worker
+    return ShownJob(queue, token, seen, decrypts, left, worker, pauses, reported)
+
+
+def ask(calls: Sequence[Any]) -> list[Any]:
+    """Make calls, and plain commands, in one round trip; the first error is raised."""
+    replies = run_all(own_clients.of_thread(), calls)
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
+    return replies
