@@ -77,9 +77,10 @@ class Missing:
 
 
 @contextmanager
-def explained() -> Iterator[None]:
+def explained(advise: Callable[[], str] = str) -> Iterator[None]:
     """Turn errors of this package and of the server into a CommandError that says what to do.
 
+    ``advise`` returns what the command adds to an error of the server.
     An OSError is not one of these: redis-py makes its own errors of those of sockets, so it is about a file or a stream.
     """
     try:
@@ -89,4 +90,5 @@ def explained() -> Iterator[None]:
     except RedisError as error:
         what, message, hint = describe_fault(error)
         notes = getattr(error, "__notes__", ())
-        raise CommandError("\n".join([f"{what} {hint}", message, *notes])) from error
+        lines = [f"{what} {hint}", message, *notes, advise()]
+        raise CommandError("\n".join(filter(None, lines))) from error

@@ -1,4 +1,4 @@
-"""What the commands that move jobs tell of a queue."""
+"""The line about a queue that the commands which move jobs print."""
 
 from django.utils.translation import gettext
 

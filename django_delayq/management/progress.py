@@ -1,7 +1,10 @@
 """Shows how far a long command has come."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from django.core.management.base import CommandError
 from django.utils.translation import gettext
 
 from django_delayq.clock import monotonic_ms
@@ -44,3 +47,18 @@ class ProgressLine:
             self._stream.write_styled("\r\x1b[K", ending="")
             self._stream.flush()
             self._is_open = False
+
+    @contextmanager
+    def of_steps(self, interrupted: str = "") -> Iterator[None]:
+        """Follow a command whose steps are atomic: end the line with it, and say after Ctrl-C how to continue."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            raise CommandError(
+                interrupted
+                or gettext(
+                    "Interrupted. No step is half done; run the command again to continue."
+                )
+            ) from None
+        finally:
+            self.end()

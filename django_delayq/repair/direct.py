@@ -1,7 +1,7 @@
 """Moving a queue from server to server: the lines of an export go straight to an import, one after the other.
 
 The source deletes what a line has as soon as the target has stored it, so it holds one page at most. A run that was
-interrupted goes on with the page that the source still holds.
+interrupted continues with the page that the source still holds.
 """
 
 from collections.abc import Callable, Iterator

@@ -43,8 +43,6 @@ class Exporting:
         self._is_copy = is_copy
         self._waits = waits
         self.tallies = {queue.name: Tally() for queue in queues}
-        #: The code that the last line has.
-        self.code = ""
 
     def begin(self) -> dict[str, Taking]:
         """Begin the runs of all queues.
@@ -97,8 +95,7 @@ class Exporting:
             tally.stay += run(self._client, looking.counts(queue.keys)).forwards
             assert each.run is not None
             runs[queue.name] = each.run
-        self.code = code_of(runs)
-        yield End(self.code)
+        yield End(code_of(runs))
 
     def _homes(self) -> dict[str, int]:
         found = {}

@@ -1,6 +1,6 @@
 """Importing what another server exports, line by line: a file, or what comes from that server itself.
 
-It may be interrupted. A file is imported again from the beginning, and a server goes on with the page that it holds.
+It may be interrupted. A file is imported again from the beginning, and a server continues with the page that it holds.
 """
 
 from redis.client import Redis

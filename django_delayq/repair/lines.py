@@ -1,6 +1,6 @@
-"""What moves, line by line: the file of ``delayq_export``, one JSON object a line, or what goes from server to server.
+"""The lines in which a queue moves: a file of ``delayq_export``, one JSON object a line, or what one server gives another.
 
-It says which server's run it belongs to, and has the pages of that run in their order. The last line of a file has a code,
+They say which server's run it belongs to, and have the pages of that run in their order. The last line of a file has a code,
 by which the source knows that all of the file was imported.
 """
 

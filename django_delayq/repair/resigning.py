@@ -24,6 +24,7 @@ from django_delayq.exceptions import DecodeError, NotSigned
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.following import queue_of
 from django_delayq.jobs.registry import all_tasks
+from django_delayq.repair.pacing import finished_first
 from django_delayq.wire import calls as wire_calls
 from django_delayq.wire.calls import START, Cursor
 from django_delayq.wire.frame import pack, unpack
@@ -170,7 +171,8 @@ class Resigning:
     def _write(self, where: Where, items: list[tuple[Any, bytes, bytes]]) -> None:
         if items:
             call = resign(self._queue.keys, where, items)
-            self._seen.signed += run(self._client, call)
+            with finished_first():
+                self._seen.signed += run(self._client, call)
 
     def _sign_frames(self, *, insertion_list: bool) -> Iterator[None]:
         cursor = START

@@ -36,6 +36,7 @@ from django_delayq.connection import embedded_url
 from django_delayq.delivery import looking
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.management.commands import delayq_export
+from django_delayq.management.progress import ProgressLine
 from django_delayq.repair import lines as moved_lines
 from django_delayq.repair import pages
 from django_delayq.repair.direct import Moving
@@ -920,3 +921,44 @@ def test_encrypted_jobs_and_schedules_move_as_they_are(
     assert get_schedule("nightly", queue).args == ["c4nary"]
     said = call("delayq_schedules", "--queue", queue, "--json").out
     assert "c4nary" not in said
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["delayq_import", "delayq_export", "delayq_frames", "delayq_resign"],
+)
+def test_interrupted_command_says_that_it_goes_on_when_it_is_run_again(
+    queue: str,
+    other: str,
+    use: Any,
+    server: Server,
+    call: Call,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+) -> None:
+    add(queue, 1, delay=3_600)
+
+    def interrupt(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    arguments: dict[str, list[object]] = {
+        "delayq_import": ["--from", server.socket_url, "--queue", queue],
+        "delayq_export": [tmp_path / "jobs", "--queue", queue],
+        "delayq_frames": [queue, "--to", "3.12.5"],
+        "delayq_resign": [queue],
+    }
+    if command == "delayq_import":
+        use(other)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ProgressLine, "__call__", interrupt)
+        said = call(command, *arguments[command])
+
+    assert said.status == 1
+    assert said.err.startswith("Interrupted. No step is half done")
+    assert "run the command again" in said.err
+    again = [*arguments[command][1:], tmp_path / "again"]
+    if command != "delayq_export":
+        again = arguments[command]
+    assert call(command, *again).status == 0

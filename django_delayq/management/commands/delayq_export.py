@@ -5,7 +5,7 @@ import os
 import sys
 from argparse import ArgumentParser
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Any, BinaryIO
 
 from django.core.management.base import CommandError
@@ -120,39 +120,31 @@ class Command(CommandWithExamples):
             settings = conf.get_settings()
             queues = settings.queues_of(*(options["queue"] or sorted(settings.names)))
             client = own_clients.make()
-        try:
-            with explained():
-                if is_ending:
-                    tallies = self._end(
+        interrupted = (
+            "Interrupted. No step is half done. The jobs that were taken out are held; run the command again: its file will"
+            " have everything."
+        )
+        with closing(client), self._progress.of_steps(interrupted), explained():
+            if is_ending:
+                tallies = self._end(
+                    client,
+                    queues,
+                    options["confirm"],
+                    is_named=bool(options["queue"]),
+                    waits=not options["no_wait"],
+                )
+            elif options["dry_run"]:
+                tallies = {queue.name: _would_move(client, queue) for queue in queues}
+            else:
+                with _created(options["file"]) as file:
+                    tallies = self._export(
                         client,
                         queues,
-                        options["confirm"],
-                        is_named=bool(options["queue"]),
+                        file,
+                        options["file"],
+                        is_copy=options["copy"],
                         waits=not options["no_wait"],
                     )
-                elif options["dry_run"]:
-                    tallies = {
-                        queue.name: _would_move(client, queue) for queue in queues
-                    }
-                else:
-                    with _created(options["file"]) as file:
-                        tallies = self._export(
-                            client,
-                            queues,
-                            file,
-                            options["file"],
-                            is_copy=options["copy"],
-                            waits=not options["no_wait"],
-                        )
-        except KeyboardInterrupt:
-            self._progress.end()
-            raise CommandError(
-                "Interrupted. No step is half done. What was taken out is held; run the command again: its file will have"
-                " everything."
-            ) from None
-        finally:
-            self._progress.end()
-            client.close()
         self._report(tallies, options)
 
     def _export(
@@ -295,8 +287,8 @@ def _written(name: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise CommandError(
-            f"{name!r} cannot be written: {error.strerror}. What was taken out is held; make room or name another file,"
-            " and run the command again: its file will have everything."
+            f"{name!r} cannot be written: {error.strerror}. The jobs that were taken out are held; make room or name another"
+            " file, and run the command again: its file will have everything."
         ) from error
 
 

@@ -2,7 +2,7 @@
 
 from argparse import ArgumentTypeError
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from shlex import quote
 from typing import Any
 
@@ -12,7 +12,7 @@ from django.core.management.base import (
 )
 from django.utils.translation import gettext, gettext_lazy, ngettext
 from redis.client import Redis
-from redis.exceptions import NoPermissionError, RedisError
+from redis.exceptions import NoPermissionError
 
 from django_delayq import conf
 from django_delayq.calls.running import run
@@ -20,7 +20,7 @@ from django_delayq.clients.clients import own_clients
 from django_delayq.delivery import pausing
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.exceptions import DelayqError
-from django_delayq.faults import describe_fault
+from django_delayq.management.errors import explained
 from django_delayq.management.frames_report import (
     advise,
     describe,
@@ -145,33 +145,19 @@ class Command(CommandWithExamples):
             raise CommandError(str(error)) from error
         self._changes = False
         self._progress = ProgressLine(self.stderr, is_on=options["verbosity"] > 0)
-        try:
-            status = self._run(client, keys, options)
-        except ListBusy as error:
-            raise CommandError(f"{error}.") from error
-        except RedisError as error:
-            what, message, hint = describe_fault(error)
-            rest = (
-                "The steps done so far stand."
-                if self._changes
-                else "Nothing was changed."
-            )
-            raise CommandError(
-                f"{what} {hint}\n{message}\n{rest} Fix the problem, then run the command again."
-            ) from error
-        except KeyboardInterrupt:
-            self._progress.end()
-            self._say(
-                gettext(
-                    "Interrupted. No step is half done; run the command again to continue."
-                )
-            )
-            status = 1
-        finally:
-            self._progress.end()
-            client.close()
+        with closing(client), self._progress.of_steps(), explained(self._advise):
+            try:
+                status = self._run(client, keys, options)
+            except ListBusy as error:
+                raise CommandError(f"{error}.") from error
         if status:
             raise SystemExit(status)
+
+    def _advise(self) -> str:
+        rest = (
+            "The steps done so far stand." if self._changes else "Nothing was changed."
+        )
+        return f"{rest} Fix the problem, then run the command again."
 
     def _run(self, client: Redis, keys: DeliveryKeys, options: dict[str, Any]) -> int:
         target: FrameFormat | None = options["to"]

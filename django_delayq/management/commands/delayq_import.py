@@ -5,7 +5,7 @@ import sys
 import time
 from argparse import ArgumentParser
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, BinaryIO
 
@@ -136,20 +136,9 @@ class Command(CommandWithExamples):
         _check_options(options)
         with explained():
             target = own_clients.make()
-        try:
-            with explained():
-                if options["file"] is not None:
-                    is_done = self._import(target, options)
-                else:
-                    is_done = self._move(target, options)
-        except KeyboardInterrupt:
-            self._progress.end()
-            raise CommandError(
-                "Interrupted. No step is half done; run the command again to continue."
-            ) from None
-        finally:
-            self._progress.end()
-            target.close()
+        act = self._move if options["file"] is None else self._import
+        with closing(target), self._progress.of_steps(), explained():
+            is_done = act(target, options)
         if not is_done:
             raise SystemExit(1)
 

@@ -1,14 +1,12 @@
 """``manage.py delayq_resign``: sign waiting jobs anew with the first key, so that an older key can go."""
 
 from argparse import ArgumentParser
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from django.core.management.base import CommandError
 from django.utils.translation import gettext, gettext_lazy
 from redis.client import Redis
-from redis.exceptions import RedisError
 
 from django_delayq import conf
 from django_delayq.calls.running import run
@@ -16,9 +14,8 @@ from django_delayq.clients.clients import own_clients
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import looking
 from django_delayq.exceptions import DelayqError
-from django_delayq.faults import describe_fault
 from django_delayq.jobs.envelope import OTHER_CODEC
-from django_delayq.management.errors import Missing
+from django_delayq.management.errors import Missing, explained
 from django_delayq.management.help import CommandWithExamples
 from django_delayq.management.progress import ProgressLine
 from django_delayq.repair.resigning import Resigning, Tally
@@ -71,7 +68,7 @@ class Command(CommandWithExamples):
             settings, keyring = conf.get_settings(), conf.get_keyring()
             names = options["queues"] or sorted(settings.names)
             queues = settings.queues_of(*names)
-            with self._explained(), own_clients.waiting_once() as client:
+            with explained(lambda: ADVICE), own_clients.waiting_once() as client:
                 tallies = self._sign(client, queues, keyring, missing)
                 if missing.queues:
                     raise CommandError(f"{missing.line}\n{ADVICE}")
@@ -103,26 +100,14 @@ class Command(CommandWithExamples):
                     tallies.append(self._write_anew(queue, signing))
         return tallies
 
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except RedisError as error:
-            what, message, hint = describe_fault(error)
-            raise CommandError(f"{what} {hint}\n{message}\n{ADVICE}") from error
-
     def _write_anew(self, queue: QueueSettings, signing: Resigning) -> Tally:
         try:
-            total = signing.total()
-            for _ in signing.steps():
-                told = gettext("queue {queue}").format(queue=queue.name)
-                self._progress(told, signing.seen, total)
-        except KeyboardInterrupt:
-            raise CommandError(
-                "Interrupted. No step is half done; run the command again to continue."
-            ) from None
+            with self._progress.of_steps():
+                total = signing.total()
+                for _ in signing.steps():
+                    told = gettext("queue {queue}").format(queue=queue.name)
+                    self._progress(told, signing.seen, total)
         finally:
-            self._progress.end()
             self.stdout.write(_told(queue.name, signing.tally))
         return signing.tally
 
