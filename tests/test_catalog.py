@@ -234,6 +234,8 @@ _NO_LANGUAGE = {
     # Parts of errors.
     "Nothing was changed.", "The steps done so far stand.", "the formats ",
     "The steps done so far stand. Fix the problem, then run the command again.",
+    " Fix the problem, then run the command again.",
+    "Interrupted. No step is half done. The jobs that were taken out are held; run the command again: its file will have everything.",
     " of its worker processes cannot read format ",
     # Names of types, and of a codec.
     "Moment", "Moment | None", "Pager", "JobAdmin", "ModelAdmin[Job]", "Filter", "ShownProgress | None", "ByteArrayCodec",
