@@ -97,8 +97,8 @@ def test_key_that_a_call_leaves_out_is_nil_in_a_script_of_its_own() -> None:
     with_list, more = bind(DELIVERY, "store", keys, delay_queue=keys.queue.delay_queue)
 
     assert more == (*found, keys.queue.delay_queue)
-    assert "if KEYS[6] then" in with_list.source
-    assert "if nil then" in without.source
+    assert "(not KEYS[6] or type" in with_list.source
+    assert "(not nil or type" in without.source
     assert {with_list, without} < set(variants_of(DELIVERY, "store"))
 
 

@@ -21,15 +21,15 @@ end
 
 -- Lets the callback go on, unless it was cancelled, or somebody has started it: then it is not held for its batch.
 local function start_callback(token, when, now_us, is_ranked)
-  local _, _, start, _, _, tail = read_header(redis.call('HGET', keys.headers, token))
-  if not start then return end
-  local member = held_member(name_of_batch(token), start, tail, token)
+  local job = job_of(token)
+  if not job then return end
+  local member = held_member(name_of_batch(token), job.start, job.tail, token)
   if redis.call('ZREM', keys.held_tasks, member) == 0 or redis.call('ZREM', keys.held, token) == 0 then return end
   local due = start_time(when, now_us)
   redis.call('HDEL', keys.errors, token)
-  redis.call('HSET', keys.headers, token, struct.pack(HEADER, 0, 0, due, NOBODY, NOBODY) .. tail)
+  redis.call('HSET', keys.headers, token, write_job({ start = due, tail = job.tail }))
   redis.call('ZADD', keys.returned, due, token)
-  add_ranks({ { token = token, tail = tail } }, is_ranked, function() return due end)
+  add_ranks({ job }, is_ranked, function() return due end)
   publish(keys.channel, due)
 end
 

@@ -6,9 +6,8 @@
 local function return_unique(tail)
   local _, ahead = run_of(tail)
   if not ahead then return end
-  local key, _ = unique_of(tail):sub(2), nil
-  _, _, _, _, _, tail = read_header(redis.call('HGET', keys.headers, ahead))
-  if tail and unique_of(tail):sub(2) == key then redis.call('HSETNX', keys.unique, key, ahead) end
+  local key, job = unique_of(tail):sub(2), job_of(ahead)
+  if job and unique_of(job.tail):sub(2) == key then redis.call('HSETNX', keys.unique, key, ahead) end
 end
 
 -- Cancels jobs that find_job() has found, and forgets what is left of those that it did not. found: by the position of
@@ -38,14 +37,12 @@ local function cancel_found(found, tokens, now_ms, each)
   end
   local cancelled = {}
   for i, job in ipairs(found) do
-    local token, tail, payload = tokens[i], '', job.payload or job.frame
+    local token, tail, payload = tokens[i], job.tail, job.payload or job.frame
     if job.waits then
-      local start, _
-      _, _, start, _, _, tail = read_header(job.header)
       local name = job.state == 'held' and read_held(redis.call('HGET', keys.errors, token))
       redis.call('ZREM', job.waits, token)
       if name then
-        redis.call('ZREM', keys.held_tasks, held_member(name, start, tail, token))
+        redis.call('ZREM', keys.held_tasks, held_member(name, job.start, tail, token))
         forget_callback(token, name)
       end
       if each then payload = redis.call('HGET', keys.payloads, token) end
@@ -53,8 +50,6 @@ local function cancel_found(found, tokens, now_ms, each)
       redis.call('HDEL', keys.payloads, token)
       forget_errors(keys.errors, { token })
     elseif job.frame or job.payload then
-      local _
-      _, _, _, tail = read_locator(job.locator)
       if job.payload then redis.call('LREM', keys.destination, 1, job.payload) end
       redis.call('HDEL', keys.locators, token)
     elseif job.state == 'unknown' then
@@ -63,7 +58,7 @@ local function cancel_found(found, tokens, now_ms, each)
       redis.call('HSET', keys.notes, token, 'cancel')
       replies[i] = 'noted'
     else
-      if job.locator then forget(token, job.locator) end
+      if job.locator then forget(token, job) end
       replies[i] = job.state
     end
     if not replies[i] then

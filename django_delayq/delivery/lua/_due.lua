@@ -41,11 +41,11 @@ if known_count > 0 then
   for i, job in ipairs(jobs) do
     local token, payload, mac, its_id = tokens[i], job.payload, macs[i], ids[i]
     if not is_score(job.start) then job.start = now_ms end
-    local located, kind, id, tail, known = read_locator(locators[i])
+    local located, kind, id, tail, known = unpack_locator(locators[i])
     local is_same = mac == known and id ~= UNSURE
     -- Somebody may have taken the job out and put it in again. While its own frame waits, another is a copy, or claims
     -- to be one.
-    local own = is_same and id ~= its_id and find_frame(keys.timeout_set, located, kind, id, token, known)
+    local own = is_same and id ~= its_id and find_frame(keys.timeout_set, read_locator(locators[i]), token)
     local is_certain, is_double = is_same and not own, false
     local is_used = is_certain and (seen[token] or headers[i])
     if is_certain or (locators[i] and not located) then gone[#gone + 1] = token end

@@ -8,9 +8,9 @@ if #back.freed > 0 then redis.call('ZREM', keys.slots, unpack(back.freed)) end
 local held, names, waits, heads, bodies, reasons = {}, {}, {}, {}, {}, {}
 
 local function keep(job, tail)
+  job.tail, job.owner = tail, job.flags >= 2 and LATE or nil
   heads[#heads + 1] = job.token
-  heads[#heads + 1] = struct.pack(HEADER, job.attempts, job.is_spared and job.kills + SPARED or job.kills, job.start, NOBODY,
-    job.flags >= 2 and LATE or NOBODY) .. tail
+  heads[#heads + 1] = write_job(job)
   if job.is_new then
     bodies[#bodies + 1] = job.token
     bodies[#bodies + 1] = job.payload

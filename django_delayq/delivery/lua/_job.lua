@@ -24,6 +24,8 @@
 
 local HEADER = '<I4I4dc8c8'
 local LOCATOR = '>I4I4BI6I6'
+-- What stands before the payload in a frame of format 2, then a locator.
+local FRAME_AND_LOCATOR = '<Bc2>I6<L>I4I4BI6I6'
 local WIDE_LOCATOR = '<dBc8c16'
 -- The year 10,889: no start time that a locator holds is later.
 local FARTHEST = 281474976710656
@@ -41,9 +43,11 @@ local function is_score(number)
   return number > -9007199254740992 and number < 9007199254740992
 end
 
--- read_header() and read_locator() return nil for bytes that no script of ours has written: what cannot be read is
--- missing, which is no error.
-local function read_header(header)
+-- read_job() and read_locator() return nil for bytes that no script of ours has written: what cannot be read is missing,
+-- which is no error.
+
+-- Only for what acknowledges many jobs: a table for each would cost it 2 of 100 instructions.
+local function unpack_header(header)
   if not header or #header < 32 then return nil end
   local attempts, kills, start, fence, owner = struct.unpack(HEADER, header)
   if not is_score(start) then return nil end
@@ -53,9 +57,32 @@ local function read_header(header)
   return attempts, kills % SPARED, start, fence, owner, header:sub(33), kills >= SPARED
 end
 
--- What stands before the tail of a job that is leased now.
-local function stamp_of(now_ms)
-  return struct.pack('>c1I6', 'c', now_ms)
+-- What a header says of a job, as a table: .attempts, .kills, .start, .fence, .owner and .tail; .is_spared, if one of its
+-- kills was spared; .claimed, while it is leased. Its .token is what the caller passes.
+local function read_job(header, token)
+  local attempts, kills, start, fence, owner, tail, was_spared, claimed = unpack_header(header)
+  return start and { token = token, attempts = attempts, kills = kills, start = start, fence = fence, owner = owner,
+    tail = tail, is_spared = was_spared, claimed = claimed }
+end
+
+local function job_of(token)
+  return read_job(redis.call('HGET', keys.headers, token), token)
+end
+
+-- The headers of jobs that one claim leases: a function of a job and its tail.
+local function leased_headers(fence, owner, now_ms)
+  local stamp = struct.pack('>c1I6', 'c', now_ms)
+  return function(job, tail)
+    local kills = job.is_spared and job.kills + SPARED or job.kills
+    return struct.pack(HEADER, job.attempts, kills, job.start, fence, owner) .. stamp .. tail
+  end
+end
+
+-- The header of such a table. Who has no attempts or kills has 0, and who has no fence or owner is nobody's.
+local function write_job(job)
+  if job.claimed then return leased_headers(job.fence, job.owner, job.claimed)(job, job.tail) end
+  local kills = (job.kills or 0) + (job.is_spared and SPARED or 0)
+  return struct.pack(HEADER, job.attempts or 0, kills, job.start, job.fence or NOBODY, job.owner or NOBODY) .. job.tail
 end
 
 -- Where the unique key begins in a tail.
@@ -156,8 +183,10 @@ local function limit_of(tail)
   return tail:sub(6, 5 + bytes), tail:byte(2)
 end
 
--- What the frame's 8 bytes are: 0 NOBODY, 1 UNLISTED and a number, 2 LISTED and a number, 3 UNSURE.
-local function pack_locator(start, format, id, mac)
+-- The locator of a table: .start, .format, .id (the frame's 8 bytes), .mac and .tail. What the 8 bytes are: 0 NOBODY,
+-- 1 UNLISTED and a number, 2 LISTED and a number, 3 UNSURE.
+local function write_locator(place)
+  local start, format, id, mac = place.start, place.format, place.id, place.mac
   local mark, of, number = id:sub(1, 2), nil, 0
   if mark == UNLISTED or mark == LISTED then
     of, number = mark == LISTED and 2 or 1, struct.unpack('>I6', id, 3)
@@ -165,12 +194,24 @@ local function pack_locator(start, format, id, mac)
     of = id == UNSURE and 3 or id == NOBODY and 0
   end
   local fits = of and start >= 0 and start < FARTHEST and start % 1 == 0 and not mac:find('[^0-9a-f]')
-  if not fits then return struct.pack(WIDE_LOCATOR, start, format, id, mac) end
+  if not fits then return struct.pack(WIDE_LOCATOR, start, format, id, mac) .. place.tail end
   local high, low = tonumber(mac:sub(1, 8), 16), tonumber(mac:sub(9), 16)
-  return struct.pack(LOCATOR, high, low, 16 + 4 * format + of, number, start)
+  return struct.pack(LOCATOR, high, low, 16 + 4 * format + of, number, start) .. place.tail
 end
 
-local function read_locator(locator)
+-- The frame of a payload of ours, in which the MAC stands where we write it, and its locator without a tail; nil if they
+-- have another form. One pack makes both: each costs the server as much as a command.
+local function pack_new(format, listed, number, start, payload)
+  local high, low = tonumber(payload:sub(48, 55), 16), tonumber(payload:sub(56, 63), 16)
+  if not (high and low and start < FARTHEST) then return nil end
+  local kind = (format == '1' and 20 or 24) + (listed and 2 or 1)
+  local both = struct.pack(FRAME_AND_LOCATOR, 8, listed and LISTED or UNLISTED, number, #payload, high, low, kind, number,
+    start)
+  return both:sub(format == '1' and 2 or 1, 17) .. payload, both:sub(18)
+end
+
+-- Only for claims of many jobs, as unpack_header() is.
+local function unpack_locator(locator)
   if not locator or #locator < 21 then return nil end
   local high, low, kind, _, start = struct.unpack(LOCATOR, locator)
   if kind >= 16 and kind < 28 then
@@ -187,6 +228,16 @@ local function read_locator(locator)
   start, format, id, mac = struct.unpack(WIDE_LOCATOR, locator)
   if format > 2 or not is_score(start) then return nil end
   return start, format, id, locator:sub(34), mac
+end
+
+-- What a locator says, as the table that write_locator() takes.
+local function read_locator(locator)
+  local start, format, id, tail, mac = unpack_locator(locator)
+  return start and { start = start, format = format, id = id, tail = tail, mac = mac }
+end
+
+local function place_of(token)
+  return read_locator(redis.call('HGET', keys.locators, token))
 end
 
 -- A key of the wrong type stops a script, and what it has written by then is not undone. So before its first write it
@@ -217,24 +268,23 @@ end
 -- ours would reach clients that expect text.
 local function leave_unsure(locators, token, mac, start)
   if token:find('[^%w_-]') or redis.call('HEXISTS', locators, token) == 1 then return end
-  redis.call('HSET', locators, token, pack_locator(start, 0, UNSURE, mac))
+  redis.call('HSET', locators, token, write_locator({ start = start, format = 0, id = UNSURE, mac = mac, tail = '' }))
 end
 
--- Whether a payload is that of a locator's job.
-local function is_located(locator, token, payload)
+-- Whether a payload is that of the job in a place.
+local function is_located(place, token, payload)
   local found, mac = token_of(payload)
-  local _, _, _, _, known = read_locator(locator)
-  return found == token and known ~= nil and mac == known
+  return found == token and place ~= nil and mac == place.mac
 end
 
--- The token of a payload if it is really that job's, and does not only say so; then its start time and its unique key.
+-- The token of a payload if it is really that job's, and does not only say so; then what its locator says.
 -- id: the 8 bytes of its frame, if it has one.
 local function located_token(payload, id)
   local token, mac = token_of(payload)
   if not token then return nil end
-  local start, _, known_id, key, known_mac = read_locator(redis.call('HGET', keys.locators, token))
-  if not start or mac ~= known_mac or id and id ~= known_id then return nil end
-  return token, start, key
+  local place = place_of(token)
+  if not place or mac ~= place.mac or id and id ~= place.id then return nil end
+  return token, place
 end
 
 -- The name of an element that somebody else offered, while it waits; _find.lua reads it.
@@ -305,8 +355,9 @@ local function find_numbered(timeout_set, score, head)
 end
 
 -- The frame that a locator names, or nil: Java took it. O(log N), however many share its start time. With the job's
--- token and the MAC in its locator, the search passes over frames of other jobs with these 8 bytes.
-local function find_frame(timeout_set, start, format, id, token, mac)
+-- token, the search passes over frames of other jobs with these 8 bytes.
+local function find_frame(timeout_set, place, token)
+  local format, id, mac = place.format, place.id, place.mac
   if format == 0 then return nil end
   local head = format == 2 and '\8' .. id or id
   local function is_it(frame)
@@ -315,7 +366,7 @@ local function find_frame(timeout_set, start, format, id, token, mac)
     if not found then return mac == NO_MAC end
     return found == token and known == mac
   end
-  local score = string.format('%.0f', start)
+  local score = string.format('%.0f', place.start)
   local frame = not known_ranks[score] and redis.call('ZRANGEBYSCORE', timeout_set, score, score, 'LIMIT', 0, 1)[1]
   if frame and frame:sub(1, #head) == head and is_it(frame) then return frame end
   if not frame and not known_ranks[score] then return nil end
@@ -352,10 +403,10 @@ local function look_through(destination, is_found)
 end
 
 -- Looks for one job of ours in the destination queue. Returns its payload; or nil, and whether it looked at everything.
-local function find_in_destination(destination, token, locator)
+local function find_in_destination(destination, token, place)
   local found
   local complete = look_through(destination, function(payload)
-    found = is_located(locator, token, payload) and payload or nil
+    found = is_located(place, token, payload) and payload or nil
     return found
   end)
   return found, complete
@@ -451,23 +502,18 @@ end
 -- unique key. Returns also the job that it waits behind. Of keys, retries, returned and leases may be missing; without
 -- them, only the clock counts.
 local function is_too_late(token, now_ms)
-  local due, start, tail, fence, _ = now_ms, nil, nil, NOBODY, nil
-  local header = redis.call('HGET', keys.headers, token)
-  if header then
-    _, _, start, fence, _, tail = read_header(header)
-  else
-    start, _, _, tail = read_locator(redis.call('HGET', keys.locators, token))
-  end
-  if not start then return false end
-  local _, ahead, longest, since = run_of(tail)
+  local due, header = now_ms, redis.call('HGET', keys.headers, token)
+  local job = header and read_job(header) or not header and place_of(token)
+  if not job then return false end
+  local _, ahead, longest, since = run_of(job.tail)
   if not longest then return false end
-  if fence ~= NOBODY then
+  if header and job.fence ~= NOBODY then
     -- A lease that ends at 0 is that of a process which is known to be dead.
     if not (keys.leases and redis.call('ZSCORE', keys.leases, token) == '0') then return false end
   elseif header and keys.retries and keys.returned then
     due = tonumber(redis.call('ZSCORE', keys.retries, token) or redis.call('ZSCORE', keys.returned, token) or now_ms)
   end
-  if math.max(now_ms, due) <= math.max(start, since) + longest then return false end
+  if math.max(now_ms, due) <= math.max(job.start, since) + longest then return false end
   return true, ahead
 end
 
@@ -478,8 +524,8 @@ local function holder_of(name, now_ms)
   if not holder then return nil end
   local is_late, ahead = is_too_late(holder, now_ms)
   if not is_late then return holder end
-  local _, _, _, _, _, tail = read_header(ahead and redis.call('HGET', keys.headers, ahead))
-  if not tail or unique_of(tail):sub(2) ~= name then return nil end
+  local job = ahead and job_of(ahead)
+  if not job or unique_of(job.tail):sub(2) ~= name then return nil end
   return ahead, true
 end
 

@@ -1,8 +1,8 @@
 -- Part of claim: write the leases, and hand out the jobs.
 --
--- Uses     now_ms, lease_ms, owner, request, stamp, leased, hand_out
+-- Uses     now_ms, lease_ms, owner, request, leased, hand_out
 
-local ends, heads, bodies, late = {}, {}, {}, {}
+local ends, heads, bodies, late, header_of = {}, {}, {}, {}, leased_headers(request, owner, now_ms)
 local lease_end = now_ms + lease_ms
 for i, job in ipairs(leased) do
   local token, tail = job.token, job.tail
@@ -16,8 +16,7 @@ for i, job in ipairs(leased) do
     end
   end
   ends[2 * i - 1], ends[2 * i] = lease_end, token
-  heads[2 * i - 1], heads[2 * i] = token, struct.pack(HEADER, job.attempts,
-    job.is_spared and job.kills + SPARED or job.kills, job.start, request, owner) .. stamp .. tail
+  heads[2 * i - 1], heads[2 * i] = token, header_of(job, tail)
   if job.is_new then
     bodies[#bodies + 1] = token
     bodies[#bodies + 1] = job.payload

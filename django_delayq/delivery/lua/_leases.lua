@@ -15,9 +15,9 @@ end
 local function must_wait(job)
   local _, ahead = run_of(job.tail)
   if not ahead then return false end
-  local _, _, _, fence, _, tail = read_header(redis.call('HGET', keys.headers, ahead))
-  if not fence or unique_of(tail):sub(2) ~= unique_of(job.tail):sub(2) then return false end
-  local most_ms = fence == NOBODY and 30000 or 2000
+  local other = job_of(ahead)
+  if not other or unique_of(other.tail):sub(2) ~= unique_of(job.tail):sub(2) then return false end
+  local most_ms = other.fence == NOBODY and 30000 or 2000
   local again = now_ms + math.max(50, math.min(math.floor((now_ms - job.start) / 8), most_ms))
   job.again = again - again % 50
   byte_count, seen[job.token] = byte_count + #job.payload, job.payload

@@ -163,16 +163,15 @@ local function of_limits()
       members[#members + 1] = member
       local _, token = split_member(member)
       if token and redis.call('ZSCORE', keys.held, token) then
-        local attempts, kills, start, _, owner, tail, was_spared = read_header(redis.call('HGET', keys.headers, token))
+        local job = job_of(token) or { token = token, attempts = 0, kills = 0, tail = '', start = now_ms }
         tokens[#tokens + 1] = token
-        local job = { token = token, attempts = attempts or 0, kills = kills or 0, tail = tail or '', start = start or now_ms }
         job.due = now_ms
         local _, flags = limit_of(job.tail)
         if moment and flags and not is_paid(flags) then
           pace = pace + its.interval
           job.due = math.max(job.due, math.ceil(moment / 1000))
-          job.header = struct.pack(HEADER, job.attempts, was_spared and job.kills + SPARED or job.kills, job.start, NOBODY,
-            owner or NOBODY) .. with_paid(job.tail, true)
+          job.fence, job.claimed, job.tail = nil, nil, with_paid(job.tail, true)
+          job.header = write_job(job)
         end
         first = math.min(first, job.due)
         jobs[#jobs + 1] = job
@@ -231,8 +230,7 @@ end
 -- Adds a job that find_job() has found if it has a limit, for free_slots(): a job whose worker has died has a slot, and
 -- one that has its moment stands before others.
 local function add_if_limited(jobs, token, job)
-  local _, _, _, _, _, tail = read_header(job.header)
-  if tail ~= '' and limit_of(tail) then jobs[#jobs + 1] = { token = token, tail = tail, due = job.score } end
+  if limit_of(job.tail) then jobs[#jobs + 1] = { token = token, tail = job.tail, due = job.score } end
 end
 
 -- The limit that jobs are held for, as tails have it; nil if it is something else.

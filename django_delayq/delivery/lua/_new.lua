@@ -14,11 +14,11 @@ local lying, is_all
 -- Whether the holder of a unique key waits or runs, and Java has not taken it.
 local function is_alive(token)
   if redis.call('HEXISTS', keys.headers, token) == 1 then return true end
-  local start, kind, id, _, mac = read_locator(redis.call('HGET', keys.locators, token))
-  if not start then return false end
-  if find_frame(keys.timeout_set, start, kind, id, token, mac) then return true end
+  local place = place_of(token)
+  if not place then return false end
+  if find_frame(keys.timeout_set, place, token) then return true end
   if not lying then lying, is_all = tokens_lying(keys.destination) end
-  return lying[token .. mac] or not is_all
+  return lying[token .. place.mac] or not is_all
 end
 
 -- Writes the jobs whose arguments begin at ARGV[places[n]] to be due at starts[n]. listed: also in the delay queue.
@@ -27,27 +27,20 @@ end
 -- without its locator would run, and a repeat would store its job once more.
 local function store_new(places, starts, format, listed, now_ms, is_ranked)
   local number = next_numbers(keys.delay_queue, keys.counters, #places, now_ms)
-  local mark, of, begin = listed and LISTED or UNLISTED, listed and 2 or 1, format == '1' and 2 or 1
-  local kind, both = 16 + 4 * format + of, '<Bc2>I6<L' .. LOCATOR
+  local mark = listed and LISTED or UNLISTED
   local ranks = {}
   local members, frames, located, holders, first, last, score = {}, {}, {}, {}, math.huge, nil, nil
   for n, i in ipairs(places) do
     local token, start, tail, payload = ARGV[i], starts[n], ARGV[i + 2], ARGV[i + 3]
     if start ~= last then last, score = start, decimal(start) end
-    local high, low
-    -- Our own payload: no stranger has written its bytes.
-    if payload:sub(1, 11) == '{"delayq":"' and start < FARTHEST then
-      high, low = tonumber(payload:sub(48, 55), 16), tonumber(payload:sub(56, 63), 16)
-    end
     local frame, place
-    if high and low then
-      -- One pack makes what pack_frame() and pack_locator() make: each costs the server as much as a command.
-      local packed = struct.pack(both, 8, mark, number + n, #payload, high, low, kind, number + n, start)
-      frame, place = packed:sub(begin, 17) .. payload, packed:sub(18)
-    else
+    -- Our own payload: no stranger has written its bytes.
+    if payload:sub(1, 11) == '{"delayq":"' then frame, place = pack_new(format, listed, number + n, start, payload) end
+    if not frame then
       local _, mac = token_of(payload)
       frame = pack_frame(format, listed, number + n, payload)
-      place = pack_locator(start, format, struct.pack('>c2I6', mark, number + n), mac or NO_MAC)
+      place = write_locator({ start = start, format = tonumber(format), id = struct.pack('>c2I6', mark, number + n),
+        mac = mac or NO_MAC, tail = '' })
     end
     members[2 * n - 1], members[2 * n], frames[n] = score, frame, frame
     located[2 * n - 1], located[2 * n] = token, place .. tail

@@ -9,7 +9,7 @@ for _, job in ipairs(buried) do
   over[#over + 1] = job
   release_unique(keys.unique, job.tail, job.token)
   redis.call('HSET', keys.headers, job.token,
-    struct.pack(HEADER, job.attempts, job.kills, job.start, NOBODY, NOBODY) .. with_batch(without_unique(job.tail)))
+    write_job({ attempts = job.attempts, kills = job.kills, start = job.start, tail = with_batch(without_unique(job.tail)) }))
   local why = string.format('its worker died or lost the lease %d times while it ran', job.kills)
   redis.call('HSET', keys.errors, job.token, cjson.encode({ kind = 'killed', at = now_ms, error = why }))
   if keys.last_ended then
@@ -21,14 +21,14 @@ end
 for _, job in ipairs(moved) do
   -- Moved while it lay in the destination queue: its first attempt is still to come.
   redis.call('ZADD', keys.returned, job.start, job.token)
-  redis.call('HSET', keys.headers, job.token, struct.pack(HEADER, 0, 0, job.start, NOBODY, NOBODY) .. job.tail)
+  redis.call('HSET', keys.headers, job.token, write_job({ start = job.start, tail = job.tail }))
   redis.call('HSET', keys.payloads, job.token, job.payload)
 end
 add_ranks(moved, is_ranked, function(job) return job.start end)
 for _, job in ipairs(behind) do
   -- It has begun no attempt, or it would wait behind nothing any more.
   redis.call('ZADD', keys.returned, job.again, job.token)
-  redis.call('HSET', keys.headers, job.token, struct.pack(HEADER, 0, 0, job.start, NOBODY, NOBODY) .. job.tail)
+  redis.call('HSET', keys.headers, job.token, write_job({ start = job.start, tail = job.tail }))
   if job.is_new then redis.call('HSET', keys.payloads, job.token, job.payload) end
 end
 if #behind > 0 then add_ranks(behind, is_ranked, function(job) return job.again end) end

@@ -8,21 +8,21 @@
 local function pop(payload)
   local token, mac = token_of(payload)
   local locator = token and redis.call('HGET', keys.locators, token)
-  local start, where, id, tail, known = read_locator(locator)
-  local is_same, is_early, letter = start and mac == known, false, 'l'
-  local is_certain = is_same and (mode ~= 'direct' or where == 0)
-  if is_same and id == UNSURE then
+  local place = read_locator(locator)
+  local is_same, is_early, letter = place and mac == place.mac, false, 'l'
+  local is_certain = is_same and (mode ~= 'direct' or place.format == 0)
+  if is_same and place.id == UNSURE then
     is_certain, letter = false, 'f'
     gone[#gone + 1] = token
   end
   -- Somebody else has transferred its frame; or has repeated it, and its own frame still waits.
-  local own = is_certain and where ~= 0 and find_frame(keys.timeout_set, start, where, id, token, known)
+  local own = is_certain and place.format ~= 0 and find_frame(keys.timeout_set, place, token)
   if own then
     is_certain = unpack_frame(own, format) == payload
-    is_early = is_certain and start > now_ms
+    is_early = is_certain and place.start > now_ms
   end
   -- A locator that cannot be read is useless, and goes as well.
-  if (is_certain and not is_early) or (locator and not start) then gone[#gone + 1] = token end
+  if (is_certain and not is_early) or (locator and not place) then gone[#gone + 1] = token end
   local is_used = is_certain and not is_early and (seen[token] or redis.call('HEXISTS', keys.headers, token) == 1)
   -- Somebody has put the beginning of its MAC before other bytes. A script cannot see which payload is the job.
   if is_used and not is_copy(token, payload) then is_certain = false end
@@ -35,7 +35,8 @@ local function pop(payload)
       payload = payload, is_new = true, flags = 1 })
     return
   end
-  local job = { token = token, attempts = 0, kills = 0, start = start, tail = tail, payload = payload, is_new = true, flags = 0 }
+  local job = { token = token, attempts = 0, kills = 0, start = place.start, tail = place.tail, payload = payload, is_new = true,
+    flags = 0 }
   local note = redis.call('HGET', keys.notes, token)
   if not note then
     lease(job)
@@ -43,7 +44,7 @@ local function pop(payload)
   end
   seen[token], byte_count = payload, byte_count + #payload
   if note == 'cancel' then
-    if tail ~= '' then tell_of(tail) end
+    if job.tail ~= '' then tell_of(job.tail) end
     cancelled[#cancelled + 1] = job
   else
     job.start = tonumber(note)

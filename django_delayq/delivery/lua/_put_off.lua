@@ -8,8 +8,7 @@ for i, job in ipairs(put_off) do
   -- A suspect that came from the retries keeps its header, which may say that it was late.
   if job.was_leased then
     heads[#heads + 1] = job.token
-    heads[#heads + 1] = struct.pack(HEADER, job.attempts, job.is_spared and job.kills + SPARED or job.kills, job.start,
-      NOBODY, NOBODY) .. job.tail
+    heads[#heads + 1] = write_job(job)
   end
 end
 redis.call('ZADD', keys.retries, unpack(waits))

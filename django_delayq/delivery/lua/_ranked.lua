@@ -139,19 +139,17 @@ end
 local function take_ranked(token)
   local header = headers[token]
   if header then
-    local _, _, _, _, _, tail = read_header(header)
+    local job = read_job(header)
     for _, set in ipairs({ keys.retries, keys.returned }) do
       local start = tonumber(redis.call('ZSCORE', set, token) or nil)
       if start and start <= now_ms then return take_from(set, token, start) end
-      if start then return rank_anew(token, start, tail) end
+      if start then return rank_anew(token, start, job and job.tail) end
     end
   else
-    local start, kind, id, tail, mac = read_locator(locators[token])
-    local frame = start and find_frame(keys.timeout_set, start, kind, id, token, mac)
-    if frame and start > now_ms then return rank_anew(token, start, tail) end
-    if frame then
-      choose({ frame, start })
-    end
+    local place = read_locator(locators[token])
+    local frame = place and find_frame(keys.timeout_set, place, token)
+    if frame and place.start > now_ms then return rank_anew(token, place.start, place.tail) end
+    if frame then choose({ frame, place.start }) end
   end
   unranked[#unranked + 1] = token
 end

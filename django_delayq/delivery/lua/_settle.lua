@@ -13,7 +13,7 @@ local function ours(headers, first, width, last)
   local seen = {}
   for n, token in ipairs(tokens) do
     local at = first + (n - 1) * width
-    local attempts, kills, start, fence, owner, tail, _, claimed = read_header(found[n])
+    local attempts, kills, start, fence, owner, tail, _, claimed = unpack_header(found[n])
     if fence == ARGV[at + 1] and not seen[token] then
       seen[token] = true
       held[#held + 1] = { token = token, attempts = attempts, kills = kills, start = start, owner = owner, tail = tail, at = at,

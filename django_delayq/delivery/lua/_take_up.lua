@@ -10,25 +10,27 @@ local PUT_OFF = 500
 -- Somebody may have deleted a key of ours. Without its header, a job begins anew; without its payload it cannot run, so
 -- all that is left of it goes. due: its score; lease_end: the same for a job that was leased, else nil.
 local function take_up(token, due, lease_end)
-  local attempts, kills, start, _, holder, tail, was_spared, claimed = read_header(redis.call('HGET', keys.headers, token))
-  attempts, kills, start, tail = attempts or 0, kills or 0, start or now_ms, tail or ''
+  local job = job_of(token) or { token = token, attempts = 0, kills = 0, start = now_ms, tail = '' }
+  local tail, holder, claimed, was_spared = job.tail, job.owner, job.claimed, job.is_spared
+  -- Nobody has it any more.
+  job.fence, job.owner, job.claimed = nil, nil, nil
   if tail ~= '' then tell_of(tail) end
   local had_limit = lease_end and tail ~= '' and limit_of(tail)
   if had_limit then
     left[#left + 1] = { token, had_limit }
   end
-  local spare = was_spared or lease_end and is_spared(service, lease_end)
+  job.is_spared = was_spared or lease_end and is_spared(service, lease_end)
   -- A job is spared only once: otherwise one that takes its whole machine down each time would run for ever.
-  if lease_end and (was_spared or not spare) then
-    kills = kills + 1
+  if lease_end and (was_spared or not job.is_spared) then
+    job.kills = job.kills + 1
     if claimed then killed[#killed + 1] = { token, claimed, holder } end
   end
-  local is_over = max_kills >= 0 and kills > max_kills
-  local is_suspect = not is_over and safe_kills >= 0 and kills > safe_kills
+  local is_over = max_kills >= 0 and job.kills > max_kills
+  local is_suspect = not is_over and safe_kills >= 0 and job.kills > safe_kills
   if is_suspect and suspects == 0 then
     -- It fills no room, and its payload is not read. As it is not leased, it counts no kill if the caller dies.
-    put_off[#put_off + 1] = { token = token, attempts = attempts, kills = kills, start = start, tail = tail,
-      is_spared = spare, was_leased = lease_end ~= nil }
+    job.was_leased = lease_end ~= nil
+    put_off[#put_off + 1] = job
     return
   end
   local payload = redis.call('HGET', keys.payloads, token)
@@ -39,13 +41,13 @@ local function take_up(token, due, lease_end)
   elseif is_over and not (mode ~= 'take' and has_on_dead(tail)) then
     -- It fills no room, but its payload was read, which counts towards the budget.
     byte_count = byte_count + #payload
-    buried[#buried + 1] = { token = token, attempts = attempts, kills = kills, start = start, tail = tail }
+    buried[#buried + 1] = job
     seen[token] = payload
   else
     if is_suspect then suspects = suspects - 1 end
-    local flags = (token_of(payload) ~= token and 1 or 0) + (holder == LATE and 2 or 0)
-    lease({ token = token, attempts = attempts, kills = kills, start = start, tail = tail, payload = payload,
-      is_spared = spare, flags = flags, due = due })
+    job.payload, job.due = payload, due
+    job.flags = (token_of(payload) ~= token and 1 or 0) + (holder == LATE and 2 or 0)
+    lease(job)
   end
 end
 
@@ -56,8 +58,8 @@ local function by_start(found)
   local tokens, jobs, ordered = {}, {}, {}
   for i = 1, #found, 2 do tokens[#tokens + 1] = found[i] end
   for i, header in ipairs(redis.call('HMGET', keys.headers, unpack(tokens))) do
-    local _, _, start = read_header(header)
-    jobs[i] = { start = start or now_ms, place = i }
+    local job = read_job(header)
+    jobs[i] = { start = job and job.start or now_ms, place = i }
   end
   table.sort(jobs, function(a, b)
     if a.start ~= b.start then return a.start < b.start end

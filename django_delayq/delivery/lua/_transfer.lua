@@ -94,18 +94,19 @@ local function plan_transfer(timeout_set, delay_queue, locators, counters, due, 
   plan.places = {}
   for _, item in ipairs(plan.tokens) do
     local locator = redis.call('HGET', locators, item[1])
-    local start, kind, id, tail, mac = read_locator(locator)
+    local place = read_locator(locator)
     -- Another frame is the job only if the job's own is gone: somebody took it out and put it in again. A payload that
     -- nobody has checked becomes no surer by coming twice.
-    local is_its = tail and mac == item[4] and id ~= UNSURE
-      and (id == item[3] or not find_frame(timeout_set, start, kind, id, item[1], mac))
+    local is_its = place and place.mac == item[4] and place.id ~= UNSURE
+      and (place.id == item[3] or not find_frame(timeout_set, place, item[1]))
     if is_its and is_score(item[2]) then
+      place.start, place.format, place.id = item[2], 0, item[3]
       plan.places[#plan.places + 1] = item[1]
-      plan.places[#plan.places + 1] = pack_locator(item[2], 0, item[3], mac) .. tail
+      plan.places[#plan.places + 1] = write_locator(place)
     elseif not locator and is_score(item[2]) then
       -- Perhaps a job that was taken out and put in again.
       plan.places[#plan.places + 1] = item[1]
-      plan.places[#plan.places + 1] = pack_locator(item[2], 0, UNSURE, item[4])
+      plan.places[#plan.places + 1] = write_locator({ start = item[2], format = 0, id = UNSURE, mac = item[4], tail = '' })
     end
   end
   return plan

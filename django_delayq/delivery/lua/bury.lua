@@ -45,7 +45,7 @@ for _, job in ipairs(held) do
   if keys.batches then tail = with_batch(tail) end
   release_unique(keys.unique, job.tail, job.token)
   redis.call('HSET', keys.headers, job.token,
-    struct.pack(HEADER, job.attempts + failed, job.kills, job.start, NOBODY, NOBODY) .. tail)
+    write_job({ attempts = job.attempts + failed, kills = job.kills, start = job.start, tail = tail }))
   redis.call('HSET', keys.errors, job.token, ARGV[job.at + 2])
   if job.claimed then add_attempt(keys.errors, job.token, ARGV[job.at + 2]) end
   redis.call('ZADD', keys.graves, now_ms, job.token)

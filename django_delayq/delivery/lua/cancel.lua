@@ -17,7 +17,7 @@ local now_ms = math.floor(read_clock(ARGV[1]) / 1000)
 
 -- Reads. One look through the destination queue serves all jobs of a call.
 local lying, is_all
-local function find_lying(destination, token, locator)
+local function find_lying(destination, token, place)
   if not lying then
     lying = {}
     is_all = look_through(destination, function(payload)
@@ -25,8 +25,7 @@ local function find_lying(destination, token, locator)
       if found and not lying[found .. mac] then lying[found .. mac] = payload end
     end)
   end
-  local _, _, _, _, mac = read_locator(locator)
-  return lying[token .. mac], is_all
+  return lying[token .. place.mac], is_all
 end
 
 -- The payload of a job that find_job() has found, and the attempts behind it.

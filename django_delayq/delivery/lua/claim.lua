@@ -85,7 +85,6 @@ end
 -- Only a queue of which workers claim directly has priorities.
 local is_ranked = mode == 'direct' and fields[5]
 if is_ranked then check_sets(keys.ranked) end
-local stamp = stamp_of(now_ms)
 local reply = { now_us, -1, 0, 0, 0, 0 }
 -- The jobs to lease, their number and bytes; the payload of every job met, by token.
 local leased, count, byte_count, seen = {}, 0, 0, {}
@@ -132,12 +131,13 @@ local last = redis.call('HGET', keys.claims, owner) or ''
 if last:sub(1, 8) == request then
   local till = #last >= 16 and decimal(struct.unpack('<d', last, 9)) or '0'
   for _, token in ipairs(redis.call('ZRANGEBYSCORE', keys.leases, till, till)) do
-    local attempts, kills, start, fence, _, tail = read_header(redis.call('HGET', keys.headers, token))
-    local payload = fence == request and redis.call('HGET', keys.payloads, token)
+    local job = job_of(token)
+    job = job and job.fence == request and job
+    local payload = job and redis.call('HGET', keys.payloads, token)
     if payload then
-      local flags = (token_of(payload) ~= token and 1 or 0) + (last:find(token, 17, true) and 2 or 0)
-      hand_out({ token = token, attempts = attempts, kills = kills, start = start, payload = payload, flags = flags, tail = tail })
-      if tail ~= '' then tell_of(tail) end
+      job.payload, job.flags = payload, (token_of(payload) ~= token and 1 or 0) + (last:find(token, 17, true) and 2 or 0)
+      hand_out(job)
+      if job.tail ~= '' then tell_of(job.tail) end
     end
   end
   local at = last:find('\0', 17, true)

@@ -64,7 +64,8 @@ for i = 1, #found, 2 do
   if not token or tokens[token] then return nil end
   tokens[token] = true
   local n = #frames + 1
-  frames[n], tokens[n], jobs[n] = found[i], token, { start, payload, id, mac }
+  frames[n], tokens[n] = found[i], token
+  jobs[n] = { attempts = 0, kills = 0, start = start, payload = payload, id = id, mac = mac }
 end
 
 local reply = { now_us, -1, 0, 0, 0, 0 }
@@ -72,12 +73,12 @@ if #frames > 0 then
   local begun = redis.call('HMGET', keys.headers, unpack(tokens))
   local over = redis.call('ZMSCORE', keys.ended, unpack(tokens))
   local places = redis.call('HMGET', keys.locators, unpack(tokens))
-  local lease_end, stamp = now_ms + lease_ms, stamp_of(now_ms)
+  local lease_end, header_of = now_ms + lease_ms, leased_headers(request, owner, now_ms)
   local ends, heads, bodies = {}, {}, {}
   for i, job in ipairs(jobs) do
-    local token, start, payload = tokens[i], job[1], job[2]
-    local located, kind, id, tail, mac = read_locator(places[i])
-    local is_certain = located and kind > 0 and id == job[3] and mac == job[4]
+    local token, start, payload = tokens[i], job.start, job.payload
+    local located, kind, id, tail, mac = unpack_locator(places[i])
+    local is_certain = located and kind > 0 and id == job.id and mac == job.mac
     if not is_certain or begun[i] or over[i] then return nil end
     -- A unique key that begins with 's' is free from now on, a job may have to wait behind another, a limit may be full,
     -- and whoever ends a job of a batch has to know.
@@ -85,7 +86,7 @@ if #frames > 0 then
       return nil
     end
     ends[2 * i - 1], ends[2 * i] = lease_end, token
-    heads[2 * i - 1], heads[2 * i] = token, struct.pack(HEADER, 0, 0, start, request, owner) .. stamp .. tail
+    heads[2 * i - 1], heads[2 * i] = token, header_of(job, tail)
     bodies[2 * i - 1], bodies[2 * i] = token, payload
     local n = #reply
     reply[n + 1], reply[n + 2], reply[n + 3] = token, 0, 0

@@ -46,7 +46,7 @@ for i = #held, 1, -1 do
     redis.call('ZADD', waiting, start, job.token)
     kept[#kept + 1] = job
     redis.call('HSET', keys.headers, job.token,
-      struct.pack(HEADER, job.attempts, kills, job.start, NOBODY, how % 8 >= 2 and LATE or NOBODY) .. job.tail)
+      write_job({ attempts = job.attempts, kills = kills, start = job.start, owner = how % 8 >= 2 and LATE, tail = job.tail }))
   end
 end
 add_ranks(kept, is_ranked, function(job) return math.min(job.start, now_ms) end)

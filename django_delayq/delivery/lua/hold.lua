@@ -40,7 +40,7 @@ for i, job in ipairs(jobs) do
   if gives_up[job.token] then job.tail = give_up_unique(keys.unique, job.tail, job.token) end
   if hold_ms then since_ms = since_ms or now_ms end
   redis.call('HSET', keys.headers, job.token,
-    struct.pack(HEADER, job.attempts, job.kills, job.start, NOBODY, NOBODY) .. job.tail)
+    write_job({ attempts = job.attempts, kills = job.kills, start = job.start, tail = job.tail }))
   if is_due[job.token] then
     local waiting = waiting_set(keys.retries, keys.returned, job.attempts, job.kills)
     redis.call('ZADD', waiting, math.min(job.start, now_ms), job.token)

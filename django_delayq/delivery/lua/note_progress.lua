@@ -12,7 +12,8 @@ redis.call('HLEN', keys.progress)
 local values, over = {}, {}
 for i = 2, #ARGV, 3 do
   local token, text = ARGV[i], ARGV[i + 2]
-  local _, _, _, fence = read_header(redis.call('HGET', keys.headers, token))
+  local job = job_of(token)
+  local fence = job and job.fence
   local is_leased = fence and redis.call('ZSCORE', keys.leases, token)
   if text ~= '' then
     if is_leased and fence == ARGV[i + 1] then

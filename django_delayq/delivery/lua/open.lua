@@ -22,7 +22,7 @@ end
 local start, name = when:byte(1) == 61 and start_time(when, now_us) or now_ms, name_of_batch(token)
 check_hashes(keys.payloads, keys.errors)
 check_sets(keys.held, keys.held_tasks)
-redis.call('HSET', keys.headers, token, struct.pack(HEADER, 0, 0, start, NOBODY, NOBODY) .. ARGV[4])
+redis.call('HSET', keys.headers, token, write_job({ start = start, tail = ARGV[4] }))
 redis.call('HSET', keys.payloads, token, ARGV[5])
 redis.call('HSET', keys.errors, token, held_error(name, ARGV[6], now_ms))
 redis.call('ZADD', keys.held, now_ms + FOR_EVER, token)

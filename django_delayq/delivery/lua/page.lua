@@ -32,8 +32,8 @@ local function add_frame(member, score)
 end
 
 local function add_job(token, score)
-  local attempts, kills = read_header(redis.call('HGET', keys.headers, token))
-  add(token, score, attempts or 0, kills or 0, redis.call('HGET', keys.payloads, token) or '', redis.call('HGET', keys.errors, token) or '')
+  local job = job_of(token) or {}
+  add(token, score, job.attempts or 0, job.kills or 0, redis.call('HGET', keys.payloads, token) or '', redis.call('HGET', keys.errors, token) or '')
 end
 
 local function read_part(key, holds, rank)

@@ -15,8 +15,8 @@ local tokens = redis.call('ZRANGE', keys.leases, from, from + batch - 1)
 local ends, count = {}, 0
 if #tokens > 0 then
   for i, header in ipairs(redis.call('HMGET', keys.headers, unpack(tokens))) do
-    local _, _, _, _, holder = read_header(header)
-    if holder == owner then
+    local job = read_job(header)
+    if job and job.owner == owner then
       count = count + 1
       ends[2 * count - 1], ends[2 * count] = 0, tokens[i]
     end

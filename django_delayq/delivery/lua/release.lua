@@ -35,12 +35,12 @@ local function take(token, name, why, goes_on)
   if seen[token] then return end
   seen[token] = true
   tokens[#tokens + 1] = token
-  local attempts, kills, start, _, _, tail = read_header(redis.call('HGET', keys.headers, token))
-  if start then members[#members + 1] = held_member(name, start, tail, token) end
+  local job = job_of(token)
+  if job then members[#members + 1] = held_member(name, job.start, job.tail, token) end
+  job = job or { token = token, attempts = 0, kills = 0, start = now_ms, tail = '' }
+  job.why = why
   local list = goes_on and freed or over
-  list[#list + 1] = {
-    token = token, attempts = attempts or 0, kills = kills or 0, start = start or now_ms, tail = tail or '', why = why,
-  }
+  list[#list + 1] = job
 end
 
 if is_worker then
@@ -98,15 +98,15 @@ for i, job in ipairs(freed) do
   redis.call('ZADD', waiting, in_turn(now_ms, i, #freed), job.token)
   local tail = regain_unique(keys.unique, job.tail, job.token)
   if tail ~= job.tail then
-    local header = redis.call('HGET', keys.headers, job.token)
-    redis.call('HSET', keys.headers, job.token, header:sub(1, #header - #tail) .. tail)
+    job.tail = tail
+    redis.call('HSET', keys.headers, job.token, write_job(job))
   end
 end
 add_ranks(freed, is_ranked, function(job) return math.min(job.start, now_ms) end)
 for _, job in ipairs(over) do
   release_unique(keys.unique, job.tail, job.token)
   redis.call('HSET', keys.headers, job.token,
-    struct.pack(HEADER, job.attempts, job.kills, job.start, NOBODY, NOBODY) .. with_batch(without_unique(job.tail)))
+    write_job({ attempts = job.attempts, kills = job.kills, start = job.start, tail = with_batch(without_unique(job.tail)) }))
   local why = string.gsub(job.why, '%.?$', '.', 1) .. ' It was held, and no worker that can run it came in time.'
   redis.call('HSET', keys.errors, job.token, cjson.encode({ kind = 'task', at = now_ms, error = why }))
   local payload = redis.call('HGET', keys.payloads, job.token)

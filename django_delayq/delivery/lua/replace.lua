@@ -38,15 +38,11 @@ end
 if redis.call('ZSCORE', keys.ended, request) then return reply('replaced') end
 
 local job, key = find_job(token, now_ms), unique_of(tail):sub(2)
-local attempts, kills, due, start, known, _ = 0, 0, job.score, job.score, nil, nil
 local place = job.waits or is_given_up(job) and keys.leases
-if place then
-  attempts, kills, due, _, _, known = read_header(job.header)
-  -- What is held, or was given up, is due since its start time.
-  if place == keys.retries or place == keys.returned then start = job.score else start = due end
-elseif job.frame or job.payload then
-  _, _, _, known = read_locator(job.locator)
-end
+local attempts, kills, due, start = job.attempts, job.kills, job.start, job.score
+local known = (place or job.frame or job.payload) and job.tail
+-- What is held, or was given up, is due since its start time.
+if place and place ~= keys.retries and place ~= keys.returned then start = due end
 check_hashes(keys.unique)
 local is_holder = redis.call('HGET', keys.unique, key) == token
 -- What is too late holds it no more; the caller stores its job.
@@ -87,7 +83,7 @@ tail = with_run(payload ~= '' and with_batch(tail, batch_of(known)) or known, fi
 check_sets(keys.retries, keys.returned, keys.held_tasks)
 check_hashes(keys.payloads, keys.errors, keys.locators, keys.counters)
 redis.call('LLEN', keys.delay_queue)
-local is_ranked, mac, refusal = has_ranks(), nil, nil
+local is_ranked, mac, refusal, _ = has_ranks(), nil, nil, nil
 if payload ~= '' then _, mac = token_of(payload) end
 
 -- Where a payload lies in a list; nil: nowhere. It costs a scan, as taking it out would.
@@ -125,33 +121,33 @@ elseif place then
     due = target
     refusal = publish(keys.channel, target)
   end
-  redis.call('HSET', keys.headers, token, struct.pack(HEADER, attempts, kills, due, NOBODY, NOBODY) .. tail)
+  redis.call('HSET', keys.headers, token, write_job({ attempts = attempts, kills = kills, start = due, tail = tail }))
 elseif job.frame then
-  local _, format, id, _, known_mac = read_locator(job.locator)
   local head, frame, index = redis.call('ZRANGE', keys.timeout_set, 0, 0, 'WITHSCORES')[2], job.frame, nil
   if payload ~= '' then
-    frame = frame:sub(1, format == 2 and 9 or 8) .. struct.pack('<L', #payload) .. payload
+    frame = frame:sub(1, job.format == 2 and 9 or 8) .. struct.pack('<L', #payload) .. payload
     local plan = locate_listed(keys.delay_queue, { job.frame }, keys.counters)
     index = plan.indexes[1] or plan.rest[1] and index_in(keys.delay_queue, job.frame, plan.backwards)
   end
   redis.call('ZREM', keys.timeout_set, job.frame)
   redis.call('ZADD', keys.timeout_set, target, frame)
   if index then redis.call('LSET', keys.delay_queue, index, frame) end
-  redis.call('HSET', keys.locators, token, pack_locator(target, format, id, mac or known_mac) .. tail)
+  job.start, job.mac, job.tail = target, mac or job.mac, tail
+  redis.call('HSET', keys.locators, token, write_locator(job))
   if target < tonumber(head) then refusal = publish(keys.redisson_channel, target) end
 elseif is_moved then
   redis.call('LREM', keys.destination, 1, job.payload)
   redis.call('HDEL', keys.locators, token)
   redis.call('ZADD', keys.returned, target, token)
-  redis.call('HSET', keys.headers, token, struct.pack(HEADER, 0, 0, target, NOBODY, NOBODY) .. tail)
+  redis.call('HSET', keys.headers, token, write_job({ start = target, tail = tail }))
   redis.call('HSET', keys.payloads, token, payload ~= '' and payload or job.payload)
   refusal = publish(keys.channel, target)
 else
-  local _, format, id, _, known_mac = read_locator(job.locator)
   if payload ~= '' then
     redis.call('LSET', keys.destination, index_in(keys.destination, job.payload), payload)
   end
-  redis.call('HSET', keys.locators, token, pack_locator(start, format, id, mac or known_mac) .. tail)
+  job.mac, job.tail = mac or job.mac, tail
+  redis.call('HSET', keys.locators, token, write_locator(job))
   is_ranked, tail = false, ''
 end
 add_ranks({ { token = token, tail = tail } }, is_ranked, function() return target end)

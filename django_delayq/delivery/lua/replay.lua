@@ -27,10 +27,10 @@ for i = 4, #ARGV do
     local result = KEYS[#keys + i - 3]
     redis.call('DEL', result)
     redis.call('ZADD', keys.returned, start, token)
-    local _, _, _, _, _, tail = read_header(redis.call('HGET', keys.headers, token))
-    tail = without_unique(tail or '')
-    redis.call('HSET', keys.headers, token, struct.pack(HEADER, 0, 0, start, NOBODY, NOBODY) .. tail)
-    replayed[#replayed + 1] = { token = token, tail = tail }
+    local job = job_of(token)
+    job = { token = token, start = start, tail = without_unique(job and job.tail or '') }
+    redis.call('HSET', keys.headers, token, write_job(job))
+    replayed[#replayed + 1] = job
     notes[#notes + 1] = request .. '-' .. (#notes + 1)
   elseif is_there then
     redis.call('HDEL', keys.headers, token)

@@ -14,28 +14,26 @@ local job = find_job(token, now_ms)
 local is_ranked = has_ranks()
 
 if job.waits or is_given_up(job) then
-  local attempts, kills, start, fence, owner, old_tail, was_spared, claimed = read_header(job.header)
-  local tail = with_priority(old_tail, priority)
+  local old_tail, tail = job.tail, with_priority(job.tail, priority)
   if job.waits == keys.held then
     local name = read_held(redis.call('HGET', keys.errors, token))
-    if redis.call('ZREM', keys.held_tasks, held_member(name, start, old_tail, token)) == 1 then
-      redis.call('ZADD', keys.held_tasks, 0, held_member(name, start, tail, token))
+    if redis.call('ZREM', keys.held_tasks, held_member(name, job.start, old_tail, token)) == 1 then
+      redis.call('ZADD', keys.held_tasks, 0, held_member(name, job.start, tail, token))
     end
   end
-  redis.call('HSET', keys.headers, token, struct.pack(HEADER, attempts, was_spared and kills + SPARED or kills, start,
-    fence, owner) .. (claimed and stamp_of(claimed) or '') .. tail)
+  job.tail = tail
+  redis.call('HSET', keys.headers, token, write_job(job))
   -- A held job, or one that its dead worker has, gets its rank when it waits for a worker again.
   if job.waits == keys.retries or job.waits == keys.returned then
-    local rank_start = job.score > now_ms and job.score or math.min(start, job.score)
+    local rank_start = job.score > now_ms and job.score or math.min(job.start, job.score)
     add_ranks({ { token = token, tail = tail } }, is_ranked, function() return rank_start end)
   end
 elseif job.frame and redis.call('HEXISTS', keys.locators, token) == 1 then
-  local start, kind, id, tail, mac = read_locator(job.locator)
-  tail = with_priority(tail, priority)
-  redis.call('HSET', keys.locators, token, pack_locator(start, kind, id, mac) .. tail)
-  add_ranks({ { token = token, tail = tail } }, is_ranked, function() return start end)
+  job.tail = with_priority(job.tail, priority)
+  redis.call('HSET', keys.locators, token, write_locator(job))
+  add_ranks({ { token = token, tail = job.tail } }, is_ranked, function() return job.start end)
 else
-  if job.locator and not job.payload and job.state ~= 'unknown' then forget(token, job.locator) end
+  if job.locator and not job.payload and job.state ~= 'unknown' then forget(token, job) end
   return job.state
 end
 return 'reprioritized'

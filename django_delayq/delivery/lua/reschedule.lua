@@ -23,11 +23,9 @@ local now_ms, start, refusal = math.floor(now_us / 1000), start_time(ARGV[3], no
 local job = find_job(token, now_ms)
 check_sets(keys.retries, keys.returned, keys.held_tasks)
 check_hashes(keys.payloads, keys.errors, keys.batches, keys.unique)
-local is_ranked, tail = has_ranks(), ''
+local is_ranked, tail = has_ranks(), job.tail
 
 if job.waits or is_given_up(job) then
-  local attempts, kills, first_due, _
-  attempts, kills, first_due, _, _, tail = read_header(job.header)
   local name = job.state == 'held' and read_held(redis.call('HGET', keys.errors, token))
   local limited = {}
   if not name then add_if_limited(limited, token, job) end
@@ -36,38 +34,35 @@ if job.waits or is_given_up(job) then
     -- At another time, it needs another moment.
     tail = of_limits().with_paid(tail, false)
   end
-  local place, waiting = job.waits or keys.leases, waiting_set(keys.retries, keys.returned, attempts, kills)
+  local place, waiting = job.waits or keys.leases, waiting_set(keys.retries, keys.returned, job.attempts, job.kills)
   redis.call('ZREM', place, token)
   if name then
     -- It may have been held for long. After its new start time, it can be held for the whole time again.
-    redis.call('ZREM', keys.held_tasks, held_member(name, first_due, tail, token))
+    redis.call('ZREM', keys.held_tasks, held_member(name, job.start, tail, token))
     redis.call('HDEL', keys.errors, token)
     forget_callback(token, name)
     tail = regain_unique(keys.unique, tail, token)
   end
   redis.call('ZADD', waiting, start, token)
-  redis.call('HSET', keys.headers, token, struct.pack(HEADER, attempts, kills, start, NOBODY, NOBODY) .. tail)
+  redis.call('HSET', keys.headers, token, write_job({ attempts = job.attempts, kills = job.kills, start = start, tail = tail }))
   refusal = publish(keys.channel, start)
 elseif job.frame then
-  local _, format, id, mac
-  _, format, id, tail, mac = read_locator(job.locator)
   local head = redis.call('ZRANGE', keys.timeout_set, 0, 0, 'WITHSCORES')[2]
   redis.call('ZREM', keys.timeout_set, job.frame)
   redis.call('ZADD', keys.timeout_set, start, job.frame)
   if redis.call('HEXISTS', keys.locators, token) == 1 then
-    redis.call('HSET', keys.locators, token, pack_locator(start, format, id, mac) .. tail)
+    job.start = start
+    redis.call('HSET', keys.locators, token, write_locator(job))
   else
     -- An element that somebody else offered has no rank.
     tail = nil
   end
   if start < tonumber(head) then refusal = publish(keys.redisson_channel, start) end
 elseif job.payload then
-  local _
-  _, _, _, tail = read_locator(job.locator)
   redis.call('LREM', keys.destination, 1, job.payload)
   redis.call('HDEL', keys.locators, token)
   redis.call('ZADD', keys.returned, start, token)
-  redis.call('HSET', keys.headers, token, struct.pack(HEADER, 0, 0, start, NOBODY, NOBODY) .. tail)
+  redis.call('HSET', keys.headers, token, write_job({ start = start, tail = tail }))
   redis.call('HSET', keys.payloads, token, job.payload)
   refusal = publish(keys.channel, start)
 elseif job.state == 'unknown' then
@@ -76,7 +71,7 @@ elseif job.state == 'unknown' then
   redis.call('HSET', keys.notes, token, decimal(start))
   return { 'noted', start }
 else
-  if job.locator then forget(token, job.locator) end
+  if job.locator then forget(token, job) end
   return { job.state, 0 }
 end
 if tail then add_ranks({ { token = token, tail = tail } }, is_ranked, function() return start end) end

@@ -73,11 +73,11 @@ end
 
 local found, places = {}, {}
 local function relocate(token, old, mac)
-  local locator = redis.call('HGET', keys.locators, token)
-  if not locator or not is_located(locator, token, old) then return end
-  local start, format, id, tail = read_locator(locator)
+  local place = place_of(token)
+  if not is_located(place, token, old) then return end
+  place.mac = mac
   places[#places + 1] = token
-  places[#places + 1] = pack_locator(start, format, id, mac) .. tail
+  places[#places + 1] = write_locator(place)
 end
 
 local indexes

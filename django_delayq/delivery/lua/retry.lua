@@ -37,7 +37,7 @@ for _, job in ipairs(held) do
   if failed == 0 then waiting = waiting_set(keys.retries, keys.returned, attempts, job.kills) end
   redis.call('ZADD', waiting, job.due, job.token)
   redis.call('HSET', keys.headers, job.token,
-    struct.pack(HEADER, attempts, job.kills, job.start, NOBODY, NOBODY) .. job.tail)
+    write_job({ attempts = attempts, kills = job.kills, start = job.start, tail = job.tail }))
   if failed == 1 then
     redis.call('HSET', keys.errors, job.token, ARGV[job.at + 3])
     if job.claimed then add_attempt(keys.errors, job.token, ARGV[job.at + 3]) end

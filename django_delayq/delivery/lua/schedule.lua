@@ -35,10 +35,10 @@ if keys.batches then check_hashes(keys.batches) end
 -- somebody has spoilt its header.
 local function has_begun(token)
   local header = redis.call('HGET', keys.headers, token)
-  local _, _, _, fence = read_header(header)
-  if header then return fence ~= NOBODY end
-  local start, kind, id, _, mac = read_locator(redis.call('HGET', keys.locators, token))
-  return start and not find_frame(keys.timeout_set, start, kind, id, token, mac) and not lying[token .. mac]
+  local job = read_job(header)
+  if header then return not job or job.fence ~= NOBODY end
+  local place = place_of(token)
+  return place and not find_frame(keys.timeout_set, place, token) and not lying[token .. place.mac]
 end
 
 -- Unique keys and their holders in turn, where a job has lost a key to the one that it waits behind.
@@ -58,7 +58,8 @@ for i = 5, #ARGV - 3, 4 do
   if is_repeat then
     local locator = redis.call('HGET', keys.locators, token)
     if locator then
-      known, start = true, read_locator(locator) or start
+      local place = read_locator(locator)
+      known, start = true, place and place.start or start
     else
       beyond = redis.call('HEXISTS', keys.headers, token) == 1 and 'unknown' or how_ended(keys.ended, now_ms, token) or sent
       if beyond then known, start, holder = true, 0, '=' .. beyond end

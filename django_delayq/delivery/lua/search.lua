@@ -44,28 +44,26 @@ end
 
 local function add_frame(place, frame, score)
   local payload, id, format = unpack_frame(frame, ARGV[5])
-  local token, tail, _
-  if payload then token, _, tail = located_token(payload, id) end
+  local token, its
+  if payload then token, its = located_token(payload, id) end
   if payload and not token then token = foreign_name(format, score, id) end
-  add(place, token or '', score, 0, 0, tail or '', payload or frame, '', score)
+  add(place, token or '', score, 0, 0, its and its.tail or '', payload or frame, '', score)
 end
 
 local function add_lying(place, payload)
-  local token, due, tail = located_token(payload)
-  if token then
-    -- Somebody may have put in a copy of a job that still waits elsewhere.
-    local start, format, id, _, mac = read_locator(redis.call('HGET', keys.locators, token))
-    if find_frame(keys.timeout_set, start, format, id, token, mac) then token, due, tail = nil, nil, nil end
-  end
-  add(place, token or '', due or '', 0, 0, tail or '', payload, '', due or '')
+  local token, its = located_token(payload)
+  -- Somebody may have put in a copy of a job that still waits elsewhere.
+  if token and find_frame(keys.timeout_set, its, token) then token, its = nil, nil end
+  local due = its and its.start or ''
+  add(place, token or '', due, 0, 0, its and its.tail or '', payload, '', due)
   return token
 end
 
 local function add_token(place, token, score, is_due)
-  local attempts, kills, start, _, _, tail = read_header(redis.call('HGET', keys.headers, token))
+  local job = job_of(token) or {}
   local payload = redis.call('HGET', keys.payloads, token) or ''
   local err = redis.call('HGET', keys.errors, token) or ''
-  add(place, token, is_due and score or start or '', attempts or 0, kills or 0, tail or '', payload, err, start or '')
+  add(place, token, is_due and score or job.start or '', job.attempts or 0, job.kills or 0, job.tail or '', payload, err, job.start or '')
 end
 
 -- Where an element of a list lies that lay at `index`. Of equal elements the nearest counts.

@@ -31,15 +31,10 @@ end
 local is_ranked = redis.call('ZCARD', keys.ranked) > 0
 local number = redis.pcall('HINCRBY', keys.counters, 'number', 1)
 if type(number) ~= 'number' then return nil end
-local is_placed, is_stored
-local high, low = tonumber(payload:sub(48, 55), 16), tonumber(payload:sub(56, 63), 16)
+local is_placed, is_stored, frame, place
 -- With number 1 the counter is new, and has to begin elsewhere, as has one that somebody else has written.
-if number > 1 and number < UNLIKELY and high and low and start < FARTHEST then
-  -- One pack makes what pack_frame() and pack_locator() make: each costs the server as much as a command.
-  local mark, of = UNLISTED, 1
-  if keys.delay_queue then mark, of = LISTED, 2 end
-  local both = struct.pack('<Bc2>I6<L' .. LOCATOR, 8, mark, number, #payload, high, low, 16 + 4 * format + of, number, start)
-  local frame, place = both:sub(format == '1' and 2 or 1, 17) .. payload, both:sub(18)
+if number > 1 and number < UNLIKELY then frame, place = pack_new(format, keys.delay_queue, number, start, payload) end
+if frame then
   -- No type was checked, so if a write fails, the writes before it are undone.
   is_placed = redis.pcall('HSETNX', keys.locators, token, place) == 1
   -- A rank is harmless if its job is not stored after all.

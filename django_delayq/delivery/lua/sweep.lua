@@ -51,8 +51,8 @@ end
 
 local function is_over(field, value)
   if which == 'locators' then
-    local start, format, id, _, mac = read_locator(value)
-    return not (mac and lying[field .. mac]) and not (start and find_frame(keys.timeout_set, start, format, id, field, mac))
+    local place = read_locator(value)
+    return not place or not lying[field .. place.mac] and not find_frame(keys.timeout_set, place, field)
   elseif which == 'headers' or which == 'errors' then
     return not is_anywhere(token_in(field))
   elseif which == 'unique' then
@@ -70,20 +70,21 @@ end
 local is_ranked = (which == 'locators' or which == 'headers') and redis.call('HGET', keys.control, 'ranked') and has_ranks()
 local fresh = {}
 local function rank_if_fresh(token, value)
-  local start, format, tail, _
+  local job
   if which == 'locators' then
-    start, format, _, tail = read_locator(value)
-    if format == 0 then return end
+    job = read_locator(value)
+    if job.format == 0 then return end
   else
     local due = tonumber(redis.call('ZSCORE', keys.retries, token) or redis.call('ZSCORE', keys.returned, token) or nil)
     if not due then return end
-    _, _, start, _, _, tail = read_header(value)
+    job = read_job(value) or { start = due, tail = '' }
     -- What is due again keeps its place.
-    start = due > now_ms and due or math.min(start or due, due)
+    job.start = due > now_ms and due or math.min(job.start, due)
   end
   -- A small hash comes in one piece.
   if #fresh < 2000 and not redis.call('ZSCORE', keys.ranked, token) then
-    fresh[#fresh + 1] = { token = token, tail = tail, start = start }
+    job.token = token
+    fresh[#fresh + 1] = job
   end
 end
 
@@ -98,11 +99,11 @@ for i = 1, #part[2], 2 do
 end
 for _, item in ipairs(over) do
   if which == 'locators' then
-    forget(item[1], item[2])
+    forget(item[1], read_locator(item[2]))
   elseif which == 'headers' or which == 'errors' then
     local token = token_in(item[1])
-    local _, _, _, _, _, tail = read_header(redis.call('HGET', keys.headers, token))
-    release_unique(keys.unique, tail, token)
+    local job = job_of(token)
+    if job then release_unique(keys.unique, job.tail, token) end
     redis.call('HDEL', keys.headers, token)
     redis.call('HDEL', keys.payloads, token)
     forget_errors(keys.errors, { token })

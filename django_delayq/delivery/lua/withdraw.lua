@@ -11,10 +11,10 @@ check_hashes(keys.headers, keys.payloads, keys.errors)
 check_sets(keys.held, keys.held_tasks)
 local fields = redis.call('HMGET', keys.batches, token, OPEN .. token)
 if not fields[2] or fields[1] ~= '1' or not redis.call('ZSCORE', keys.held, token) then return 0 end
-local _, _, start, _, _, tail = read_header(redis.call('HGET', keys.headers, token))
+local job = job_of(token)
 redis.call('HDEL', keys.batches, token, THEN .. token, OPEN .. token)
 redis.call('ZREM', keys.held, token)
-if start then redis.call('ZREM', keys.held_tasks, held_member(name_of_batch(token), start, tail, token)) end
+if job then redis.call('ZREM', keys.held_tasks, held_member(name_of_batch(token), job.start, job.tail, token)) end
 redis.call('HDEL', keys.headers, token)
 redis.call('HDEL', keys.payloads, token)
 redis.call('HDEL', keys.errors, token)

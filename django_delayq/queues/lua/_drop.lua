@@ -9,14 +9,11 @@ local function jobs_among(locators, frames)
   for _, frame in ipairs(frames) do
     local payload, id = unpack_frame(frame)
     local token = payload and token_of(payload)
-    local locator = token and redis.call('HGET', locators, token)
-    if locator then
-      local _, _, found, tail = read_locator(locator)
-      -- A copy that somebody offered by hand is not the job.
-      if found == id and is_located(locator, token, payload) then
-        tokens[#tokens + 1] = token
-        tails[#tails + 1] = tail
-      end
+    local place = token and read_locator(redis.call('HGET', locators, token))
+    -- A copy that somebody offered by hand is not the job.
+    if place and place.id == id and is_located(place, token, payload) then
+      tokens[#tokens + 1] = token
+      tails[#tails + 1] = place.tail
     end
   end
   return { tokens = tokens, tails = tails }

@@ -17,11 +17,11 @@ for i = 3, #ARGV, 2 do
   local token, flag = ARGV[i], '0'
   local receipt = token .. ARGV[i + 1]
   local header = redis.call('HGET', keys.headers, token)
-  local _, _, _, fence, _, tail = read_header(header)
-  if fence == ARGV[i + 1] then
+  local job = read_job(header)
+  if job and job.fence == ARGV[i + 1] then
     flag = '1'
     tokens[#tokens + 1] = token
-    tails[#tails + 1] = tail
+    tails[#tails + 1] = job.tail
     noted[#noted + 1] = token
     noted[#noted + 1] = receipt
   elseif redis.call('ZSCORE', keys.ended, receipt) then

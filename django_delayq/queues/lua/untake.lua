@@ -27,9 +27,9 @@ for i = #ARGV - 2, 3, -3 do
   local token, payload = ARGV[i], ARGV[i + 2]
   local header = redis.call('HGET', keys.headers, token)
   if header then
-    local attempts, kills, _, fence = read_header(header)
-    if fence == ARGV[i + 1] then
-      if attempts + kills == 0 and token_of(payload) ~= token then
+    local job = read_job(header)
+    if job and job.fence == ARGV[i + 1] then
+      if job.attempts + job.kills == 0 and token_of(payload) ~= token then
         held[#held + 1] = token
         backwards[#backwards + 1] = payload
         put_back(token, payload)
@@ -59,7 +59,7 @@ end
 for _, place in ipairs(places) do
   local own, mac, is_job = place[1], place[2], place[3]
   if is_job then
-    redis.call('HSET', keys.locators, own, pack_locator(now_ms, 0, NOBODY, mac))
+    redis.call('HSET', keys.locators, own, write_locator({ start = now_ms, format = 0, id = NOBODY, mac = mac, tail = '' }))
   else
     leave_unsure(keys.locators, own, mac, now_ms)
   end

@@ -69,7 +69,7 @@ if keys.target then
       local key = unique_of(tail)
       if key ~= '' then redis.call('HSET', keys.unique, key:sub(2), token) end
     end
-    redis.call('HSET', keys.target_locators, token, pack_locator(now_ms, 0, NOBODY, mac) .. tail)
+    redis.call('HSET', keys.target_locators, token, write_locator({ start = now_ms, format = 0, id = NOBODY, mac = mac, tail = tail }))
   elseif token then
     -- Perhaps a job that was taken out and put in again.
     leave_unsure(keys.target_locators, token, mac, now_ms)

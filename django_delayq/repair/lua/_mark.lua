@@ -12,13 +12,12 @@ end
 local function follow_frame(locators, places, old, new)
   local payload, id, format = unpack_frame(old)
   local token, mac = token_of(payload)
-  local locator = token and redis.call('HGET', locators, token)
-  if not locator then return end
-  local start, kind, known, tail, known_mac = read_locator(locator)
-  if kind ~= format or known ~= id or known_mac ~= mac then return end
+  local place = token and read_locator(redis.call('HGET', locators, token))
+  if not place or place.format ~= format or place.id ~= id or place.mac ~= mac then return end
   local _, new_id = unpack_frame(new)
+  place.id = new_id
   places[#places + 1] = token
-  places[#places + 1] = pack_locator(start, format, new_id, mac) .. tail
+  places[#places + 1] = write_locator(place)
 end
 
 -- Only one run at a time fills or empties a list: two would put the same frame in twice. Field 'listing' of the control

@@ -62,10 +62,9 @@ local function place_jobs(jobs, format, listed, now_ms, head, is_ranked)
     hash[#hash + 1] = value
   end
   for _, job in ipairs(jobs) do
-    local attempts, kills, start, _, owner, tail, was_spared = read_header(job.header)
-    if start and not is_foreign_place(job.place) and job.place ~= 'd' and job.place ~= 'q' then
-      local before = tail
-      tail = with_unique(tail)
+    local its = read_job(job.header)
+    if its and not is_foreign_place(job.place) and job.place ~= 'd' and job.place ~= 'q' then
+      local before, tail = its.tail, with_unique(its.tail)
       local key = unique_of(tail):sub(2)
       local holder = key ~= '' and redis.call('HGET', keys.unique, key)
       if holder and holder ~= job.token
@@ -75,13 +74,14 @@ local function place_jobs(jobs, format, listed, now_ms, head, is_ranked)
         keep(hashes.unique, key, job.token)
       end
       if tail ~= before then
-        job.header = struct.pack(HEADER, attempts, was_spared and kills + SPARED or kills, start, NOBODY, owner) .. tail
+        its.tail, its.fence, its.claimed = tail, nil, nil
+        job.header = write_job(its)
       end
     end
-    job.tail, job.due = tail or '', job.score
+    job.tail, job.due = its and its.tail or '', job.score
     if job.place == 'h' then
-      job.place = waiting_set('r', 'e', attempts or 0, kills or 0)
-      job.due = math.min(start or now_ms, now_ms)
+      job.place = waiting_set('r', 'e', its and its.attempts or 0, its and its.kills or 0)
+      job.due = math.min(its and its.start or now_ms, now_ms)
     end
     if job.place == 'w' or job.place == 'f' then fresh = fresh + 1 end
   end
@@ -111,7 +111,8 @@ local function place_jobs(jobs, format, listed, now_ms, head, is_ranked)
       if job.place == 'w' then
         local _, mac = token_of(job.payload)
         local id = struct.pack('>c2I6', listed and LISTED or UNLISTED, number)
-        keep(hashes.locators, job.token, pack_locator(job.due, tonumber(format), id, mac or NO_MAC) .. job.tail)
+        local place = { start = job.due, format = tonumber(format), id = id, mac = mac or NO_MAC, tail = job.tail }
+        keep(hashes.locators, job.token, write_locator(place))
         waits[#waits + 1] = job
       end
       keep(members, string.format('%.17g', job.due), frame)

@@ -10,7 +10,7 @@
 local is_drop = ARGV[1] == '1'
 local flags, delivered = {}, {}
 for i = 2, #ARGV, 3 do
-  local frame = find_frame(keys.timeout_set, tonumber(ARGV[i]), tonumber(ARGV[i + 1]), ARGV[i + 2])
+  local frame = find_frame(keys.timeout_set, { start = tonumber(ARGV[i]), format = tonumber(ARGV[i + 1]), id = ARGV[i + 2] })
   local is_delivered = frame and not redis.call('LPOS', keys.delay_queue, frame)
   flags[#flags + 1] = is_delivered and '1' or '0'
   if is_delivered then delivered[#delivered + 1] = frame end

@@ -26,12 +26,12 @@ check_sets(keys.held_tasks, keys.ended)
 local head, is_ranked = before_placing()
 local members, gone, ours, histories = {}, {}, {}, {}
 for i, job in ipairs(jobs) do
-  local _, _, start, _, _, tail = read_header(job.header)
+  local its = read_job(job.header) or { start = 0, tail = '' }
   gone[i], histories[i] = job.token, HISTORY .. job.token
-  members[i] = held_member(reason_of('moving', run), start or 0, tail or '', job.token)
+  members[i] = held_member(reason_of('moving', run), its.start, its.tail, job.token)
   if is_moved and not is_foreign_place(job.place) then
     ours[#ours + 1] = job.token
-    release_unique(keys.unique, tail, job.token)
+    release_unique(keys.unique, its.tail, job.token)
   end
 end
 redis.call('ZREM', keys.moving, unpack(tokens))

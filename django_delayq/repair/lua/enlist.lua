@@ -23,7 +23,7 @@ local frames, numbered, byte_count, seen, is_taken = {}, {}, 0, 0, {}
 for i = 5, #ARGV, 3 do
   if byte_count >= budget then break end
   seen = seen + 1
-  local frame = find_frame(keys.timeout_set, tonumber(ARGV[i]), tonumber(ARGV[i + 1]), ARGV[i + 2])
+  local frame = find_frame(keys.timeout_set, { start = tonumber(ARGV[i]), format = tonumber(ARGV[i + 1]), id = ARGV[i + 2] })
   -- Two frames with the same 8 bytes have one name; another walk finds the second.
   if frame and not is_taken[frame] then
     is_taken[frame] = true

@@ -48,8 +48,8 @@ local looked, stay, byte_count, jobs, members, places = 0, 0, 0, {}, {}, {}
 local function stays(tail)
   if batch_of(tail) then return true end
   local _, ahead = run_of(tail)
-  local _, _, _, fence = read_header(ahead and redis.call('HGET', keys.headers, ahead))
-  return fence ~= nil and fence ~= NOBODY
+  local other = ahead and job_of(ahead)
+  return other and other.fence ~= NOBODY
 end
 
 -- Another project has the same queue. A foreign payload may have a MAC address, which is no key.
@@ -66,7 +66,7 @@ end
 
 local function fresh_header(start, tail)
   local first, ahead = run_of(tail)
-  return struct.pack(HEADER, 0, 0, start, NOBODY, NOBODY) .. (ahead and with_run(tail, first) or tail)
+  return write_job({ start = start, tail = ahead and with_run(tail, first) or tail })
 end
 
 -- An element of somebody else gets a token, by which it is held.
@@ -82,10 +82,10 @@ local function look_at_frame(member, score)
     return true
   end
   if is_theirs(payload) then return false end
-  local token, _, tail = located_token(payload, id)
-  if token and (redis.call('HEXISTS', keys.headers, token) == 1 or stays(tail)) then return false end
+  local token, its = located_token(payload, id)
+  if token and (redis.call('HEXISTS', keys.headers, token) == 1 or stays(its.tail)) then return false end
   if token then
-    add('w', token, score, fresh_header(start, tail), payload)
+    add('w', token, score, fresh_header(start, its.tail), payload)
   else
     add('f', foreign_token(), score, fresh_header(start, ''), payload)
   end
@@ -95,20 +95,20 @@ end
 local function look_at_lying(payload)
   if is_theirs(payload) then return false end
   local token, mac = token_of(payload)
-  local start, where, id, tail, known = read_locator(token and redis.call('HGET', keys.locators, token))
-  if not start or mac ~= known or id == UNSURE then
+  local its = token and place_of(token)
+  if not its or mac ~= its.mac or its.id == UNSURE then
     -- A copy of a job that is here goes when a worker meets it.
     if token and redis.call('HEXISTS', keys.headers, token) == 1 then return false end
     add('l', foreign_token(), now_ms, fresh_header(now_ms, ''), payload)
     return true
   end
   local note = redis.call('HGET', keys.notes, token)
-  if where ~= 0 or note == 'cancel' or stays(tail) or redis.call('HEXISTS', keys.headers, token) == 1
+  if its.format ~= 0 or note == 'cancel' or stays(its.tail) or redis.call('HEXISTS', keys.headers, token) == 1
       or how_ended(keys.ended, now_ms, token) then
     return false
   end
-  start = note and tonumber(note) or start
-  add('w', token, start, fresh_header(start, tail), payload)
+  local start = note and tonumber(note) or its.start
+  add('w', token, start, fresh_header(start, its.tail), payload)
   return true
 end
 
@@ -120,23 +120,24 @@ local function look_at_token(token, score)
   local payload, failure = redis.call('HGET', keys.payloads, token), redis.call('HGET', keys.errors, token)
   if not payload or is_theirs(payload) then return false end
   local header = redis.call('HGET', keys.headers, token) or ''
-  local attempts, kills, start, _, owner, tail, was_spared = read_header(header)
+  local job = read_job(header)
   local name = source == 'held' and read_held(failure)
   if name and (named('batch', name) or named('moving', name)) then return false end
-  if start then
-    if source ~= 'dead' and source ~= 'quarantine' and stays(tail) then return false end
-    local first, ahead = run_of(tail)
+  if job then
+    if source ~= 'dead' and source ~= 'quarantine' and stays(job.tail) then return false end
+    local first, ahead = run_of(job.tail)
+    job.fence, job.claimed = nil, nil
     if source == 'leases' then
-      owner = NOBODY
-      local limit = limit_of(tail)
+      job.owner = nil
+      local limit = limit_of(job.tail)
       if limit then slots[#slots + 1] = limit .. '\0' .. token end
     end
-    if ahead then tail = with_run(tail, first) end
-    header = struct.pack(HEADER, attempts, was_spared and kills + SPARED or kills, start, NOBODY, owner) .. tail
+    if ahead then job.tail = with_run(job.tail, first) end
+    header = write_job(job)
   else
     header = fresh_header(is_score(score) and score or 0, '')
   end
-  if name and start then names[#names + 1] = held_member(name, start, tail, token) end
+  if name and job then names[#names + 1] = held_member(name, job.start, job.tail, token) end
   add(LETTERS[source], token, score, header, payload, failure)
   jobs[#jobs].history = redis.call('HGET', keys.errors, HISTORY .. token) or ''
   return true
@@ -198,10 +199,10 @@ local tokens, held, tasks, headers, payloads, errors, pages, origins = {}, {}, {
 local name, why = reason_of('moving', run), nil
 why = held_error(name, WHY_MOVING, now_ms)
 for i, job in ipairs(jobs) do
-  local _, _, start, _, _, tail = read_header(job.header)
+  local its = read_job(job.header)
   tokens[i] = job.token
   held[2 * i - 1], held[2 * i] = now_ms + FOR_EVER, job.token
-  tasks[2 * i - 1], tasks[2 * i] = 0, held_member(name, start, tail, job.token)
+  tasks[2 * i - 1], tasks[2 * i] = 0, held_member(name, its.start, its.tail, job.token)
   headers[2 * i - 1], headers[2 * i] = job.token, job.header
   payloads[2 * i - 1], payloads[2 * i] = job.token, job.payload
   errors[2 * i - 1], errors[2 * i] = job.token, why

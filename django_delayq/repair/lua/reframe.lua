@@ -90,14 +90,12 @@ if #old == 0 then return reply end
 
 local places = {}
 for _, entry in ipairs(rewritten) do
-  local locator = entry.token and redis.call('HGET', keys.locators, entry.token)
-  if locator then
-    local start, format, id, tail, mac = read_locator(locator)
-    -- A copy that somebody offered by hand is not the job.
-    if format == entry.format and id == entry.id and mac == entry.mac then
-      places[#places + 1] = entry.token
-      places[#places + 1] = pack_locator(start, target, entry.new_id, mac) .. tail
-    end
+  local place = entry.token and place_of(entry.token)
+  -- A copy that somebody offered by hand is not the job.
+  if place and place.format == entry.format and place.id == entry.id and place.mac == entry.mac then
+    place.format, place.id = target, entry.new_id
+    places[#places + 1] = entry.token
+    places[#places + 1] = write_locator(place)
   end
 end
 local indexes = {}
