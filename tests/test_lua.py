@@ -19,7 +19,13 @@ from redis.exceptions import (
 )
 
 from django_delayq.calls import script as script_module
-from django_delayq.calls.script import Script, keys_of, load_script, preludes_of
+from django_delayq.calls.script import (
+    Script,
+    args_of,
+    keys_of,
+    load_script,
+    preludes_of,
+)
 from django_delayq.delivery import binding
 from django_delayq.jobs import schedules
 from django_delayq.queues import calls as queues_calls
@@ -75,14 +81,6 @@ def split(text: str) -> tuple[str, str]:
     return "\n".join(lines[:end]), "\n".join(lines[end:])
 
 
-def documented(header: str, what: str) -> tuple[list[int], int | None]:
-    """Return the indexes that have a line of their own in a header, and the one whose line says "and on"."""
-    found = re.findall(rf"^-- {what}\[(\d+)\]  (and on)?", header, re.MULTILINE)
-    lists = [int(index) for index, and_on in found if and_on]
-    assert len(lists) <= 1
-    return [int(index) for index, _ in found], lists[0] if lists else None
-
-
 # A reader of as much Lua as these tests need.
 
 TOKEN = re.compile(
@@ -118,10 +116,11 @@ KEYWORDS = set(
         "while",
     ]
 )
-#: What the server gives to a script, and ``keys``, which the loader replaces by numbers.
+#: What the server gives to a script, and ``keys`` and ``args``, which the loader replaces by numbers.
 GLOBALS = set(
     [
         "keys",
+        "args",
         "KEYS",
         "ARGV",
         "redis",
@@ -265,35 +264,114 @@ def test_a_key_that_the_header_does_not_name_is_an_error() -> None:
 
 
 @scripts
-def test_header_documents_what_the_body_uses(script: str) -> None:
-    what = "ARGV"
-    header, body = split(text_of(script))
-    indexes, list_from = documented(header, what)
-    preludes = "".join(PRELUDES[name].read_text() for name in preludes_of(header))
-    used = {int(index) for index in re.findall(rf"\b{what}\[(\d+)\]", body)}
-    is_list_used = re.search(rf"#{what}\b|\b{what}\[[^\d\]]", body) is not None
-    is_list_handed_on = re.search(rf"\b{what}\[[^\d\]]", preludes) is not None
+def test_header_names_the_arguments_that_the_script_uses(script: str) -> None:
+    """For an argument that the script uses and the header does not name, the loader raises an error."""
+    header, _ = split(text_of(script))
+    args, lists = args_of(header)
+    source = with_preludes(script)
+    named = [name.partition("?")[0] for name in args]
+    places = [*named, *(record.name for record in lists)]
 
-    assert indexes == list(range(1, len(indexes) + 1)), "one line each, in order"
-    assert used | {list_from} - {None} == set(indexes) | used & {list_from}
-    assert max(used | {0}) <= len(indexes)
-    if list_from is None:
-        assert not is_list_used
-    else:
-        assert list_from == len(indexes), "a list comes last"
-        assert is_list_used or is_list_handed_on or list_from in used
+    assert len(set(places)) == len(places)
+    assert not re.search(r"\bARGV\[", source), "arguments have names"
+    for name in named:
+        assert re.search(rf"\bargs\.{name}\b", source), name
+    for record in lists:
+        fields = record.fields or ("",)
+        assert len(set(fields)) == len(fields)
+        for field in fields:
+            assert is_read(source, record.name, field), f"{record.name}: {field}"
+    assert not re.search(r"#ARGV.*, -?\d+ do$", source, re.MULTILINE), (
+        "rows have a size"
+    )
 
 
 @scripts
-def test_list_begins_where_the_header_says(script: str) -> None:
-    header, body = split(text_of(script))
-    _, list_from = documented(header, "ARGV")
-    starts = {int(n) for n in re.findall(r"for i = (\d+), #ARGV", body)}
-    starts |= {int(n) for n in re.findall(r"for i = #ARGV - \d+, (\d+), -", body)}
-    starts |= {int(n) for n in re.findall(r"\bours\(\w+, (\d+), \d+\)", body)}
-    starts |= {int(n) for n in re.findall(r"unpack\(ARGV, (\d+)\)", body)}
+def test_header_says_of_each_argument_what_it_is(script: str) -> None:
+    header, _ = split(text_of(script))
+    block = re.search(r"^-- Args     .*(?:\n--          .*)*", header, re.MULTILINE)
+    lines = block[0].splitlines() if block else []
 
-    assert starts <= {list_from}
+    for line in lines:
+        assert re.match(
+            r"-- (?:Args    |        ) (?:\w+(?:\?\w*)?|\w+\.\.\.(?: \([\w, ]+\))?): \S|--            \S",
+            line,
+        ), line
+    lists = [line for line in lines if "..." in line.partition(":")[0]]
+    is_list = [line in lists for line in lines if not line.startswith("--            ")]
+    assert is_list == sorted(is_list), "lists come last"
+
+
+@scripts
+def test_lists_of_new_jobs_begin_as_the_prelude_says(script: str) -> None:
+    header, _ = split(text_of(script))
+    if "new" not in preludes_of(header):
+        return
+    (new,) = args_of(PRELUDES["new"].read_text("utf-8"))[1]
+    _, lists = args_of(header)
+
+    assert any(record.fields[: new.size] == new.fields for record in lists)
+
+
+def with_preludes(script: str) -> str:
+    """Return the body of a script and the definitions that it uses, with the names of keys and arguments."""
+    header, body = split(text_of(script))
+    parts = [body]
+    used = set(re.findall(r"\w+", loaded(script).source))
+    for name in preludes_of(header):
+        text = PRELUDES[name].read_text("utf-8")
+        for names, definition in script_module._definitions_of(text):
+            if names & used:
+                parts.append(re.sub(r"--.*", "", definition))
+    return "".join(parts)
+
+
+def is_read(source: str, name: str, field: str) -> bool:
+    """Whether a script reads a field of a list, or hands it on to those that read new jobs."""
+    names = {name, "new"} if name in ("jobs", "followers", "job") else {name}
+    if not field:
+        return (
+            re.search(rf"\bargs\.{name}\[|\bunpack\(ARGV, .*args\.{name}", source)
+            is not None
+        )
+    return any(
+        re.search(rf"\bargs\.{each}\[[^]]+\]\.{field}\b", source) for each in names
+    )
+
+
+def test_an_argument_that_the_header_does_not_name_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "misspelt" / "lua"
+    folder.mkdir(parents=True)
+    (folder.parent / "__init__.py").touch()
+    head = "-- Does it.\n--\n-- Args     one: first\n--          jobs... (token, fence): all\n"
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, text in {
+        "scalar": "return args.two",
+        "field": "return args.jobs[1].text",
+        "list": "return args.job[1].token",
+        "whole": "return args.jobs[1]",
+    }.items():
+        (folder / f"{name}.lua").write_text(f"{head}{text}\n")
+        with pytest.raises(KeyError, match=rf"{name}\.lua uses args\."):
+            load_script(("misspelt",), name)
+
+
+#: Where a table for each job would cost the server too much.
+READ_BY_FIELDS = {"settle", "due", "claim_few"}
+
+
+@pytest.mark.parametrize("name", [*SCRIPTS, *SHARED])
+def test_one_prelude_knows_how_a_job_is_packed(name: str) -> None:
+    path = {**SCRIPTS, **SHARED}[name]
+    code = re.sub(r"--.*", "", path.read_text("utf-8"))
+    constants = re.findall(r"\b(?:HEADER|\w*LOCATOR|SPARED)\b", code)
+    fields = re.findall(r"\bunpack_(?:header|locator)\b", code)
+
+    if name != "job":
+        assert constants == []
+        assert not fields or name.rpartition("/")[2] in READ_BY_FIELDS
 
 
 @scripts
@@ -451,7 +529,7 @@ def test_script_reads_the_clock_once_and_through_its_argument(script: str) -> No
     _, body = split(text_of(script))
 
     assert "'TIME'" not in body
-    given = r"\bread_clock\(ARGV\[(?:1\]|\d\] or '')\)"
+    given = r"\bread_clock\(args\.now_us(?: or '')?\)"
     assert len(re.findall(given, body)) == body.count("read_clock(")
     assert body.count("read_clock(") <= 1
 

@@ -1,12 +1,12 @@
-"""Lua scripts: reading their files, adding the preludes that they use, binding their keys by name."""
+"""Lua scripts: reading their files, adding the preludes that they use, binding their keys and arguments by name."""
 
 import re
 from collections.abc import Hashable, Iterable, Iterator
 from functools import cache, lru_cache
 from hashlib import sha1
 from importlib import resources
-from itertools import combinations
-from typing import Protocol
+from itertools import chain, combinations
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -20,6 +20,56 @@ class Script(msgspec.Struct, frozen=True):
     #: The names of its keys, in order. ``name?`` may be missing, ``name?group`` may be missing with the others of its
     #: group; ``name...`` stands for any number of keys.
     keys: tuple[str, ...] = ()
+    #: The names of its arguments, in order, and behind them its lists.
+    args: tuple[str, ...] = ()
+    lists: tuple["Record", ...] = ()
+    #: One more argument, the last, that a call may leave out: each costs the server as much as a command.
+    spare: str = ""
+
+
+class Record(NamedTuple):
+    """A list of arguments, as the header of a script writes it: ``jobs... (token, fence)``."""
+
+    name: str
+    #: The names of the arguments for each; empty: there is one.
+    fields: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        return len(self.fields) or 1
+
+
+class Bound(NamedTuple):
+    """A script and its keys, to be called with its arguments."""
+
+    script: Script
+    keys: tuple[str, ...]
+
+    def __call__(self, **named: Any) -> tuple[Script, tuple[str, ...], list[Any]]:
+        """Return both, and the arguments in the order of the header; of a list, an iterable of values or of rows.
+
+        Raises:
+            TypeError: one is missing, or the header does not name it.
+        """
+        script = self.script
+        try:
+            args = [named.pop(name) for name in script.args]
+            if script.spare and script.spare in named:
+                args.append(named.pop(script.spare))
+            for record in script.lists:
+                values, before = named.pop(record.name), len(args)
+                args += chain.from_iterable(values) if record.fields else values
+                if (len(args) - before) % record.size:
+                    raise TypeError(
+                        f"{script.name}.lua takes rows of {record.size} as {record.name!r}"
+                    )
+        except KeyError as missing:
+            raise TypeError(f"{script.name}.lua needs the argument {missing}") from None
+        if named:
+            raise TypeError(
+                f"{script.name}.lua has no argument {min(named)!r} in its header"
+            )
+        return script, self.keys, args
 
 
 class Keys(Hashable, Protocol):
@@ -56,6 +106,11 @@ def load_script(
     together. In the script that is loaded without them, those in ``left_out`` are nil, and a line ``if keys.name then …
     end`` is left out, with the definitions that only it uses.
 
+    Arguments have names as well: ``args.limit`` is one of them. Behind them come lists, such as ``jobs... (token, fence)``:
+    ``args.jobs`` is where the first list begins, ``#args.jobs`` is 2, and ``args.jobs[i].fence`` the second argument of
+    the job that begins at ``i``. An argument ``limit?slots`` goes with the key ``slots``, or with the group of keys; ``now_us?``
+    is the last, and may be missing. A prelude names the fields that it needs.
+
     Numbers and texts that a prelude names are written where they are used: a Lua function has 200 locals at most, and
     `claim` needs most of them.
 
@@ -64,8 +119,12 @@ def load_script(
     """
     text = _without(left_out, text_of(packages, name, left_out))
     definitions: list[tuple[set[str], str]] = []
+    args, lists = args_of(text)
+    records = {record.name: record for record in lists}
     for prelude in preludes_of(text):
-        definitions += _definitions_of(_find(packages, f"_{prelude}"))
+        its_text = _find(packages, f"_{prelude}")
+        definitions += _definitions_of(its_text)
+        records |= {record.name: record for record in args_of(its_text)[1]}
     used, needed = _names_in(text), [text]
     constants: dict[str, str] = {}
     for names, definition in reversed(definitions):
@@ -75,14 +134,21 @@ def load_script(
                 continue
             used |= _names_in(definition)
             needed.append(definition)
+    groups = {"": ""} | {
+        key.partition("?")[2] or _name_of(key): _name_of(key) for key in keys_of(text)
+    }
     keys = tuple(key for key in keys_of(text) if _name_of(key) not in left_out)
+    given = tuple(arg for arg in args if groups[arg.partition("?")[2]] not in left_out)
     source = _WORD.sub(
         lambda word: constants.get(word[0], word[0]), "".join(reversed(needed))
     )
     source = _with_numbers(source, keys, name, left_out)
+    source = _with_arguments(source, args, given, records, lists[:1], name)
     sha = sha1(source.encode(), usedforsecurity=False).hexdigest()
     NAMES[sha] = f"{packages[0].rpartition('.')[2]}/{name}"
-    return Script(name, source, sha, keys)
+    named = tuple(_name_of(arg) for arg in given if arg[-1] != "?")
+    spare = "".join(_name_of(arg) for arg in given if arg[-1] == "?")
+    return Script(name, source, sha, keys, named, lists, spare)
 
 
 def variants_of(packages: tuple[str, ...], name: str) -> Iterator[Script]:
@@ -98,9 +164,7 @@ def variants_of(packages: tuple[str, ...], name: str) -> Iterator[Script]:
 
 
 @lru_cache(maxsize=16_384)
-def bind(
-    packages: tuple[str, ...], name: str, keys: Keys, **named: str
-) -> tuple[Script, tuple[str, ...]]:
+def bind(packages: tuple[str, ...], name: str, keys: Keys, **named: str) -> Bound:
     """Return a script and its keys in the order of its header: those named here, and the others from the queue.
 
     A key that the header writes as ``name?`` is passed only if it is named here.
@@ -116,7 +180,7 @@ def bind(
     ]
     if named:
         raise TypeError(f"{name}.lua has no key {min(named)!r} in its header")
-    return script, tuple(found)
+    return Bound(script, tuple(found))
 
 
 def bind_list(
@@ -125,12 +189,12 @@ def bind_list(
     keys: Keys,
     listed: Iterable[str],
     **named: str,
-) -> tuple[Script, tuple[str, ...]]:
+) -> Bound:
     """Do as `bind`, and append the keys that the header writes as ``name...``."""
     script, found = bind(packages, name, keys, **named)
     if not script.keys or not script.keys[-1].endswith("..."):
         raise TypeError(f"{name}.lua takes no more keys than its header names")
-    return script, (*found, *listed)
+    return Bound(script, (*found, *listed))
 
 
 #: The line that stands for a part of a script.
@@ -198,6 +262,68 @@ def _with_numbers(
     return source.replace(
         "#keys", str(len([key for key in keys if not key.endswith("...")]))
     )
+
+
+_ARGS = re.compile(r"^-- Args     .*(?:\n--          .*)*", re.MULTILINE)
+_ARG = re.compile(
+    r"^--(?: Args     |          )(\w+(?:\?\w*)?)(\.\.\.)?(?: \(([\w, ]+)\))?:",
+    re.MULTILINE,
+)
+
+
+def args_of(text: str) -> tuple[tuple[str, ...], tuple[Record, ...]]:
+    """Return the names in the ``-- Args`` lines of a header, and the lists behind them."""
+    match = _ARGS.search(text)
+    found = _ARG.findall(match[0]) if match else []
+    return (
+        tuple(name for name, dots, fields in found if not dots and not fields),
+        tuple(
+            Record(name, tuple(re.findall(r"\w+", fields)))
+            for name, dots, fields in found
+            if dots or fields
+        ),
+    )
+
+
+_OF_LIST = re.compile(r"(#?)\bargs\.(\w+)(?:\[([^\[\]]+)\](?:\.(\w+))?)?")
+
+
+def _with_arguments(
+    source: str,
+    args: tuple[str, ...],
+    given: tuple[str, ...],
+    records: dict[str, Record],
+    first: tuple[Record, ...],
+    script: str,
+) -> str:
+    """Replace the names of arguments by what the server calls them, as `load_script` says.
+
+    An argument that is left out becomes nil.
+    """
+    numbers = {_name_of(arg): f"ARGV[{i}]" for i, arg in enumerate(given, 1)}
+    numbers |= {record.name: str(len(given) + 1) for record in first}
+
+    def number(match: re.Match[str]) -> str:
+        sign, name, place, field = match.groups()
+        record = records.get(name)
+        if record is not None and sign and not place:
+            return str(record.size)
+        if (
+            record is not None
+            and place
+            and (field in record.fields or (field is None and not record.fields))
+        ):
+            offset = record.fields.index(field) if field else 0
+            return (
+                f"{sign}ARGV[{place} + {offset}]" if offset else f"{sign}ARGV[{place}]"
+            )
+        if place is None and name in numbers:
+            return f"{sign}{numbers[name]}"
+        if place is None and name in map(_name_of, args):
+            return "nil"
+        raise KeyError(f"{script}.lua uses {match[0]}, which its header does not name")
+
+    return _OF_LIST.sub(number, source)
 
 
 def _definitions_of(prelude: str) -> list[tuple[set[str], str]]:

@@ -19,15 +19,21 @@ def open_batch(
     """
     token, when, tail, payload = callback
     return Call(
-        *bind(PACKAGES, "open", keys),
-        (now_argument(now_us), token, when, tail, payload, why),
+        *bind(PACKAGES, "open", keys)(
+            now_us=now_argument(now_us),
+            token=token,
+            when=when,
+            tail=tail,
+            payload=payload,
+            why=why,
+        ),
         bool,
     )
 
 
 def withdraw_batch(keys: DeliveryKeys, token: str) -> Call[bool]:
     """Undo `open_batch`, if the batch has got no job; return whether that was done now. Safe to repeat."""
-    return Call(*bind(PACKAGES, "withdraw", keys), (token,), bool)
+    return Call(*bind(PACKAGES, "withdraw", keys)(token=token), bool)
 
 
 def close_batch(
@@ -37,7 +43,9 @@ def close_batch(
 
     It returns False if the batch was closed before, and is safe to repeat.
     """
-    return Call(*bind(PACKAGES, "close", keys), (now_argument(now_us), token), bool)
+    return Call(
+        *bind(PACKAGES, "close", keys)(now_us=now_argument(now_us), token=token), bool
+    )
 
 
 def count_left(keys: DeliveryKeys, token: str) -> Command[int]:

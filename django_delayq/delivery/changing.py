@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from django_delayq.calls.call import Argument, Call
+from django_delayq.calls.call import Call
 from django_delayq.calls.script import bind, bind_list
 from django_delayq.delivery.binding import PACKAGES, new_request, now_argument
 from django_delayq.delivery.keys import DeliveryKeys
@@ -89,16 +89,14 @@ def _cancel(
     now_us: int | None,
 ) -> Call[T]:
     named = {"last_ended": keys.last_ended} if keep_ended else {}
-    args: list[Argument] = [now_argument(now_us), keep_ended, kept.text]
-    results: list[str] = []
-    for token in tokens:
-        ttl_ms = kept.ttl_ms.get(token)
-        args += (token, b"" if ttl_ms is None else ttl_ms)
-        if ttl_ms is not None:
-            results.append(keys.result(token))
+    results = [keys.result(token) for token in tokens if token in kept.ttl_ms]
     return Call(
-        *bind_list(PACKAGES, "cancel", keys, results, **named),
-        args,
+        *bind_list(PACKAGES, "cancel", keys, results, **named)(
+            now_us=now_argument(now_us),
+            keep_ended=keep_ended,
+            text=kept.text,
+            jobs=[(token, kept.ttl_ms.get(token, b"")) for token in tokens],
+        ),
         read,
         window_ms=REPEAT_MS,
     )
@@ -115,8 +113,12 @@ def reschedule(
 ) -> Call[tuple[Change | State, int]]:
     """Move a job unless it runs; returns how that went, or the state it was left in, and its start time (epoch ms)."""
     return Call(
-        *bind(PACKAGES, "reschedule", keys),
-        (now_argument(now_us), token, when, new_request()),
+        *bind(PACKAGES, "reschedule", keys)(
+            now_us=now_argument(now_us),
+            token=token,
+            when=when,
+            request=new_request(),
+        ),
         _read_rescheduled,
         window_ms=REPEAT_MS,
     )
@@ -136,8 +138,9 @@ def reprioritize(
 ) -> Call[Change | State]:
     """Give a job that waits another priority; returns how that went, or the state it was left in. Safe to repeat."""
     return Call(
-        *bind(PACKAGES, "reprioritize", keys),
-        (now_argument(now_us), token, priority),
+        *bind(PACKAGES, "reprioritize", keys)(
+            now_us=now_argument(now_us), token=token, priority=priority
+        ),
         _read_reprioritized,
     )
 
@@ -158,8 +161,12 @@ def replay(
     """Run dead letters (or quarantined payloads) again, from their first attempt; returns how many were there."""
     graves = keys.dead if state is State.DEAD else keys.quarantine
     return Call(
-        *bind_list(PACKAGES, "replay", keys, map(keys.result, tokens), graves=graves),
-        (now_argument(now_us), when, new_request(), *tokens),
+        *bind_list(PACKAGES, "replay", keys, map(keys.result, tokens), graves=graves)(
+            now_us=now_argument(now_us),
+            when=when,
+            request=new_request(),
+            tokens=tokens,
+        ),
         read_published,
         window_ms=REPEAT_MS,
     )
@@ -175,7 +182,8 @@ def discard(
     """Delete dead letters (or quarantined payloads) for good; returns how many were there."""
     graves = keys.dead if state is State.DEAD else keys.quarantine
     return Call(
-        *bind(PACKAGES, "discard", keys, graves=graves),
-        (now_argument(now_us), new_request(), *tokens),
+        *bind(PACKAGES, "discard", keys, graves=graves)(
+            now_us=now_argument(now_us), request=new_request(), tokens=tokens
+        ),
         window_ms=REPEAT_MS,
     )

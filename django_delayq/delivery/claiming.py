@@ -144,14 +144,13 @@ def transfer(
         return Transferred(*reply)
 
     return Call(
-        *bind(PACKAGES, "transfer", keys),
-        (
-            now_argument(now_us),
-            batch,
-            byte_budget,
-            secrets.token_urlsafe(12),
-            frame_format.number,
-            signing.FORMAT,
+        *bind(PACKAGES, "transfer", keys)(
+            now_us=now_argument(now_us),
+            batch=batch,
+            budget=byte_budget,
+            seed=secrets.token_urlsafe(12),
+            format=frame_format.number,
+            read_format=signing.FORMAT,
         ),
         read,
     )
@@ -204,40 +203,37 @@ def claim(
 
     ``keeps_ended``: the queue remembers the jobs that ended last, those among them that this claim ends.
     """
-    args: list[Argument] = [
-        now_argument(now_us),
-        owner,
-        request,
-        limit,
-        byte_budget,
-        lease_ms,
-        mode,
-        transfer_limit,
-        max_kills,
-        secrets.token_urlsafe(12),
-        frame_format.number,
-        signing.FORMAT,
-        safe_kills,
-        int(takes_suspect),
-        put_off_ms,
-        "" if priority_step_ms is None else priority_step_ms,
-    ]
+    args: dict[str, Argument] = {
+        "now_us": now_argument(now_us),
+        "owner": owner,
+        "request": request,
+        "limit": limit,
+        "budget": byte_budget,
+        "lease_ms": lease_ms,
+        "mode": mode,
+        "transfer_limit": transfer_limit,
+        "max_kills": max_kills,
+        "seed": secrets.token_urlsafe(12),
+        "format": frame_format.number,
+        "read_format": signing.FORMAT,
+        "safe_kills": safe_kills,
+        "suspects": int(takes_suspect),
+        "put_off_ms": put_off_ms,
+        "priority_step_ms": "" if priority_step_ms is None else priority_step_ms,
+    }
     named = {"last_ended": keys.last_ended} if keeps_ended else {}
 
     def full() -> Call[Claimed]:
-        script, found = bind(PACKAGES, "claim", keys, **_slot_keys(keys), **named)
+        bound = bind(PACKAGES, "claim", keys, **_slot_keys(keys), **named)
         return Call(
-            script,
-            found,
-            [*args, limit_text, int(has_declared)],
+            *bound(**args, limit_text=limit_text, has_declared=int(has_declared)),
             partial(_read_claimed_or_none, request),
         )
 
     if has_slots or limit_text:
         return full()
     return Call(
-        *bind(PACKAGES, "claim", keys, **named),
-        args,
+        *bind(PACKAGES, "claim", keys, **named)(**args),
         partial(_read_claimed_or_none, request),
         full=full,
     )
@@ -268,15 +264,14 @@ def claim_few(
     ``request``.
     """
     return Call(
-        *bind(PACKAGES, "claim_few", keys),
-        (
-            now_argument(now_us),
-            owner,
-            request,
-            limit,
-            lease_ms,
-            frame_format.number,
-            signing.FORMAT,
+        *bind(PACKAGES, "claim_few", keys)(
+            now_us=now_argument(now_us),
+            owner=owner,
+            request=request,
+            limit=limit,
+            lease_ms=lease_ms,
+            format=frame_format.number,
+            read_format=signing.FORMAT,
         ),
         partial(_read_claimed_or_none, request),
         repeat=None,
@@ -365,12 +360,16 @@ def recover(
 ) -> Call[Recovered]:
     """End the leases that a dead process has among ``batch`` leases, from a rank on."""
     return Call(
-        *bind(PACKAGES, "recover", keys),
-        (now_argument(now_us), owner, first_rank, batch),
+        *bind(PACKAGES, "recover", keys)(
+            now_us=now_argument(now_us),
+            owner=owner,
+            first=first_rank,
+            batch=batch,
+        ),
         lambda reply: Recovered(*reply),
     )
 
 
 def leave(keys: DeliveryKeys, *, owner: bytes) -> Call[int]:
     """Forget the last request of a process that ends; returns 1 if there was one."""
-    return Call(*bind(PACKAGES, "leave", keys), (owner,))
+    return Call(*bind(PACKAGES, "leave", keys)(owner=owner))

@@ -162,7 +162,7 @@ class Told(msgspec.Struct, frozen=True):
 
 def fence(keys: DeliveryKeys) -> Call[Any]:
     """Write something that changes nothing, for WAIT to count from. It covers all that was written before it."""
-    return Call(*bind(PACKAGES, "fence", keys))
+    return Call(*bind(PACKAGES, "fence", keys)())
 
 
 class Wait:

@@ -69,8 +69,7 @@ def note_ended(
 ) -> Call[None]:
     """Remember how up to `ENDED_BATCH` jobs ended, the oldest first, and forget what is beyond ``keep`` records."""
     return Call(
-        *bind(PACKAGES, "note_ended", keys),
-        (keep, *map(_encode, records)),
+        *bind(PACKAGES, "note_ended", keys)(keep=keep, records=map(_encode, records)),
         lambda reply: None,
     )
 
@@ -90,8 +89,7 @@ def read_ended(
 ) -> Call[EndedPage]:
     """Read up to `ENDED_BATCH` records, the newest first, after the ``first`` newest."""
     return Call(
-        *bind(PACKAGES, "read_ended", keys),
-        (first, min(count, ENDED_BATCH)),
+        *bind(PACKAGES, "read_ended", keys)(first=first, count=min(count, ENDED_BATCH)),
         lambda reply: EndedPage(reply[0], reply[1:]),
     )
 

@@ -1,9 +1,8 @@
 """Jobs that follow others: stored with the end of those, in the same queue, or as forwards to other queues."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
-from django_delayq.calls.call import Argument
 from django_delayq.delivery.forwarding import text_before, text_behind
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.storing import NewJob
@@ -29,6 +28,7 @@ class Following(NamedTuple):
             "timeout_set": keys.queue.timeout_set,
             "delay_queue": keys.queue.delay_queue,
             "locators": keys.locators,
+            "ended": keys.ended,
             "redisson_channel": keys.redisson_channel,
             "ranked": keys.ranked,
             "control": keys.control,
@@ -37,18 +37,23 @@ class Following(NamedTuple):
             "returned": keys.returned,
         }
 
-    def _args_of_forwards(self) -> list[Argument]:
-        args: list[Argument] = []
-        for index, queue, new in self.forwards:
-            args += (index, text_before(queue), text_behind(new))
-        return [*args, len(self.forwards)] if args else []
+    def args(self) -> Mapping[str, Any]:
+        """Return the arguments of a script that stores them, by name."""
+        named: dict[str, Any] = {
+            "forwards": [
+                (index, text_before(queue), text_behind(new))
+                for index, queue, new in self.forwards
+            ],
+            "followers": [(*new, index) for index, new in self.jobs],
+        }
+        if self.forwards:
+            named["forward_count"] = len(self.forwards)
+        if self.jobs:
+            named["follower_count"] = len(self.jobs)
+            named["follower_format"] = self.frame_format.number
+            named["follower_listed"] = int(self.insertion_list)
+        return named
 
-    def args(self) -> list[Argument]:
-        """Return the last arguments of a script that stores them, as `_forward.lua` and `_follow.lua` read them."""
-        args = self._args_of_forwards()
-        if not self.jobs:
-            return args
-        for index, new in self.jobs:
-            args += (index, *new)
-        args += (self.frame_format.number, int(self.insertion_list), len(self.jobs))
-        return args
+
+#: The arguments of such a script for jobs that nothing follows.
+NOTHING: Mapping[str, Any] = Following(()).args()

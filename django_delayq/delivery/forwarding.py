@@ -108,8 +108,9 @@ class Forwards(NamedTuple):
 def forwards(keys: DeliveryKeys, *, now_us: int | None = None) -> Call[Forwards]:
     """Count what a queue has for others."""
     return Call(
-        *bind(PACKAGES, "forwards", keys),
-        (now_argument(now_us), MOST_QUEUES),
+        *bind(PACKAGES, "forwards", keys)(
+            now_us=now_argument(now_us), most=MOST_QUEUES
+        ),
         _read_forwards,
     )
 
@@ -171,17 +172,21 @@ def receive(
     ``until_ms``: `GOOD_MS` after they were read, by the clock of this queue. Later, another worker may have stored them,
     and had them forgotten.
     """
-    args: list[Argument] = [now_argument(now_us), until_ms, len(forwards)]
-    args += (each.name for each in forwards)
+    followers: list[tuple[Argument, ...]] = []
     for index, (new, ended_ms, _) in enumerate(forwards):
-        when = new.when
-        if when.startswith("+"):
-            when = f"={ended_ms + int(when[1:])}"
-        args += (index, new.token, when, new.tail, new.payload)
-    args += (frame_format.number, int(insertion_list), len(forwards))
+        if new.when.startswith("+"):
+            new = new._replace(when=f"={ended_ms + int(new.when[1:])}")
+        followers.append((*new, index))
     return Call(
-        *bind(PACKAGES, "receive", keys),
-        args,
+        *bind(PACKAGES, "receive", keys)(
+            now_us=now_argument(now_us),
+            until_ms=until_ms,
+            follower_count=len(forwards),
+            follower_format=frame_format.number,
+            follower_listed=int(insertion_list),
+            names=[each.name for each in forwards],
+            followers=followers,
+        ),
         _read_received,
     )
 

@@ -99,14 +99,12 @@ def hold(
     `release` quarantines a job that was held for longer than the ``ms`` of its `Hold`. A job that was signed with another
     key meanwhile is not held for the old key, but is due again.
     """
-    args: list[Argument] = [now_argument(now_us)]
+    bound = bind(PACKAGES, "hold", keys, **(slot_keys(keys) if has_slots else {}))
+    rows: list[tuple[Argument, ...]] = []
     for job in jobs:
         reason, why, ms = job.hold
-        args += (job.token, job.fence, reason.text, why, "" if ms is None else ms)
-    return Call(
-        *bind(PACKAGES, "hold", keys, **(slot_keys(keys) if has_slots else {})),
-        args,
-    )
+        rows.append((job.token, job.fence, reason.text, why, "" if ms is None else ms))
+    return Call(*bound(now_us=now_argument(now_us), jobs=rows))
 
 
 class Released(NamedTuple):
@@ -143,14 +141,13 @@ def release(
     if keeps_ended:
         named = {"last_ended": keys.last_ended}
     return Call(
-        *bind(PACKAGES, "release", keys, **named),
-        (
-            now_argument(now_us),
-            limit,
-            int(is_worker),
-            name_limit,
-            cursor,
-            *(reason.text for reason in reasons),
+        *bind(PACKAGES, "release", keys, **named)(
+            now_us=now_argument(now_us),
+            limit=limit,
+            is_worker=int(is_worker),
+            name_limit=name_limit,
+            cursor=cursor,
+            reasons=(reason.text for reason in reasons),
         ),
         lambda reply: Released(reply[0], reply[1], reply[2], read_ends(reply[3])),
     )
@@ -181,8 +178,9 @@ def held_names(
     else:
         prefix = "" if only is None else measured(only)
     return Call(
-        *bind(PACKAGES, "held_names", keys),
-        (limit, prefix, max(prefix.encode(), cursor)),
+        *bind(PACKAGES, "held_names", keys)(
+            most=limit, prefix=prefix, cursor=max(prefix.encode(), cursor)
+        ),
         _read_held_names,
     )
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from django_delayq.calls.call import Argument, Call
+from django_delayq.calls.call import Call
 from django_delayq.calls.command import Command, fields_of
 from django_delayq.calls.script import bind
 from django_delayq.decoding import Decoder, whole_number
@@ -57,8 +57,13 @@ def set_limit(
     """
     text = b"" if changes is None else msgspec.json.encode(changes)
     return Call(
-        *bind(PACKAGES, "set_limit", keys),
-        (now_argument(now_us), name, text, by, new_request()),
+        *bind(PACKAGES, "set_limit", keys)(
+            now_us=now_argument(now_us),
+            name=name,
+            change=text,
+            by=by,
+            id=new_request(),
+        ),
         read_published,
     )
 
@@ -86,20 +91,17 @@ def declare(
     ``loaded_ms`` is when that code was loaded, by the server's clock. Of the code of living processes, the latest counts:
     of those that have said so within `SILENT_MS`, and have not left since.
     """
-    args: list[Argument] = [
-        now_argument(now_us),
-        owner,
-        loaded_ms,
-        KEPT_MS,
-        SILENT_MS,
-        signing.FORMAT,
-        int(has_schedules),
-    ]
-    for name, numbers in limits:
-        args += (name, msgspec.json.encode(numbers))
     return Call(
-        *bind(PACKAGES, "declare", keys),
-        args,
+        *bind(PACKAGES, "declare", keys)(
+            now_us=now_argument(now_us),
+            owner=owner,
+            loaded_ms=loaded_ms,
+            kept_ms=KEPT_MS,
+            silent_ms=SILENT_MS,
+            read_format=signing.FORMAT,
+            has_schedules=int(has_schedules),
+            limits=[(name, msgspec.json.encode(numbers)) for name, numbers in limits],
+        ),
         lambda reply: Declared(reply[0], bool(reply[1])),
     )
 
@@ -190,7 +192,12 @@ def loosen(
 ) -> Call[Loosened]:
     """Release up to ``limit`` jobs that are held for a limit, or for any, and that it admits now."""
     return Call(
-        *bind(PACKAGES, "loosen", keys),
-        (now_argument(now_us), name, cursor, name_limit, limit),
+        *bind(PACKAGES, "loosen", keys)(
+            now_us=now_argument(now_us),
+            name=name,
+            cursor=cursor,
+            name_limit=name_limit,
+            limit=limit,
+        ),
         lambda reply: Loosened(*reply),
     )

@@ -153,8 +153,7 @@ def inspect(
 ) -> Call[Inspected]:
     """Read one job, wherever it is."""
     return Call(
-        *bind(PACKAGES, "inspect", keys),
-        (now_argument(now_us), token),
+        *bind(PACKAGES, "inspect", keys)(now_us=now_argument(now_us), token=token),
         read_inspected,
     )
 
@@ -218,15 +217,14 @@ def page(
         State.QUARANTINED: keys.quarantine,
     }
     return Call(
-        *bind(PACKAGES, "page", keys, set=sets[state]),
-        (
-            PAGES[state],
-            first,
-            count,
-            PREVIEW_BYTES,
-            int(newest),
-            byte_budget,
-            frame_format.number,
+        *bind(PACKAGES, "page", keys, set=sets[state])(
+            kind=PAGES[state],
+            first=first,
+            count=count,
+            cut=PREVIEW_BYTES,
+            is_reversed=int(newest),
+            budget=byte_budget,
+            format=frame_format.number,
         ),
         _read_page,
     )
@@ -251,8 +249,7 @@ def _read_page(reply: list[Any]) -> Page:
 def counts(keys: DeliveryKeys, *, now_us: int | None = None) -> Call[Counts]:
     """Count a queue; O(log N)."""
     return Call(
-        *bind(PACKAGES, "counts", keys),
-        (now_argument(now_us),),
+        *bind(PACKAGES, "counts", keys)(now_us=now_argument(now_us)),
         _read_counts,
     )
 
@@ -304,7 +301,6 @@ def ahead(
     if len(ends_ms) > MOST_AHEAD:
         raise ValueError(f"{len(ends_ms)} times are more than {MOST_AHEAD}")
     return Call(
-        *bind(PACKAGES, "ahead", keys),
-        (now_argument(now_us), *ends_ms),
+        *bind(PACKAGES, "ahead", keys)(now_us=now_argument(now_us), ends_ms=ends_ms),
         lambda reply: [later - sooner for sooner, later in pairwise(reply)],
     )

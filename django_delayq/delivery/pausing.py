@@ -92,15 +92,14 @@ def pause(
     changed.
     """
     return Call(
-        *bind(PACKAGES, "pause", keys),
-        (
-            now_argument(now_us),
-            task or "",
-            until,
-            by,
-            reason,
-            new_request(),
-            MAX_PAUSED_TASKS,
+        *bind(PACKAGES, "pause", keys)(
+            now_us=now_argument(now_us),
+            task=task or "",
+            when=until,
+            by=by,
+            why=reason,
+            id=new_request(),
+            most=MAX_PAUSED_TASKS,
         ),
         read_published,
     )
@@ -114,8 +113,12 @@ def resume(
     Jobs that a pause of a task has held are then free, and `release` lets them run.
     """
     return Call(
-        *bind(PACKAGES, "resume", keys),
-        (now_argument(now_us), task or "", new_request(), 0),
+        *bind(PACKAGES, "resume", keys)(
+            now_us=now_argument(now_us),
+            task=task or "",
+            id=new_request(),
+            only_over=0,
+        ),
         read_published,
     )
 
@@ -123,8 +126,12 @@ def resume(
 def forget_over(keys: DeliveryKeys, *, now_us: int | None = None) -> Call[int]:
     """Forget the pauses of tasks that have ended by themselves."""
     return Call(
-        *bind(PACKAGES, "resume", keys),
-        (now_argument(now_us), "", new_request(), 1),
+        *bind(PACKAGES, "resume", keys)(
+            now_us=now_argument(now_us),
+            task="",
+            id=new_request(),
+            only_over=1,
+        ),
         read_published,
     )
 
@@ -137,7 +144,7 @@ def pauses(keys: DeliveryKeys, *, now_us: int | None = None) -> Call[list[Pause]
         now_ms, *stored = reply
         return read_pauses(name, StoredPauses(*stored), now_ms)
 
-    return Call(*bind(PACKAGES, "pauses", keys), (now_argument(now_us),), read)
+    return Call(*bind(PACKAGES, "pauses", keys)(now_us=now_argument(now_us)), read)
 
 
 def read_pauses(queue: str, stored: StoredPauses, now_ms: float) -> list[Pause]:

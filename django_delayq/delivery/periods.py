@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from django_delayq.calls.call import Argument, Call
+from django_delayq.calls.call import Call
 from django_delayq.calls.script import bind
 from django_delayq.decoding import Decoder, score_of, whole_number
 from django_delayq.delivery.binding import PACKAGES, new_request, now_argument
@@ -67,22 +67,19 @@ def advance(
     Nothing changes if another process was first, or if ``print`` is not the fingerprint of the queue's definition.
     ``MAX_JOBS`` does not hold: a schedule was accepted once, with all its occurrences.
     """
-    args: list[Argument] = [
-        now_argument(now_us),
-        frame_format.number,
-        "1" if insertion_list else "0",
-        name,
-        print,
-        seen_ms,
-        "" if next_ms is None else next_ms,
-        behind,
-        fired_ms,
-    ]
-    for job in jobs:
-        args += job
     return Call(
-        *bind(PACKAGES, "advance", keys),
-        args,
+        *bind(PACKAGES, "advance", keys)(
+            now_us=now_argument(now_us),
+            format=frame_format.number,
+            listed=int(insertion_list),
+            name=name,
+            print=print,
+            seen_ms=seen_ms,
+            next_ms="" if next_ms is None else next_ms,
+            behind=behind,
+            fired_ms=fired_ms,
+            jobs=jobs,
+        ),
         _read_advanced,
     )
 
@@ -123,26 +120,23 @@ def arrange(
     come that the caller did not know of: then nothing has changed, and the caller looks again. An empty definition is
     deleted. ``register`` is the queue's register from now on. ``before`` is the state on the queue that the schedule comes from.
     """
-    args: list[Argument] = [
-        now_argument(now_us),
-        frame_format.number,
-        "1" if insertion_list else "0",
-        name,
-        version,
-        new_request(),
-        code,
-        stored,
-        change,
-        register,
-        print,
-        "" if next_ms is None else next_ms,
-        "" if before is None else msgspec.json.encode(before),
-    ]
-    if job is not None:
-        args += job
     return Call(
-        *bind(PACKAGES, "arrange", keys),
-        args,
+        *bind(PACKAGES, "arrange", keys)(
+            now_us=now_argument(now_us),
+            format=frame_format.number,
+            listed=int(insertion_list),
+            name=name,
+            version=version,
+            request=new_request(),
+            code=code,
+            stored=stored,
+            change=change,
+            register=register,
+            print=print,
+            next_ms="" if next_ms is None else next_ms,
+            before="" if before is None else msgspec.json.encode(before),
+            job=[] if job is None else [job],
+        ),
         read_published,
         window_ms=REPEAT_MS,
     )
@@ -159,10 +153,12 @@ def reseal(
 
     Returns the version of the definitions from now on; 0 if they were of another ``version``, or a repeat finds its own.
     """
-    args: list[Argument] = [now_argument(now_us), version]
-    for field, text in fields.items():
-        args += (field, text)
-    return Call(*bind(PACKAGES, "reseal", keys), args, read_published)
+    return Call(
+        *bind(PACKAGES, "reseal", keys)(
+            now_us=now_argument(now_us), version=version, fields=fields.items()
+        ),
+        read_published,
+    )
 
 
 class State(msgspec.Struct):
@@ -233,8 +229,9 @@ def page(
         return Page(int(now), whole_number(version) or 0, int(next_cursor), fields)
 
     return Call(
-        *bind(PACKAGES, "schedules", keys),
-        (now_argument(now_us), cursor, count),
+        *bind(PACKAGES, "schedules", keys)(
+            now_us=now_argument(now_us), cursor=cursor, count=count
+        ),
         read,
     )
 

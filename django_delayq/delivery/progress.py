@@ -5,7 +5,7 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
-from django_delayq.calls.call import Argument, Call
+from django_delayq.calls.call import Call
 from django_delayq.calls.script import bind
 from django_delayq.decoding import Decoder, whole_number
 from django_delayq.delivery.binding import PACKAGES, now_argument
@@ -57,10 +57,11 @@ def note_progress(
     keys: DeliveryKeys, jobs: Sequence[JobProgress], *, now_us: int | None = None
 ) -> Call[None]:
     """Store how far up to `limits.MAX_BATCH` jobs are, whose leases are the caller's; forget it of those that ended."""
-    args: list[Argument] = [now_argument(now_us)]
-    for job in jobs:
-        args += [job.token, job.fence, job.stored]
-    return Call(*bind(PACKAGES, "note_progress", keys), args, lambda reply: None)
+    rows = [(job.token, job.fence, job.stored) for job in jobs]
+    return Call(
+        *bind(PACKAGES, "note_progress", keys)(now_us=now_argument(now_us), jobs=rows),
+        lambda reply: None,
+    )
 
 
 class ReadProgress(NamedTuple):
@@ -82,4 +83,4 @@ def read_progress(keys: DeliveryKeys, token: str) -> Call[ReadProgress | None]:
             return None
         return ReadProgress(found, time_ms)
 
-    return Call(*bind(PACKAGES, "read_progress", keys), (token,), read)
+    return Call(*bind(PACKAGES, "read_progress", keys)(token=token), read)

@@ -55,17 +55,16 @@ def replace(
     """
     longest = "" if max_wait_ms is None else max_wait_ms
     return Call(
-        *bind(PACKAGES, "replace", keys),
-        (
-            now_argument(now_us),
-            holder,
-            later.token,
-            later.when,
-            moves,
-            longest,
-            later.tail,
-            payload,
-            linked,
+        *bind(PACKAGES, "replace", keys)(
+            now_us=now_argument(now_us),
+            holder=holder,
+            request=later.token,
+            when=later.when,
+            moves=moves,
+            longest_ms=longest,
+            tail=later.tail,
+            payload=payload,
+            linked=linked,
         ),
         _read_replaced,
         window_ms=REPEAT_MS,

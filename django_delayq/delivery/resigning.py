@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from enum import StrEnum
 
-from django_delayq.calls.call import Argument, Call
+from django_delayq.calls.call import Call
 from django_delayq.calls.script import bind
 from django_delayq.delivery.binding import PACKAGES
 from django_delayq.delivery.keys import DeliveryKeys
@@ -30,13 +30,7 @@ def resign(
     ``items`` are index, token or field, frame, payload or error as read, and the new one. An index may be a
     guess, and for a frame it may be empty. In the destination queue it counts from the tail; the last element is -1.
     """
-    args: list[Argument] = [where]
-    for item in items:
-        args += item
-    return Call(
-        *bind(PACKAGES, "resign", keys),
-        args,
-    )
+    return Call(*bind(PACKAGES, "resign", keys)(where=where, items=items))
 
 
 def resign_result(
@@ -46,10 +40,5 @@ def resign_result(
 
     ``items`` are the index in the list, the part as read, and the new one.
     """
-    args: list[Argument] = []
-    for item in items:
-        args += item
-    return Call(
-        *bind(PACKAGES, "resign_result", keys, result=keys.result(token)),
-        args,
-    )
+    bound = bind(PACKAGES, "resign_result", keys, result=keys.result(token))
+    return Call(*bound(items=items))

@@ -164,9 +164,9 @@ def search(
     exception, in the destination queue: if between two calls jobs are taken from its head, and other jobs that the first
     call has read are taken from its middle, a job may come twice.
     """
-    bounds: list[Argument] = []
-    for name, lowest, highest in place.rest:
-        bounds += (name, _score(lowest), _score(highest))
+    bounds = [
+        (name, _score(lowest), _score(highest)) for name, lowest, highest in place.rest
+    ]
 
     def read(reply: list[Any]) -> FoundPage:
         now_ms, done, where, element = reply[:4]
@@ -181,16 +181,15 @@ def search(
         return FoundPage(now_ms, Place(place.rest[done:], where, element), found)
 
     return Call(
-        *bind(PACKAGES, "search", keys),
-        (
-            now_argument(now_us),
-            count,
-            byte_budget,
-            payload_bytes,
-            frame_format.number,
-            place.where,
-            place.element,
-            *bounds,
+        *bind(PACKAGES, "search", keys)(
+            now_us=now_argument(now_us),
+            count=count,
+            budget=byte_budget,
+            cut=payload_bytes,
+            format=frame_format.number,
+            where=place.where,
+            element=place.element,
+            places=bounds,
         ),
         read,
     )

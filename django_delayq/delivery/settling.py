@@ -9,7 +9,7 @@ from django_delayq.calls.call import Argument, Call
 from django_delayq.calls.script import bind, bind_list
 from django_delayq.delivery.binding import PACKAGES, now_argument
 from django_delayq.delivery.claiming import Leased
-from django_delayq.delivery.following import Following
+from django_delayq.delivery.following import NOTHING, Following
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.states import State
 from django_delayq.redaction import brief
@@ -64,22 +64,26 @@ def acknowledge(
 
     ``has_slots``, here and below: a claim has said that the queue or a job of it has a limit, or that one is in a batch.
     """
-    args: list[Argument] = [now_argument(now_us), state, len(jobs)]
-    kept: list[Argument] = []
+    rows: list[tuple[str, bytes]] = []
+    kept: list[tuple[int, int, bytes]] = []
     results: list[str] = []
     for index, job in enumerate(jobs):
-        args += (job.token, job.fence)
+        rows.append((job.token, job.fence))
         if job.result_ttl_ms is not None:
-            kept += (index, job.result_ttl_ms, job.result)
+            kept.append((index, job.result_ttl_ms, job.result))
             results.append(keys.result(job.token))
-    args += kept
     named = slot_keys(keys, *_FOR_WAITERS) if has_slots else {}
     if following is not None:
         named |= following.keys(keys)
-        args += following.args()
     return Call(
-        *bind_list(PACKAGES, "acknowledge", keys, results, **named),
-        args,
+        *bind_list(PACKAGES, "acknowledge", keys, results, **named)(
+            now_us=now_argument(now_us),
+            state=state,
+            job_count=len(jobs),
+            jobs=rows,
+            results=kept,
+            **(NOTHING if following is None else following.args()),
+        )
     )
 
 
@@ -107,17 +111,11 @@ def retry(
 
     ``attempt_failed``: False if the jobs snooze. Then their attempts, kills and last errors stay as they are.
     """
-    args: list[Argument] = [now_argument(now_us), int(attempt_failed)]
-    for job in jobs:
-        args += job
+    named = slot_keys(keys, "held", "held_tasks") if has_slots else {}
     return Call(
-        *bind(
-            PACKAGES,
-            "retry",
-            keys,
-            **(slot_keys(keys, "held", "held_tasks") if has_slots else {}),
-        ),
-        args,
+        *bind(PACKAGES, "retry", keys, **named)(
+            now_us=now_argument(now_us), failed=int(attempt_failed), jobs=jobs
+        )
     )
 
 
@@ -145,23 +143,27 @@ def bury(
     now_us: int | None = None,
 ) -> Call[list[int]]:
     """Make jobs dead letters, or quarantine them, and store those that follow; returns the indexes of lost leases."""
-    args: list[Argument] = [now_argument(now_us), state, int(attempt_failed)]
+    rows: list[tuple[Argument, ...]] = []
     results: list[str] = []
     for token, fence, error, ttl_ms, result in jobs:
         if ttl_ms is None:
-            args += (token, fence, error, b"", b"")
+            rows.append((token, fence, error, b"", b""))
         else:
-            args += (token, fence, error, ttl_ms, result)
+            rows.append((token, fence, error, ttl_ms, result))
             results.append(keys.result(token))
     named = {"graves": keys.dead if state is State.DEAD else keys.quarantine}
     if has_slots:
         named |= slot_keys(keys, *_FOR_WAITERS)
     if following is not None:
-        named |= following.keys(keys) | {"ended": keys.ended}
-        args += following.args()
+        named |= following.keys(keys)
     return Call(
-        *bind_list(PACKAGES, "bury", keys, results, **named),
-        args,
+        *bind_list(PACKAGES, "bury", keys, results, **named)(
+            now_us=now_argument(now_us),
+            counter=state,
+            failed=int(attempt_failed),
+            jobs=rows,
+            **(NOTHING if following is None else following.args()),
+        )
     )
 
 
@@ -179,7 +181,7 @@ def give_back(
     ``late`` has the tokens of jobs whose lease ended before they began: the second time, that counts as a kill. ``begun``
     has those of jobs that the end of their worker stopped: they are due now, the others since their start time.
     """
-    args: list[Argument] = [now_argument(now_us)]
+    rows: list[tuple[str, bytes, int]] = []
     for job in jobs:
         # What came in a frame stays with us: in the destination queue, nothing would show that it may be a job.
         how = int(job.is_foreign and not job.came_in_frame)
@@ -189,15 +191,12 @@ def give_back(
             how += 2
         if job.token in begun:
             how += 8
-        args += (job.token, job.fence, how)
+        rows.append((job.token, job.fence, how))
+    named = slot_keys(keys, "held", "held_tasks", "errors") if has_slots else {}
     return Call(
-        *bind(
-            PACKAGES,
-            "give_back",
-            keys,
-            **(slot_keys(keys, "held", "held_tasks", "errors") if has_slots else {}),
-        ),
-        args,
+        *bind(PACKAGES, "give_back", keys, **named)(
+            now_us=now_argument(now_us), jobs=rows
+        )
     )
 
 
@@ -209,10 +208,8 @@ def renew(
     now_us: int | None = None,
 ) -> Call[list[int]]:
     """Extend leases, given as (token, fence); returns the indexes of those that were lost."""
-    args: list[Argument] = [now_argument(now_us), lease_ms]
-    for job in jobs:
-        args += job
     return Call(
-        *bind(PACKAGES, "renew", keys),
-        args,
+        *bind(PACKAGES, "renew", keys)(
+            now_us=now_argument(now_us), lease_ms=lease_ms, jobs=jobs
+        )
     )

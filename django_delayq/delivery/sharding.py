@@ -53,7 +53,6 @@ class Shards(NamedTuple):
 def pin_shards(keys: DeliveryKeys, shards: int = 0, with_keys: int = 0) -> Call[Shards]:
     """Say how many shards a queue has; with 0, only ask. The first process fixes how many keep keys."""
     return Call(
-        *bind(PACKAGES, "pin_shards", keys),
-        (shards, with_keys),
+        *bind(PACKAGES, "pin_shards", keys)(shards=shards, with_keys=with_keys),
         lambda reply: Shards(reply[0], None if reply[1] < 0 else reply[1]),
     )

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from django_delayq.calls.call import Argument, Call
+from django_delayq.calls.call import Call
 from django_delayq.calls.command import Command, fields_of
 from django_delayq.calls.script import bind
 from django_delayq.decoding import Decoder, Number
@@ -327,12 +327,17 @@ def add_figures(
     The reply has the hour that is over, if this call is the first after it: `pack_hour` makes it smaller. A lost reply
     is an error: a repeat would count everything twice.
     """
-    args: list[Argument] = [now_argument(now_us), most_tasks, OTHER, DAYS_KEPT]
-    for name, figures in counted.items():
-        args += [name[:NAME_LIMIT], figures.encode()]
     return Call(
-        *bind(PACKAGES, "add_figures", keys),
-        args,
+        *bind(PACKAGES, "add_figures", keys)(
+            now_us=now_argument(now_us),
+            most=most_tasks,
+            rest=OTHER,
+            days_kept=DAYS_KEPT,
+            tasks=[
+                (name[:NAME_LIMIT], figures.encode())
+                for name, figures in counted.items()
+            ],
+        ),
         lambda reply: Packed(*reply) if reply else None,
         repeat=None,
     )
@@ -350,14 +355,13 @@ def pack_hour(keys: DeliveryKeys, packed: Packed) -> Call[bool]:
     )
     zipped = _ZIPPED + zlib.compress(tasks, 9)
     return Call(
-        *bind(PACKAGES, "pack_hour", keys),
-        (
-            packed.hour,
-            _shortened(packed.whole),
-            zipped,
-            _day_field(packed.hour // DAY),
-            packed.day[: _DAY_HEAD.size],
-            _with_hour(packed),
+        *bind(PACKAGES, "pack_hour", keys)(
+            hour=packed.hour,
+            whole=_shortened(packed.whole),
+            tasks=zipped,
+            day_field=_day_field(packed.hour // DAY),
+            day_head=packed.day[: _DAY_HEAD.size],
+            day=_with_hour(packed),
         ),
         bool,
     )
@@ -475,8 +479,13 @@ def read_figures(
         )
 
     return Call(
-        *bind(PACKAGES, "read_figures", keys),
-        (now_argument(now_us), unit, first, count, int(of_tasks)),
+        *bind(PACKAGES, "read_figures", keys)(
+            now_us=now_argument(now_us),
+            unit=unit,
+            first=first,
+            count=count,
+            of_tasks=int(of_tasks),
+        ),
         read,
     )
 
@@ -525,7 +534,10 @@ def read_days(
         )
 
     return Call(
-        *bind(PACKAGES, "read_days", keys), (now_argument(now_us), DAYS_KEPT), read
+        *bind(PACKAGES, "read_days", keys)(
+            now_us=now_argument(now_us), days_kept=DAYS_KEPT
+        ),
+        read,
     )
 
 

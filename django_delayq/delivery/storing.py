@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from django_delayq.calls.call import Argument, Call
+from django_delayq.calls.call import Call
 from django_delayq.calls.command import Command
 from django_delayq.calls.script import bind
 from django_delayq.delivery.binding import PACKAGES, now_argument
@@ -135,17 +135,10 @@ def schedule(
 
     ``are_rows``: they are rows of a database, which `store_rows` sends. ``has_batches``: one of them is in a batch.
     """
-    args: list[Argument] = [
-        now_argument(now_us),
-        frame_format.number,
-        "1" if insertion_list else "0",
-        "0",
-    ]
-    for job in jobs:
-        args += job
     named: dict[str, str] = {}
+    most = {}
     if max_jobs is not None:
-        args.append(max_jobs)
+        most["most"] = max_jobs
         named = _counted(keys)
     elif any(job.tail for job in jobs):
         # One with a unique key, perhaps.
@@ -154,11 +147,18 @@ def schedule(
         named["sent"] = keys.sent
     if has_batches:
         named["batches"] = keys.batches
+    bound = bind(PACKAGES, "schedule", keys, **named)
     return Call(
-        *bind(PACKAGES, "schedule", keys, **named),
-        args,
+        *bound(
+            now_us=now_argument(now_us),
+            format=frame_format.number,
+            listed=int(insertion_list),
+            is_repeat=0,
+            jobs=jobs,
+            **most,
+        ),
         _read_scheduled,
-        repeat={3: "1"},
+        repeat={bound.script.args.index("is_repeat"): "1"},
         window_ms=REPEAT_MS,
     )
 
@@ -233,16 +233,22 @@ def store(
     if tail or not payload.startswith(signing.JOB_START):
         return _schedule_one(keys, job, *options)
     named = {"delay_queue": keys.queue.delay_queue} if insertion_list else {}
-    args: tuple[Argument, ...] = (when, frame_format.number, payload)
+    given = {}
     if max_jobs is not None:
         named |= _counted(keys) | {"destination": keys.queue.destination}
-        args += (now_argument(now_us), max_jobs)
-    elif now_us is not None:
-        args += (now_us,)
-    script, found = bind(PACKAGES, "store", keys, **named)
+        given["most"] = max_jobs
+    if now_us is not None:
+        given["now_us"] = now_us
+    bound = bind(PACKAGES, "store", keys, **named)
+    described = bound(
+        when=when,
+        format=frame_format.number,
+        payload=payload,
+        **given,
+    )
     # Not a function in this one: each variable that it shared would be kept in a cell, a tenth of what this costs.
     full = partial(_schedule_one, keys, job, *options)
-    return Call(script, found, args, _read_stored, {}, REPEAT_MS, full)
+    return Call(*described, _read_stored, {}, REPEAT_MS, full)
 
 
 def _schedule_one(

@@ -41,8 +41,12 @@ def sweep(
     The call looks at about ``count`` fields or members.
     """
     return Call(
-        *bind(PACKAGES, "sweep", keys, swept=keys.key(which)),
-        (now_argument(now_us), which, cursor, count),
+        *bind(PACKAGES, "sweep", keys, swept=keys.key(which))(
+            now_us=now_argument(now_us),
+            which=which,
+            cursor=cursor,
+            count=count,
+        ),
         lambda reply: Swept(int(reply[0]), reply[1]),
     )
 
@@ -64,8 +68,12 @@ def check_in(
 ) -> Call[CheckedIn]:
     """Note that a process serves a queue. A node that does not know the last time has lost data since."""
     return Call(
-        *bind(PACKAGES, "check_in", keys),
-        (now_argument(now_us), owner, SEEN_MS, signing.FORMAT),
+        *bind(PACKAGES, "check_in", keys)(
+            now_us=now_argument(now_us),
+            owner=owner,
+            kept_ms=SEEN_MS,
+            read_format=signing.FORMAT,
+        ),
         lambda reply: CheckedIn(*reply),
     )
 
@@ -113,7 +121,14 @@ def expire(
             "expire",
             keys,
             graves=keys.dead if state is State.DEAD else keys.quarantine,
+        )(
+            now_us=now_argument(now_us),
+            age_ms=age_ms,
+            kept=kept,
+            which=which,
+            first=first_rank,
+            batch=batch,
+            budget=byte_budget,
         ),
-        (now_argument(now_us), age_ms, kept, which, first_rank, batch, byte_budget),
         lambda reply: Expired(*reply),
     )

@@ -118,15 +118,20 @@ def register(
 ) -> Call[Registered]:
     """Say that a process lives, and forget those that have been silent."""
     return Call(
-        *bind(PACKAGES, "register", keys),
-        (now_argument(now_us), worker_id, _encode(info), KEPT_MS, MOST_WORKERS),
+        *bind(PACKAGES, "register", keys)(
+            now_us=now_argument(now_us),
+            id=worker_id,
+            info=_encode(info),
+            kept_ms=KEPT_MS,
+            most=MOST_WORKERS,
+        ),
         lambda reply: Registered(*reply),
     )
 
 
 def unregister(keys: RegistryKeys, worker_id: str) -> Call[None]:
     """Forget a process, which ends."""
-    return Call(*bind(PACKAGES, "unregister", keys), (worker_id,), lambda reply: None)
+    return Call(*bind(PACKAGES, "unregister", keys)(id=worker_id), lambda reply: None)
 
 
 class SeenWorker(NamedTuple):
@@ -171,8 +176,12 @@ def read_workers(
         return WorkersPage(int(now_ms), int(total), _seen(rows))
 
     return Call(
-        *bind(PACKAGES, "read_workers", keys),
-        (now_argument(now_us), KEPT_MS, first, min(count, WORKERS_BATCH)),
+        *bind(PACKAGES, "read_workers", keys)(
+            now_us=now_argument(now_us),
+            kept_ms=KEPT_MS,
+            first=first,
+            count=min(count, WORKERS_BATCH),
+        ),
         read,
     )
 
@@ -191,8 +200,12 @@ def give_order(
 ) -> Call[bool]:
     """Leave an order for a process, in the place of any other; False: the process has left."""
     return Call(
-        *bind(PACKAGES, "give_order", keys),
-        (now_argument(now_us), worker_id, sealed, KEPT_MS),
+        *bind(PACKAGES, "give_order", keys)(
+            now_us=now_argument(now_us),
+            id=worker_id,
+            order=sealed,
+            kept_ms=KEPT_MS,
+        ),
         bool,
     )
 

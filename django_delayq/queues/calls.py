@@ -7,7 +7,7 @@ import msgspec
 from redis import asyncio as aio
 from redis.client import Redis
 
-from django_delayq.calls.call import Argument, Call
+from django_delayq.calls.call import Call
 from django_delayq.calls.connections import has_nodes
 from django_delayq.calls.running import arun, run
 from django_delayq.calls.script import bind, bind_list
@@ -74,8 +74,14 @@ def remove(
     """
     _, walked = walk(keys.queue, cursor, insertion_list=insertion_list, page=page)
     return Call(
-        *bind(PACKAGES, "remove", keys),
-        (now_argument(now_us), *walked, which, frame_format.number, FAR, *payloads),
+        *bind(PACKAGES, "remove", keys)(
+            now_us=now_argument(now_us),
+            **walked,
+            which=which,
+            format=frame_format.number,
+            far=FAR,
+            payloads=payloads,
+        ),
         lambda reply: Removed(Cursor(*reply[:2]), reply[2], reply[3:]),
         repeat=None if which == "first" else {},
     )
@@ -106,15 +112,14 @@ def withdraw(
             "target_locators": target.locators,
         }
     return Call(
-        *bind(PACKAGES, "withdraw", keys, **targets),
-        (
-            now_argument(now_us),
-            "list" if insertion_list else "zset",
-            "tail" if from_tail else "head",
-            depth,
-            request,
-            payload,
-            *frames,
+        *bind(PACKAGES, "withdraw", keys, **targets)(
+            now_us=now_argument(now_us),
+            kind="list" if insertion_list else "zset",
+            near="tail" if from_tail else "head",
+            depth=depth,
+            request=request,
+            payload=payload,
+            frames=frames,
         ),
         lambda reply: [flag == ord("1") for flag in reply],
         window_ms=REPEAT_MS,
@@ -126,8 +131,9 @@ def clear(
 ) -> Call[Cleared]:
     """Delete all waiting elements. The first call hides them, and each call forgets some of the jobs among them."""
     return Call(
-        *bind(PACKAGES, "clear", keys, cleared=keys.queue.own("cleared")),
-        (now_argument(now_us), int(not has_begun), CLEAR_BATCH),
+        *bind(PACKAGES, "clear", keys, cleared=keys.queue.own("cleared"))(
+            now_us=now_argument(now_us), is_first=int(not has_begun), batch=CLEAR_BATCH
+        ),
         lambda reply: Cleared(reply[0] == 1, reply[1] == 1, reply[2]),
     )
 
@@ -143,12 +149,11 @@ def confirm(
 
     Safe to repeat.
     """
-    args: list[Argument] = [now_argument(now_us), owner]
-    for job in jobs:
-        args += (job.token, job.fence)
+    rows = [(job.token, job.fence) for job in jobs]
     return Call(
-        *bind(PACKAGES, "confirm", keys),
-        args,
+        *bind(PACKAGES, "confirm", keys)(
+            now_us=now_argument(now_us), owner=owner, jobs=rows
+        ),
         lambda reply: str(reply, "ascii"),
     )
 
@@ -156,8 +161,7 @@ def confirm(
 def put(keys: DeliveryKeys, payload: bytes, *, now_us: int | None = None) -> Call[int]:
     """Put a payload that looks like a job at the tail of the destination queue. Not safe to repeat."""
     return Call(
-        *bind(PACKAGES, "put", keys),
-        (now_argument(now_us), payload),
+        *bind(PACKAGES, "put", keys)(now_us=now_argument(now_us), payload=payload),
     )
 
 
@@ -166,7 +170,7 @@ def first_that_holds(
 ) -> Call[int]:
     """Ask which of some queues is the first with a due element: its place among them, from 1; 0: none has one."""
     listed = [keys.queue.destination for keys in others]
-    return Call(*bind_list(PACKAGES, "holds", first, listed))
+    return Call(*bind_list(PACKAGES, "holds", first, listed)())
 
 
 class AnyHolds(msgspec.Struct, frozen=True):
@@ -199,10 +203,9 @@ def untake(
     now_us: int | None = None,
 ) -> Call[int]:
     """Put leased elements back, confirmed or not. Return how many were the caller's. Safe to repeat."""
-    args: list[Argument] = [now_argument(now_us), owner]
-    for job in jobs:
-        args += (job.token, job.fence, job.payload)
+    rows = [(job.token, job.fence, job.payload) for job in jobs]
     return Call(
-        *bind(PACKAGES, "untake", keys),
-        args,
+        *bind(PACKAGES, "untake", keys)(
+            now_us=now_argument(now_us), owner=owner, jobs=rows
+        )
     )

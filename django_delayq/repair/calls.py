@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any, Literal, NamedTuple
 
-from django_delayq.calls.call import Argument, Call
+from django_delayq.calls.call import Call
 from django_delayq.calls.script import bind
 from django_delayq.codecs.guess import LOOKED_AT
 from django_delayq.delivery import binding
@@ -78,8 +78,15 @@ def survey(
 ) -> Call[Stretch]:
     """Read how a stretch of frames begins."""
     return Call(
-        *bind(PACKAGES, "survey", keys),
-        (now_argument(now_us), kind, *cursor, batch, byte_budget, HEAD_BYTES),
+        *bind(PACKAGES, "survey", keys)(
+            now_us=now_argument(now_us),
+            kind=kind,
+            where=cursor.where,
+            frame=cursor.frame,
+            count=batch,
+            budget=byte_budget,
+            cut=HEAD_BYTES,
+        ),
         _read_stretch,
     )
 
@@ -115,18 +122,18 @@ def reframe(
     that are due later than ``until_ms``. Any walk leaves a frame that begins with ``held``.
     """
     return Call(
-        *bind(PACKAGES, "reframe", keys),
-        (
-            now_argument(now_us),
-            kind,
-            *cursor,
-            str(until_ms),
-            target.number,
-            batch,
-            byte_budget,
-            max(1, lookups),
-            secrets.token_urlsafe(12),
-            held,
+        *bind(PACKAGES, "reframe", keys)(
+            now_us=now_argument(now_us),
+            kind=kind,
+            where=cursor.where,
+            frame=cursor.frame,
+            until_ms=str(until_ms),
+            target=target.number,
+            count=batch,
+            budget=byte_budget,
+            lookups=max(1, lookups),
+            seed=secrets.token_urlsafe(12),
+            held=held,
         ),
         lambda reply: Reframed(Cursor(*reply[:2]), *reply[2:]),
     )
@@ -139,6 +146,11 @@ class FrameName(NamedTuple):
     format: FrameFormat
     random_id: bytes
 
+    @property
+    def row(self) -> tuple[int, int, bytes]:
+        """The arguments by which scripts find it."""
+        return self.start_time_ms, self.format.number, self.random_id
+
 
 def drop_delivered(
     keys: DeliveryKeys, names: Sequence[FrameName], *, is_drop: bool = True
@@ -147,12 +159,10 @@ def drop_delivered(
 
     Returns which of them are missing, in the order given; with ``is_drop`` false it changes nothing.
     """
-    args: list[Argument] = [int(is_drop)]
-    for name in names:
-        args += (name.start_time_ms, name.format.number, name.random_id)
     return Call(
-        *bind(PACKAGES, "drop_delivered", keys),
-        args,
+        *bind(PACKAGES, "drop_delivered", keys)(
+            is_drop=int(is_drop), frames=[name.row for name in names]
+        ),
         lambda reply: [flag == ord("1") for flag in reply],
     )
 
@@ -180,10 +190,16 @@ def enlist(
     ``run`` names the run, ``step`` counts its calls from 1. Reading the reply raises ListBusy while another run holds
     the list.
     """
-    args: list[Argument] = [now_argument(now_us), run, step, byte_budget]
-    for name in names:
-        args += (name.start_time_ms, name.format.number, name.random_id)
-    return Call(*bind(PACKAGES, "enlist", keys), args, _list_step(keys))
+    return Call(
+        *bind(PACKAGES, "enlist", keys)(
+            now_us=now_argument(now_us),
+            run=run,
+            step=step,
+            budget=byte_budget,
+            frames=[name.row for name in names],
+        ),
+        _list_step(keys),
+    )
 
 
 def delist(
@@ -200,8 +216,13 @@ def delist(
     Frames that are only in the delay queue go to its tail. ``run``, ``step`` and ListBusy as for `enlist`.
     """
     return Call(
-        *bind(PACKAGES, "delist", keys),
-        (now_argument(now_us), run, step, byte_budget, batch),
+        *bind(PACKAGES, "delist", keys)(
+            now_us=now_argument(now_us),
+            run=run,
+            step=step,
+            budget=byte_budget,
+            most=batch,
+        ),
         _list_step(keys),
     )
 
@@ -221,4 +242,4 @@ def _list_step(keys: DeliveryKeys) -> Callable[[list[Any]], ListStep]:
 
 def announce(keys: DeliveryKeys) -> Call[int]:
     """Publish the head's start time, so that every transfer looks at once; returns it (epoch ms), or -1 if none waits."""
-    return Call(*bind(PACKAGES, "announce", keys))
+    return Call(*bind(PACKAGES, "announce", keys)())

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from django_delayq.calls.call import Argument, Call
-from django_delayq.calls.script import bind
+from django_delayq.calls.script import Script, bind
 from django_delayq.decoding import whole_number
 from django_delayq.delivery.binding import now_argument
 from django_delayq.delivery.keys import DeliveryKeys
@@ -116,8 +116,7 @@ class Imported(NamedTuple):
 def begin_export(keys: DeliveryKeys, run: str, kind: Kind) -> Call[Run]:
     """Begin a run, or return the one that has begun before. Safe to repeat."""
     return Call(
-        *bind(PACKAGES, "begin_export", keys),
-        (run, kind),
+        *bind(PACKAGES, "begin_export", keys)(run=run, kind=kind),
         lambda reply: Run(reply[0].decode(), Kind(reply[1].decode()), reply[2]),
     )
 
@@ -174,17 +173,16 @@ def export_page(
         return Exported(looked, stay, jobs)
 
     return Call(
-        *bind(PACKAGES, "export_page", keys, source=source.key_of(keys)),
-        (
-            now_argument(now_us),
-            run,
-            page,
-            source,
-            skip,
-            limit,
-            byte_budget,
-            frame_format.number,
-            "".join(key_ids),
+        *bind(PACKAGES, "export_page", keys, source=source.key_of(keys))(
+            now_us=now_argument(now_us),
+            run=run,
+            page=page,
+            source=source,
+            skip=skip,
+            most=limit,
+            budget=byte_budget,
+            format=frame_format.number,
+            key_ids="".join(key_ids),
         ),
         read,
     )
@@ -208,16 +206,6 @@ def import_page(
     itself.
     """
     name = keys.queue.name
-    args: list[Argument] = [
-        now_argument(now_us),
-        run,
-        page,
-        frame_format.number,
-        "1" if insertion_list else "0",
-        mark,
-    ]
-    for job in jobs:
-        args += job
 
     def read(reply: list[Any]) -> Imported | None:
         if reply[0] == b"early":
@@ -238,7 +226,18 @@ def import_page(
             )
         return None if reply[0] == b"known" else Imported(*reply[1:])
 
-    return Call(*bind(PACKAGES, "import_page", keys), args, read)
+    return Call(
+        *bind(PACKAGES, "import_page", keys)(
+            now_us=now_argument(now_us),
+            run=run,
+            page=page,
+            format=frame_format.number,
+            listed=int(insertion_list),
+            mark=mark,
+            jobs=jobs,
+        ),
+        read,
+    )
 
 
 def end_page(
@@ -267,14 +266,13 @@ def end_page(
         return max(0, reply)
 
     return Call(
-        *bind(PACKAGES, "end_page", keys),
-        (
-            now_argument(now_us),
-            run,
-            page,
-            int(is_moved),
-            frame_format.number,
-            "1" if insertion_list else "0",
+        *bind(PACKAGES, "end_page", keys)(
+            now_us=now_argument(now_us),
+            run=run,
+            page=page,
+            is_moved=int(is_moved),
+            format=frame_format.number,
+            listed="1" if insertion_list else "0",
         ),
         read,
     )
@@ -290,6 +288,9 @@ class MovedSchedule(NamedTuple):
     occurrence: bytes
 
 
+_NO_SCHEDULE = MovedSchedule(b"", b"", b"", b"")
+
+
 def take_schedule(
     keys: DeliveryKeys, name: str, *, is_copy: bool = False, now_us: int | None = None
 ) -> Call[MovedSchedule | None]:
@@ -298,8 +299,7 @@ def take_schedule(
     ``is_copy``: only read it.
     """
     return Call(
-        *bind(PACKAGES, "move_schedule", keys),
-        (now_argument(now_us), "read" if is_copy else "take", name),
+        *_step(keys, "read" if is_copy else "take", name, now_us=now_us),
         lambda reply: MovedSchedule(*reply) if reply else None,
     )
 
@@ -318,8 +318,7 @@ def put_schedule(
     Returns the version of the definitions from now on; 0 if there is one already, -1 if they were of another ``version``.
     """
     return Call(
-        *bind(PACKAGES, "move_schedule", keys),
-        (now_argument(now_us), "put", name, *schedule, version, register),
+        *_step(keys, "put", name, schedule, version, register, now_us=now_us),
         int,
     )
 
@@ -330,7 +329,26 @@ def end_schedule(
     """Delete a schedule that was set aside, or take it back; returns whether there was one. Safe to repeat."""
     step = "end" if is_moved else "release"
     return Call(
-        *bind(PACKAGES, "move_schedule", keys),
-        (now_argument(now_us), step, name),
+        *_step(keys, step, name, now_us=now_us),
         bool,
+    )
+
+
+def _step(
+    keys: DeliveryKeys,
+    step: str,
+    name: str,
+    schedule: MovedSchedule = _NO_SCHEDULE,
+    version: int = 0,
+    register: bytes | str = KEPT,
+    *,
+    now_us: int | None,
+) -> tuple[Script, tuple[str, ...], list[Argument]]:
+    return bind(PACKAGES, "move_schedule", keys)(
+        now_us=now_argument(now_us),
+        step=step,
+        name=name,
+        **schedule._asdict(),
+        version=version,
+        register=register,
     )

@@ -71,13 +71,12 @@ def offer(
     ``when`` is what `parse_delay` returns: ``+`` and ms from now, or ``=`` and epoch ms.
     """
     return Call(
-        *bind(PACKAGES, "offer", keys, counters=keys.own("counters")),
-        (
-            "" if now_us is None else now_us,
-            frame_format.number,
-            int(insertion_list),
-            when,
-            payload,
+        *bind(PACKAGES, "offer", keys, counters=keys.own("counters"))(
+            now_us="" if now_us is None else now_us,
+            format=frame_format.number,
+            listed=int(insertion_list),
+            when=when,
+            payload=payload,
         ),
         read_published,
         repeat=None,
@@ -97,7 +96,7 @@ def read(
         return FramePage(Cursor(*reply[:2]), reply[2], reply[3:])
 
     source, walked = walk(keys, cursor, insertion_list=insertion_list, page=page)
-    return Call(*bind(PACKAGES, "read", keys, walked=source), walked, read_reply)
+    return Call(*bind(PACKAGES, "read", keys, walked=source)(**walked), read_reply)
 
 
 def contains(
@@ -115,16 +114,17 @@ def contains(
     """
     source, walked = walk(keys, cursor, insertion_list=insertion_list, page=page)
     return Call(
-        *bind(PACKAGES, "contains", keys, walked=source),
-        (*walked, frame_format.number, *payloads),
+        *bind(PACKAGES, "contains", keys, walked=source)(
+            **walked, format=frame_format.number, payloads=payloads
+        ),
         lambda reply: Sought(Cursor(*reply[:2]), reply[2:]),
     )
 
 
 def walk(
     keys: QueueKeys, cursor: Cursor, *, insertion_list: bool, page: int
-) -> tuple[str, tuple[Argument, ...]]:
-    """Return the key to walk, and the arguments that scripts with the ``walk`` prelude take."""
+) -> tuple[str, dict[str, Argument]]:
+    """Return the key to walk, and the arguments, by name, that scripts with the ``walk`` prelude take."""
     source = keys.delay_queue if insertion_list else keys.timeout_set
     kind = "list" if insertion_list else "zset"
-    return source, (kind, *cursor, page)
+    return source, {"kind": kind, **cursor._asdict(), "count": page}

@@ -74,10 +74,10 @@ local function forget_callback(token, name)
   if type(left) == 'number' and left <= 0 then redis.call('HDEL', keys.batches, token) end
 end
 
--- Counts new jobs in. places: where among the arguments they begin.
+-- Counts new jobs of the list `jobs` in. places: where they begin.
 local function join_batches(places)
   local jobs = {}
-  for n, i in ipairs(places) do jobs[n] = { tail = ARGV[i + 2] } end
+  for n, i in ipairs(places) do jobs[n] = { tail = args.jobs[i].tail } end
   local batches, joining = count_batches(jobs)
   -- The jobs are stored by now. With a number that somebody has spoilt, the callback stays held.
   for _, batch in ipairs(batches) do redis.pcall('HINCRBY', keys.batches, batch, joining[batch]) end

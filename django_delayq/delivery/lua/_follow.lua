@@ -1,12 +1,11 @@
 -- Prelude: jobs that follow others, stored by the script that ends those. docs/internals.md, "What follows a job".
 --
--- Needs _clock, _count, _window, _frame, _list, _job, _new. At the end of the script's arguments stand five for each that
--- follows: the index of the job before it, from 0, then its token, wait, tail and payload; then the format of the frames,
--- 1 if they also go into the delay queue, and the number of jobs that follow.
+-- Needs _clock, _count, _window, _frame, _list, _job, _new. They are the last list of a script, `followers`, each with the
+-- index of the job before it, from 0.
 
--- Returns where these arguments begin.
+-- Where that list begins.
 local function followers_from()
-  return #ARGV - 2 - 5 * tonumber(ARGV[#ARGV])
+  return #ARGV + 1 - tonumber(args.follower_count) * #args.followers
 end
 
 local function is_known(token)
@@ -21,15 +20,15 @@ local function find_followers(ends, now_us, holds)
   local found = { places = {}, starts = {}, tokens = {}, head = math.huge }
   local claimed, ending = {}, {}
   for _, job in pairs(ends) do ending[job.token] = true end
-  for i = followers_from(), #ARGV - 3, 5 do
-    local token, name = ARGV[i + 1], unique_of(ARGV[i + 3]):sub(2)
+  for i = followers_from(), #ARGV, #args.followers do
+    local token, name = args.followers[i].token, unique_of(args.followers[i].tail):sub(2)
     local holder = name ~= '' and (claimed[name] or (holder_of(name, math.floor(now_us / 1000))))
     if holder and (ending[holder] or not claimed[name] and not holds(holder)) then holder = nil end
-    if ends[tonumber(ARGV[i])] and not holder and not claimed[token] and not is_known(token) then
+    if ends[tonumber(args.followers[i].index)] and not holder and not claimed[token] and not is_known(token) then
       claimed[token] = token
       if name ~= '' then claimed[name] = token end
-      found.places[#found.places + 1] = i + 1
-      found.starts[#found.starts + 1] = start_time(ARGV[i + 2], now_us)
+      found.places[#found.places + 1] = i
+      found.starts[#found.starts + 1] = start_time(args.followers[i].when, now_us)
       found.tokens[#found.tokens + 1] = token
     end
   end
@@ -47,6 +46,6 @@ local function store_followers(found, now_ms)
   if not found then return end
   -- One that has followed before, and has ended since, follows again: the job before it was replayed.
   redis.call('ZREM', keys.ended, unpack(found.tokens))
-  local first = store_new(found.places, found.starts, ARGV[#ARGV - 2], ARGV[#ARGV - 1] == '1', now_ms, found.is_ranked)
+  local first = store_new(found.places, found.starts, args.follower_format, args.follower_listed == '1', now_ms, found.is_ranked)
   if first < found.head then publish(keys.redisson_channel, first) end
 end

@@ -1,6 +1,7 @@
--- Prelude: writing new jobs into a queue, for scripts that get jobs as arguments, four a job: token, wait, tail, payload.
+-- Prelude: writing new jobs into a queue, for scripts that get jobs as arguments.
 --
 -- Needs _clock, _count, _window, _frame, _list, _job.
+-- Args     new (token, when, tail, payload): how each of these lists begins. when: '+' ms from now, or '=' epoch ms
 
 -- Raises what pcall() has caught. From Redis 7 on, pcall() turns the error of a command into its text, and error() would put
 -- a code of its own before the text of that.
@@ -21,7 +22,7 @@ local function is_alive(token)
   return lying[token .. place.mac] or not is_all
 end
 
--- Writes the jobs whose arguments begin at ARGV[places[n]] to be due at starts[n]. listed: also in the delay queue.
+-- Writes the jobs whose arguments begin at places[n] to be due at starts[n]. listed: also in the delay queue.
 -- is_ranked: the queue has priorities, so all of them are ranked, and not only those with one. Returns the first of these times. The caller has
 -- checked the types of the keys, and publishes. If an ACL refuses one of the writes, those before it are undone: a frame
 -- without its locator would run, and a repeat would store its job once more.
@@ -31,7 +32,7 @@ local function store_new(places, starts, format, listed, now_ms, is_ranked)
   local ranks = {}
   local members, frames, located, holders, first, last, score = {}, {}, {}, {}, math.huge, nil, nil
   for n, i in ipairs(places) do
-    local token, start, tail, payload = ARGV[i], starts[n], ARGV[i + 2], ARGV[i + 3]
+    local token, start, tail, payload = args.new[i].token, starts[n], args.new[i].tail, args.new[i].payload
     if start ~= last then last, score = start, decimal(start) end
     local frame, place
     -- Our own payload: no stranger has written its bytes.
@@ -66,7 +67,7 @@ local function store_new(places, starts, format, listed, now_ms, is_ranked)
   end)
   if is_written then return first end
   local tokens = {}
-  for n, i in ipairs(places) do tokens[n] = ARGV[i] end
+  for n, i in ipairs(places) do tokens[n] = args.new[i].token end
   redis.pcall('ZREM', keys.timeout_set, unpack(frames))
   if is_listed then redis.pcall('LTRIM', keys.delay_queue, 0, -#frames - 1) end
   if #ranks > 0 then redis.pcall('ZREM', keys.ranked, unpack(tokens)) end

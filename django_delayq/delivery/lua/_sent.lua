@@ -12,21 +12,19 @@ local function was_sent(token)
   return redis.call('ZSCORE', keys.sent, token) and 'unknown'
 end
 
--- places: where among the arguments the tokens are. Its first write is a removal, which a full server does not refuse.
+-- names: tokens, or those of forwards. Its first write is a removal, which a full server does not refuse.
 -- What is noted counts as stored, so whoever cannot store it calls forget_sent().
-local function note_sent(places, now_ms)
+local function note_sent(names, now_ms)
   check_hashes(keys.unique, keys.counters)
   local members, until_ms = {}, decimal(now_ms + SENT_MS)
-  for n, i in ipairs(places) do members[2 * n - 1], members[2 * n] = until_ms, ARGV[i] end
+  for n, name in ipairs(names) do members[2 * n - 1], members[2 * n] = until_ms, name end
   local over = redis.call('ZCOUNT', keys.sent, '-inf', decimal(now_ms))
   -- Up to rank -1 would be all.
   redis.call('ZREM', keys.sent, '')
-  if over > 0 then redis.call('ZREMRANGEBYRANK', keys.sent, 0, math.min(over, #places + FORGOTTEN) - 1) end
+  if over > 0 then redis.call('ZREMRANGEBYRANK', keys.sent, 0, math.min(over, #names + FORGOTTEN) - 1) end
   redis.call('ZADD', keys.sent, unpack(members))
 end
 
-local function forget_sent(places)
-  local tokens = {}
-  for n, i in ipairs(places) do tokens[n] = ARGV[i] end
-  redis.call('ZREM', keys.sent, unpack(tokens))
+local function forget_sent(names)
+  redis.call('ZREM', keys.sent, unpack(names))
 end

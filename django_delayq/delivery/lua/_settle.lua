@@ -1,20 +1,20 @@
 -- Prelude: what all ends of an attempt share.
 --
--- Needs _window, _frame, _job. ARGV[first] to ARGV[last] hold the jobs, `width` arguments each: first the token, then
--- the fencing token.
+-- Needs _window, _frame, _job. A script that uses this gets the jobs in its list `jobs`, each with .token and .fence.
 
--- Returns the jobs whose lease is still the caller's, with what their headers say; and the indexes of the others.
-local function ours(headers, first, width, last)
+-- Returns the jobs whose lease is still the caller's, with what their headers say, and .at, where their arguments begin;
+-- and the indexes of the others. till: where the list ends, if it is not the last.
+local function ours(till)
   local held, lost = {}, {}
   local tokens = {}
-  for i = first, last or #ARGV, width do tokens[#tokens + 1] = ARGV[i] end
+  for i = args.jobs, till or #ARGV, #args.jobs do tokens[#tokens + 1] = args.jobs[i].token end
   if #tokens == 0 then return held, lost end
-  local found = redis.call('HMGET', headers, unpack(tokens))
+  local found = redis.call('HMGET', keys.headers, unpack(tokens))
   local seen = {}
   for n, token in ipairs(tokens) do
-    local at = first + (n - 1) * width
+    local at = args.jobs + (n - 1) * #args.jobs
     local attempts, kills, start, fence, owner, tail, _, claimed = unpack_header(found[n])
-    if fence == ARGV[at + 1] and not seen[token] then
+    if fence == args.jobs[at].fence and not seen[token] then
       seen[token] = true
       held[#held + 1] = { token = token, attempts = attempts, kills = kills, start = start, owner = owner, tail = tail, at = at,
         claimed = claimed }
@@ -26,9 +26,9 @@ local function ours(headers, first, width, last)
 end
 
 -- The jobs that ours() has found, by their index among the arguments, from 0.
-local function by_index(jobs, first, width)
+local function by_index(jobs)
   local found = {}
-  for _, job in ipairs(jobs) do found[(job.at - first) / width] = job end
+  for _, job in ipairs(jobs) do found[(job.at - args.jobs) / #args.jobs] = job end
   return found
 end
 

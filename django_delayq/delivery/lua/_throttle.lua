@@ -4,7 +4,7 @@
 -- Sets     limit, throttle
 
 local limited = of_limits()
-throttle = limited.in_force(decode_table(ARGV[17]), decode_table(fields[6] or nil).set)
+throttle = limited.in_force(decode_table(args.limit_text), decode_table(fields[6] or nil).set)
 if throttle.most then
   -- A lease that is over counts no more: whoever takes its job up has its place.
   local over = redis.call('ZCOUNT', keys.leases, '-inf', decimal(over_by(service, now_ms)))

@@ -8,20 +8,26 @@
 -- Where    slots to batches: only if the queue, or one of its jobs, has a limit, or one is in a batch; timeout_set to redisson_channel: only if
 --          jobs follow these, and then also ranked, control, retries and returned; forwards: only if jobs follow these into
 --          other queues; results: one for each job that keeps its result, in their order
--- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  what became of them: succeeded, expired or taken; missing, if they have run before
--- ARGV[3]  number of jobs
--- ARGV[4]  and on, two a job: token; fencing token; then three for each result to keep: index of its job, from 0; how
---          long to keep it (ms); result. Then, if jobs follow these, what _forward.lua and _follow.lua say
+-- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
+--          state: what became of them: succeeded, expired or taken; missing, if they have run before
+--          job_count: number of jobs
+--          forward_count?forwards: number of forwards
+--          follower_count?follow: number of jobs that follow
+--          follower_format?follow: format of their frames, 1 (dLc0) or 2 (Bc0Lc0)
+--          follower_listed?follow: 1: the frames also go into the delay queue
+--          jobs... (token, fence): the jobs, each with its fencing token
+--          results... (index, ttl_ms, text): for each result to keep: index of its job, from 0; how long to keep it; the result
+--          forwards... (index, before, behind): see _forward.lua
+--          followers... (token, when, tail, payload, index): see _follow.lua
 -- Returns  indexes of the jobs whose lease was lost; nothing was changed for those. With forwards, now (epoch ms) behind them
 
-local now_us, state = read_clock(ARGV[1]), ARGV[2]
+local now_us, state = read_clock(args.now_us), args.state
 local now_ms = math.floor(now_us / 1000)
 
-local results_from, results_till = 4 + 2 * tonumber(ARGV[3]), #ARGV
+local results_from, results_till = args.jobs + #args.jobs * tonumber(args.job_count), #ARGV
 if keys.timeout_set then results_till = followers_from() - 1 end
 if keys.forwards then results_till = forwards_from() - 1 end
-local held, lost = ours(keys.headers, 4, 2, results_from - 1)
+local held, lost = ours(results_from - 1)
 if keys.forwards then lost[#lost + 1] = now_ms end
 if #held == 0 then return lost end
 check_hashes(keys.payloads, keys.counters)
@@ -30,17 +36,16 @@ local tokens, has_keys = tokens_of(held), false
 for _, job in ipairs(held) do has_keys = has_keys or job.tail ~= '' end
 if has_keys then check_hashes(keys.unique) end
 local following
-if keys.timeout_set then following = find_followers(by_index(held, 4, 2), now_us) end
+if keys.timeout_set then following = find_followers(by_index(held), now_us) end
 -- With its result, the payload of a job and the attempts behind it are kept.
 local records = {}
 if results_till >= results_from then
-  local found = {}
-  for _, job in ipairs(held) do found[(job.at - 4) / 2] = job.token end
-  for i = results_from, results_till, 3 do
-    local token = found[tonumber(ARGV[i])]
-    if token then
-      records[i] = { redis.call('HGET', keys.payloads, token) or '',
-        has_errors and redis.call('HGET', keys.errors, HISTORY .. token) or '' }
+  local found = by_index(held)
+  for i = results_from, results_till, #args.results do
+    local job = found[tonumber(args.results[i].index)]
+    if job then
+      records[i] = { redis.call('HGET', keys.payloads, job.token) or '',
+        has_errors and redis.call('HGET', keys.errors, HISTORY .. job.token) or '' }
     end
   end
 end
@@ -61,11 +66,11 @@ else
   add_to(keys.counters, state, #held)
 end
 if keys.timeout_set then store_followers(following, now_ms) end
-if keys.forwards then store_forwards(by_index(held, 4, 2), now_ms) end
+if keys.forwards then store_forwards(by_index(held), now_ms) end
 if keys.batches then leave_batches(held, now_us) end
 local kept = #keys
-for i = results_from, results_till, 3 do
+for i = results_from, results_till, #args.results do
   kept = kept + 1
-  if records[i] then keep_result(KEYS[kept], ARGV[i + 2], ARGV[i + 1], unpack(records[i])) end
+  if records[i] then keep_result(KEYS[kept], args.results[i].text, args.results[i].ttl_ms, unpack(records[i])) end
 end
 return lost

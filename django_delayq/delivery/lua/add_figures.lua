@@ -3,15 +3,15 @@
 --
 -- Prelude  clock
 -- Keys     minute, minutes, hour, hours, totals
--- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  tasks that the queue may have figures of; further ones count as ARGV[3]
--- ARGV[3]  name of all further tasks
--- ARGV[4]  days that are kept
--- ARGV[5]  and on, two each: name of a task, empty: the queue in whole; its figures, see delivery/statistics.py
+-- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
+--          most: tasks that the queue may have figures of; further ones count as `rest`
+--          rest: name of all further tasks
+--          days_kept: days that are kept
+--          tasks... (name, figures): name of a task, empty: the queue in whole; its figures, see delivery/statistics.py
 -- Returns  the hour that was packed, what it has of the queue in whole and of tasks, and what there is of its day; nothing
 --          if none was
 
-local now_us, most, rest = read_clock(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
+local now_us, most, rest = read_clock(args.now_us), tonumber(args.most), args.rest
 -- So many moments of a closed hash are forgotten by their numbers; if there may be more, it is looked through.
 local FORGOTTEN = 500
 
@@ -41,8 +41,10 @@ local function add(one, other)
 end
 
 -- Task names are limited by what is known of all times.
-local wanted = {}
-for i = 5, #ARGV, 2 do wanted[#wanted + 1] = 'task:' .. ARGV[i] end
+local wanted, given = {}, {}
+for i = args.tasks, #ARGV, #args.tasks do
+  wanted[#wanted + 1], given[#given + 1] = 'task:' .. args.tasks[i].name, args.tasks[i].figures
+end
 local known, count = redis.call('HMGET', keys.totals, unpack(wanted)), redis.call('HLEN', keys.totals)
 local fields, added = {}, {}
 for n, field in ipairs(wanted) do
@@ -51,7 +53,7 @@ for n, field in ipairs(wanted) do
     if field ~= 'task:' and count > most then field = 'task:' .. rest else count = count + 1 end
   end
   if not added[field] then fields[#fields + 1] = field end
-  added[field] = add(added[field] or {}, read_figures(ARGV[4 + 2 * n]))
+  added[field] = add(added[field] or {}, read_figures(given[n]))
 end
 
 -- All is read before the first write.
@@ -157,7 +159,7 @@ local hour = span(keys.hour, keys.hours, 3600000000, 2160)
 local totals = sums(read_fields(keys.totals))
 local day
 if hour.is_over and hour.moment and hour.whole then
-  day = redis.call('HGET', keys.hours, 'day:' .. decimal(math.floor(hour.moment / 24) % tonumber(ARGV[4]))) or ''
+  day = redis.call('HGET', keys.hours, 'day:' .. decimal(math.floor(hour.moment / 24) % tonumber(args.days_kept))) or ''
 end
 
 -- A call takes a few thousand arguments.

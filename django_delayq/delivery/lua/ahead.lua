@@ -2,17 +2,18 @@
 --
 -- Prelude  clock
 -- Keys     timeout_set, returned, retries
--- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  and on: so many ms ahead, rising
+-- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
+--          ends_ms...: so many ms ahead, rising
 -- Returns  for each of those: how many are due until then, what is due now included; and before them, how many are now
 
-local now_ms = math.floor(read_clock(ARGV[1]) / 1000)
+local now_ms = math.floor(read_clock(args.now_us) / 1000)
 local sets, reply = {}, {}
 for _, set in ipairs({ keys.timeout_set, keys.returned, keys.retries }) do
   if redis.call('ZCARD', set) > 0 then sets[#sets + 1] = set end
 end
-for n = 1, #ARGV do
-  local till, count = decimal(now_ms + (n > 1 and tonumber(ARGV[n]) or 0)), 0
+local ends_ms = { 0, unpack(ARGV, args.ends_ms) }
+for n, end_ms in ipairs(ends_ms) do
+  local till, count = decimal(now_ms + tonumber(end_ms)), 0
   for _, set in ipairs(sets) do count = count + redis.call('ZCOUNT', set, '-inf', till) end
   reply[n] = count
 end

@@ -9,33 +9,38 @@
 --          timeout_set to ended: only if jobs follow these, and then also ranked, control, retries and returned;
 --          forwards: only if jobs follow these into other queues;
 --          results: one for each job whose result somebody may wait for, in their order
--- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  counter to raise: dead or quarantined
--- ARGV[3]  attempts to add: 1 if an attempt failed
--- ARGV[4]  and on, five a job: token; fencing token; error as JSON; how long to keep the result (ms) or empty;
---          result. Then, if jobs follow these, what _forward.lua and _follow.lua say
+-- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
+--          counter: counter to raise: dead or quarantined
+--          failed: attempts to add: 1 if an attempt failed
+--          forward_count?forwards: number of forwards
+--          follower_count?follow: number of jobs that follow
+--          follower_format?follow: format of their frames, 1 (dLc0) or 2 (Bc0Lc0)
+--          follower_listed?follow: 1: the frames also go into the delay queue
+--          jobs... (token, fence, error, ttl_ms, result): error is JSON; ttl_ms says how long to keep the result, empty: there is none
+--          forwards... (index, before, behind): see _forward.lua
+--          followers... (token, when, tail, payload, index): see _follow.lua
 -- Returns  indexes of the jobs whose lease was lost; nothing was changed for those. With forwards, now (epoch ms) behind them
 
-local now_us, counter, failed = read_clock(ARGV[1]), ARGV[2], tonumber(ARGV[3])
+local now_us, counter, failed = read_clock(args.now_us), args.counter, tonumber(args.failed)
 local now_ms = math.floor(now_us / 1000)
 
 local jobs_till = #ARGV
 if keys.timeout_set then jobs_till = followers_from() - 1 end
 if keys.forwards then jobs_till = forwards_from() - 1 end
-local held, lost = ours(keys.headers, 4, 5, jobs_till)
+local held, lost = ours(jobs_till)
 if keys.forwards then lost[#lost + 1] = now_ms end
 if #held == 0 then return lost end
 check_hashes(keys.payloads, keys.errors, keys.unique, keys.counters)
 check_sets(keys.graves)
 local following
-if keys.timeout_set then following = find_followers(by_index(held, 4, 5), now_us) end
+if keys.timeout_set then following = find_followers(by_index(held), now_us) end
 if keys.forwards then check_sets(keys.forwards) end
 if keys.batches then check_batches() end
 if keys.slots then free_slots(held, now_ms) end
 redis.call('ZREM', keys.leases, unpack(tokens_of(held)))
 local results, kept = {}, #keys
-for i = 4, jobs_till, 5 do
-  if ARGV[i + 3] ~= '' then
+for i = args.jobs, jobs_till, #args.jobs do
+  if args.jobs[i].ttl_ms ~= '' then
     kept = kept + 1
     results[i] = KEYS[kept]
   end
@@ -46,17 +51,17 @@ for _, job in ipairs(held) do
   release_unique(keys.unique, job.tail, job.token)
   redis.call('HSET', keys.headers, job.token,
     write_job({ attempts = job.attempts + failed, kills = job.kills, start = job.start, tail = tail }))
-  redis.call('HSET', keys.errors, job.token, ARGV[job.at + 2])
-  if job.claimed then add_attempt(keys.errors, job.token, ARGV[job.at + 2]) end
+  redis.call('HSET', keys.errors, job.token, args.jobs[job.at].error)
+  if job.claimed then add_attempt(keys.errors, job.token, args.jobs[job.at].error) end
   redis.call('ZADD', keys.graves, now_ms, job.token)
   if results[job.at] then
     -- As for a job that succeeded: somebody may discard this one while its record is still to be kept.
-    keep_result(results[job.at], ARGV[job.at + 4], ARGV[job.at + 3], redis.call('HGET', keys.payloads, job.token) or '',
+    keep_result(results[job.at], args.jobs[job.at].result, args.jobs[job.at].ttl_ms, redis.call('HGET', keys.payloads, job.token) or '',
       redis.call('HGET', keys.errors, HISTORY .. job.token) or '')
   end
 end
 add_to(keys.counters, counter, #held)
 if keys.batches then leave_batches(held, now_us) end
 if keys.timeout_set then store_followers(following, now_ms) end
-if keys.forwards then store_forwards(by_index(held, 4, 5), now_ms) end
+if keys.forwards then store_forwards(by_index(held), now_ms) end
 return lost

@@ -6,14 +6,14 @@
 --          paces, batches, last_ended?, results...
 -- Where    last_ended: only if the queue remembers the jobs that ended last; results: one for each job whose record is
 --          kept, in their order
--- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  how many jobs that ended the queue remembers
--- ARGV[3]  what a record says of the end, as JSON
--- ARGV[4]  and on, two a job: token, all different; how long its record is kept (ms) or empty
+-- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
+--          keep_ended: how many jobs that ended the queue remembers
+--          text: what a record says of the end, as JSON
+--          jobs... (token, ttl_ms): token, all different; how long its record is kept (ms) or empty
 -- Returns  for each 'cancelled'; 'noted' if it lies in a long destination queue, and will not run unless Java takes it;
 --          or the state in which it was left
 
-local now_ms = math.floor(read_clock(ARGV[1]) / 1000)
+local now_ms = math.floor(read_clock(args.now_us) / 1000)
 
 -- Reads. One look through the destination queue serves all jobs of a call.
 local lying, is_all
@@ -35,12 +35,12 @@ local function what_is_kept(token, job)
 end
 
 local jobs, tokens, kept, results = {}, {}, {}, #keys
-for i = 4, #ARGV, 2 do
-  local n = i / 2 - 1
-  tokens[n], jobs[n] = ARGV[i], find_job(ARGV[i], now_ms, #ARGV > 5 and find_lying)
-  if ARGV[i + 1] ~= '' then
+for i = args.jobs, #ARGV, #args.jobs do
+  local n = (i - args.jobs) / #args.jobs + 1
+  tokens[n], jobs[n] = args.jobs[i].token, find_job(args.jobs[i].token, now_ms, #ARGV >= args.jobs + #args.jobs and find_lying)
+  if args.jobs[i].ttl_ms ~= '' then
     results = results + 1
-    kept[n] = { KEYS[results], ARGV[i + 1], what_is_kept(ARGV[i], jobs[n]) }
+    kept[n] = { KEYS[results], args.jobs[i].ttl_ms, what_is_kept(args.jobs[i].token, jobs[n]) }
   end
 end
 local records, each = {}, nil
@@ -49,7 +49,7 @@ if keys.last_ended then
 end
 local replies = cancel_found(jobs, tokens, now_ms, each)
 for n, record in pairs(kept) do
-  if replies[n] == 'cancelled' and record[3][1] ~= '' then keep_result(record[1], ARGV[3], record[2], unpack(record[3])) end
+  if replies[n] == 'cancelled' and record[3][1] ~= '' then keep_result(record[1], args.text, record[2], unpack(record[3])) end
 end
-if #records > 0 then add_records(keys.last_ended, records, tonumber(ARGV[2])) end
+if #records > 0 then add_records(keys.last_ended, records, tonumber(args.keep_ended)) end
 return replies

@@ -3,20 +3,20 @@
 --
 -- Prelude  clock
 -- Keys     control
--- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  owner, 8 bytes
--- ARGV[3]  how long a process is remembered, ms
--- ARGV[4]  the format that it reads
+-- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
+--          owner: 8 bytes that name the process
+--          kept_ms: how long a process is remembered, ms
+--          read_format: the format that it reads
 -- Returns  when this process was noted before as far as the server knows, epoch ms or 0; now, epoch ms
 
-local owner, kept_ms = ARGV[2], tonumber(ARGV[3])
-local now_ms = math.floor(read_clock(ARGV[1]) / 1000)
+local owner, kept_ms = args.owner, tonumber(args.kept_ms)
+local now_ms = math.floor(read_clock(args.now_us) / 1000)
 
 local before_ms, over = 0, {}
 local fields = redis.call('HGETALL', keys.control)
 for i = 1, #fields, 2 do
   local name = fields[i]
-  if name == 'format' and (tonumber(fields[i + 1]) or 0) > tonumber(ARGV[4]) then return { now_ms, now_ms } end
+  if name == 'format' and (tonumber(fields[i + 1]) or 0) > tonumber(args.read_format) then return { now_ms, now_ms } end
   if name:sub(1, 5) == 'seen:' then
     local seen_ms = tonumber(fields[i + 1])
     if name:sub(6) == owner then

@@ -6,26 +6,26 @@
 --          ended, counters, claims, dead, quarantine, errors, returned, control, channel, ranked, held?limits,
 --          held_tasks?limits, slots?limits, paces?limits, batches?limits, last_ended?
 -- Where    held to batches: only if there are limits, or a job is in a batch; last_ended: only if the queue remembers the jobs that ended last
--- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  owner, 8 bytes: the process that asks
--- ARGV[3]  request, 8 random bytes: the fencing token of every lease given; its repeat returns the same leases
--- ARGV[4]  limit, jobs; 0: only transfer
--- ARGV[5]  budget, bytes
--- ARGV[6]  lease, ms
--- ARGV[7]  what to do with due frames: 'direct' leases them, 'shared' transfers them, 'take' leaves them alone
--- ARGV[8]  most frames to transfer
--- ARGV[9]  leases that may expire before a job is a dead letter; -1: any number
--- ARGV[10]  16 random characters: how tokens begin of elements that a script cannot recognise as jobs; behind them
---          'l' for an element that lay in the destination queue, 'f' for one that came in a frame
--- ARGV[11]  format of the queue, 1 (dLc0) or 2 (Bc0Lc0), in which a frame that fits both is read
--- ARGV[12]  the format that the caller reads; if the queue's is later, the caller gets its number and no job
--- ARGV[13]  leases that may expire before a job is a suspect; -1: any number
--- ARGV[14]  suspects to lease, 0 or 1; the others are put off
--- ARGV[15]  how long to put them off, ms
--- ARGV[16]  on a queue with priorities, for how long a job waits until it comes before those of one point more (ms); empty:
---          the highest priority comes first, however long others wait
--- ARGV[17]  limits of the queue as the settings have them, as JSON; empty: none. Only if there are limits
--- ARGV[18]  1: the owner has said, by declare.lua, which limits its code has. Only if there are limits
+-- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
+--          owner: 8 bytes: the process that asks
+--          request: 8 random bytes: the fencing token of every lease given; its repeat returns the same leases
+--          limit: jobs; 0: only transfer
+--          budget: bytes
+--          lease_ms: how long a lease lasts
+--          mode: what to do with due frames: 'direct' leases them, 'shared' transfers them, 'take' leaves them alone
+--          transfer_limit: most frames to transfer
+--          max_kills: leases that may expire before a job is a dead letter; -1: any number
+--          seed: 16 random characters: how tokens begin of elements that a script cannot recognise as jobs; behind them
+--            'l' for an element that lay in the destination queue, 'f' for one that came in a frame
+--          format: format of the queue, 1 (dLc0) or 2 (Bc0Lc0), in which a frame that fits both is read
+--          read_format: the format that the caller reads; if the queue's is later, the caller gets its number and no job
+--          safe_kills: leases that may expire before a job is a suspect; -1: any number
+--          suspects: suspects to lease, 0 or 1; the others are put off
+--          put_off_ms: how long to put them off, ms
+--          priority_step_ms: on a queue with priorities, for how long a job waits until it comes before those of one point more (ms); empty:
+--            the highest priority comes first, however long others wait
+--          limit_text?limits: limits of the queue as the settings have them, as JSON; empty: none. Only if there are limits
+--          has_declared?limits: 1: the owner has said, by declare.lua, which limits its code has. Only if there are limits
 -- Returns  now (epoch us); us until the next event, 0 if more waits now, -1 if nothing waits; frames
 --          transferred; payloads dropped as double; jobs dropped whose payload is gone; suspects put off; then six a
 --          job: token, attempts that failed, leases that expired, start time (epoch ms), payload, and the sum of 1 if
@@ -42,16 +42,16 @@
 --          Nil if the caller has to say that there are limits, or has to say again which its code has, as that is
 --          forgotten; nothing was done
 
-local now_us, owner, request = read_clock(ARGV[1]), ARGV[2], ARGV[3]
-local limit, budget, lease_ms, mode = math.min(tonumber(ARGV[4]), MOST), tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
-local transfer_limit, max_kills, seed = math.min(tonumber(ARGV[8]), MOST), tonumber(ARGV[9]), ARGV[10]
-local format, safe_kills, suspects, put_off_ms = ARGV[11], tonumber(ARGV[13]), tonumber(ARGV[14]), tonumber(ARGV[15])
-local step_ms = tonumber(ARGV[16])
+local now_us, owner, request = read_clock(args.now_us), args.owner, args.request
+local limit, budget, lease_ms, mode = math.min(tonumber(args.limit), MOST), tonumber(args.budget), tonumber(args.lease_ms), args.mode
+local transfer_limit, max_kills, seed = math.min(tonumber(args.transfer_limit), MOST), tonumber(args.max_kills), args.seed
+local format, safe_kills, suspects, put_off_ms = args.format, tonumber(args.safe_kills), tonumber(args.suspects), tonumber(args.put_off_ms)
+local step_ms = tonumber(args.priority_step_ms)
 local now_ms = math.floor(now_us / 1000)
 
 local fields = redis.call('HMGET', keys.control, 'format', 'service', 'paused', 'paused_tasks', 'ranked', 'queue_limit', 'held_till')
 -- A caller would misread a later format than it knows.
-if (tonumber(fields[1] or 0) or 0) > tonumber(ARGV[12]) then return { now_us, -1, 0, 0, 0, 0, tonumber(fields[1]) } end
+if (tonumber(fields[1] or 0) or 0) > tonumber(args.read_format) then return { now_us, -1, 0, 0, 0, 0, tonumber(fields[1]) } end
 
 -- Before anything is leased, so that this claim knows of a gap.
 local service = unpack_service(fields[2])
@@ -78,7 +78,7 @@ end
 -- were over; what becomes of jobs that have a limit; what to tell of limits.
 local asked, throttle, left, back, told = limit, nil, {}, nil, 0
 if fields[6] and not keys.slots and mode ~= 'take' then return nil end
-if keys.slots and (ARGV[17] ~= '' or fields[6]) and mode ~= 'take' and limit > 0 then
+if keys.slots and (args.limit_text ~= '' or fields[6]) and mode ~= 'take' and limit > 0 then
   -- Part  throttle  if slots
 end
 
@@ -185,7 +185,7 @@ end
 
 -- Only a job whose tail says so has a limit, or is in a batch.
 if told > 0 and not keys.slots then return nil end
-if told > 0 and ARGV[18] == '1' and redis.call('HEXISTS', keys.control, 'code:' .. owner) == 0 then return nil end
+if told > 0 and args.has_declared == '1' and redis.call('HEXISTS', keys.control, 'code:' .. owner) == 0 then return nil end
 if told > 0 then
   (function()
     -- Part  admit  if slots

@@ -5,25 +5,25 @@
 --
 -- Prelude  clock, count, window, frame, job, service
 -- Keys     timeout_set, destination, leases, retries, returned, headers, payloads, locators, ended, claims, control
--- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  owner, 8 bytes: the process that asks
--- ARGV[3]  request, 8 random bytes, never used before: the fencing token of every lease given
--- ARGV[4]  limit, jobs
--- ARGV[5]  lease, ms
--- ARGV[6]  format of the queue, 1 (dLc0) or 2 (Bc0Lc0), in which a frame that fits both is read
--- ARGV[7]  the format that the caller reads
+-- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
+--          owner: 8 bytes: the process that asks
+--          request: 8 random bytes, never used before: the fencing token of every lease given
+--          limit: jobs
+--          lease_ms: how long a lease lasts
+--          format: format of the queue, 1 (dLc0) or 2 (Bc0Lc0), in which a frame that fits both is read
+--          read_format: the format that the caller reads
 -- Returns  what claim.lua returns; nil if the caller has to use that
 
 -- More frames, or more bytes in all of them, are for claim.lua.
 local FEW = 8
 local SMALL = 16384
 
-local now_us, owner, request = read_clock(ARGV[1]), ARGV[2], ARGV[3]
-local limit, lease_ms, format = math.min(tonumber(ARGV[4]), FEW), tonumber(ARGV[5]), ARGV[6]
+local now_us, owner, request = read_clock(args.now_us), args.owner, args.request
+local limit, lease_ms, format = math.min(tonumber(args.limit), FEW), tonumber(args.lease_ms), args.format
 local now_ms = math.floor(now_us / 1000)
 
 local fields = redis.call('HMGET', keys.control, 'format', 'service', 'paused', 'paused_tasks', 'ranked', 'queue_limit', 'held_till')
-if fields[3] or fields[5] or fields[6] or (tonumber(fields[1] or 0) or 0) > tonumber(ARGV[7]) then return nil end
+if fields[3] or fields[5] or fields[6] or (tonumber(fields[1] or 0) or 0) > tonumber(args.read_format) then return nil end
 local service = unpack_service(fields[2])
 if not service or now_ms < service.till or not is_current(service, now_ms, lease_ms, true) then return nil end
 

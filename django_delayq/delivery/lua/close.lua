@@ -2,11 +2,11 @@
 --
 -- Prelude  clock, window, frame, job, held, batch
 -- Keys     batches, held, held_tasks, headers, errors, returned, control, channel, ranked
--- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  token of the callback, the id of the batch
+-- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
+--          token: token of the callback, the id of the batch
 -- Returns  1; 0 if it was closed before, or never begun
 
-local now_us, token = read_clock(ARGV[1]), ARGV[2]
+local now_us, token = read_clock(args.now_us), args.token
 
 check_batches()
 if redis.call('HDEL', keys.batches, OPEN .. token) == 0 then return 0 end

@@ -3,13 +3,13 @@
 -- Prelude  clock
 -- Keys     timeout_set, delay_queue, destination, leases, retries, dead, quarantine, counters, returned, held, control,
 --          forwards
--- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
+-- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
 -- Returns  frames in the timeout set; how many of them are due; elements of the delay queue; of the destination queue;
 --          leases; retries; dead letters; quarantined; start time of the first that waits for its first attempt (epoch
 --          ms) or -1; now (epoch ms); returned; how many of them are due; held; until when a pause or a limit of the
 --          queue held its jobs back (epoch ms); how many jobs are to be forwarded; then the counters, name and number in turn
 
-local now_ms = math.floor(read_clock(ARGV[1]) / 1000)
+local now_ms = math.floor(read_clock(args.now_us) / 1000)
 local first = math.huge
 for _, set in ipairs({ keys.timeout_set, keys.returned }) do
   local head = redis.call('ZRANGE', set, 0, 0, 'WITHSCORES')[2]

@@ -3,19 +3,19 @@
 --
 -- Prelude  clock, window, frame, job, pause
 -- Keys     control
--- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  owner, 8 bytes
--- ARGV[3]  when the code was loaded, epoch ms. A limit of later code stays while a process with that code lives
--- ARGV[4]  how long a limit counts after a process said so, ms
--- ARGV[5]  after how long without a word a process is gone, ms
--- ARGV[6]  the format that the caller reads; if the queue's is later, nothing changes
--- ARGV[7]  1: the code has schedules of this queue
--- ARGV[8]  and on, two each: name of the limit; what it says, as JSON, see _limit.lua
+-- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
+--          owner: 8 bytes that name the process
+--          loaded_ms: when the code was loaded, epoch ms. A limit of later code stays while a process with that code lives
+--          kept_ms: how long a limit counts after a process said so, ms
+--          silent_ms: after how long without a word a process is gone, ms
+--          read_format: the format that the caller reads; if the queue's is later, nothing changes
+--          has_schedules: 1: the code has schedules of this queue
+--          limits... (name, text): name of the limit; what it says, as JSON, see _limit.lua
 -- Returns  how many limits have changed; 1 if no living process has later code with schedules of this queue. A process
---          hears that only after half of the time in ARGV[5]: when all have been silent, the others speak first
+--          hears that only after half of the time in silent_ms: when all have been silent, the others speak first
 
-local now_ms, owner, loaded_ms = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2], tonumber(ARGV[3])
-local kept_ms, silent_ms, has_schedules = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[7] == '1'
+local now_ms, owner, loaded_ms = math.floor(read_clock(args.now_us) / 1000), args.owner, tonumber(args.loaded_ms)
+local kept_ms, silent_ms, has_schedules = tonumber(args.kept_ms), tonumber(args.silent_ms), args.has_schedules == '1'
 
 local function is_same(one, other)
   for _, key in ipairs({ 'concurrency', 'rate' }) do
@@ -29,7 +29,7 @@ local function keep(name, limit)
   -- Somebody may have written numbers that JSON does not have: then that counts for nothing.
   local is_json, text = pcall(cjson.encode, limit)
   values[#values + 1] = 'limit:' .. name
-  values[#values + 1] = is_json and text or cjson.encode({ code = own[name], at = decimal(now_ms), loaded = ARGV[3] })
+  values[#values + 1] = is_json and text or cjson.encode({ code = own[name], at = decimal(now_ms), loaded = args.loaded_ms })
 end
 
 local function is_older(said, ms)
@@ -37,12 +37,12 @@ local function is_older(said, ms)
   return math.abs(now_ms - (tonumber(said.at) or 0)) > ms
 end
 
-for i = 8, #ARGV - 1, 2 do own[ARGV[i]] = decode_table(ARGV[i + 1]) end
+for i = args.limits, #ARGV, #args.limits do own[args.limits[i].name] = decode_table(args.limits[i].text) end
 local there, alive, since_ms, has_later = {}, { [loaded_ms] = true }, now_ms, false
 local fields = redis.call('HGETALL', keys.control)
 for i = 1, #fields, 2 do
   local field, kind = fields[i], fields[i]:match('^%a+:?')
-  if field == 'format' and (tonumber(fields[i + 1]) or 0) > tonumber(ARGV[6]) then return { 0, 0 } end
+  if field == 'format' and (tonumber(fields[i + 1]) or 0) > tonumber(args.read_format) then return { 0, 0 } end
   if kind == 'limit:' then there[field:sub(7)] = decode_table(fields[i + 1]) end
   if kind == 'code:' then
     local said = decode_table(fields[i + 1])
@@ -62,7 +62,7 @@ for name, code in pairs(own) do
   local its_ms = tonumber(limit.loaded) or 0
   if not limit.code or loaded_ms >= its_ms or not alive[its_ms] then
     if not (type(limit.code) == 'table' and is_same(limit.code, code)) then changed = changed + 1 end
-    limit.code, limit.at, limit.loaded = code, decimal(now_ms), ARGV[3]
+    limit.code, limit.at, limit.loaded = code, decimal(now_ms), args.loaded_ms
     keep(name, limit)
   end
 end
@@ -72,10 +72,10 @@ for name, limit in pairs(there) do
     if limit.set then keep(name, limit) else over[#over + 1] = 'limit:' .. name end
   end
 end
-if has_schedules or ARGV[8] then
+if has_schedules or #ARGV >= args.limits then
   values[#values + 1] = 'code:' .. owner
   values[#values + 1] =
-    cjson.encode({ at = decimal(now_ms), since = decimal(since_ms), loaded = ARGV[3], has_schedules = ARGV[7] })
+    cjson.encode({ at = decimal(now_ms), since = decimal(since_ms), loaded = args.loaded_ms, has_schedules = args.has_schedules })
 end
 if #values + #over == 0 then return { 0, 0 } end
 -- First a command that a full server does not refuse.

@@ -3,19 +3,19 @@
 -- Prelude  clock, window, frame, job
 -- Keys     graves, headers, payloads, errors, ended
 -- Where    graves: dead or quarantine
--- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  age (ms): what is younger stays
--- ARGV[3]  how many stay, however old
--- ARGV[4]  which: 'all'; 'foreign', what somebody else offered; 'jobs', the rest
--- ARGV[5]  first rank to look at
--- ARGV[6]  elements to look at
--- ARGV[7]  budget, bytes of payload to look at
+-- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
+--          age_ms: age (ms): what is younger stays
+--          kept: how many stay, however old
+--          which: 'all'; 'foreign', what somebody else offered; 'jobs', the rest
+--          first: first rank to look at
+--          batch: elements to look at
+--          budget: bytes of payload to look at
 -- Returns  how many were deleted; how many are left; the rank to go on with, or -1 at the end; when the oldest deleted
 --          one had been put there (epoch ms), or -1
 
-local now_ms, kept, which = math.floor(read_clock(ARGV[1]) / 1000), tonumber(ARGV[3]), ARGV[4]
-local first, batch, budget = tonumber(ARGV[5]), math.min(tonumber(ARGV[6]), 2000), tonumber(ARGV[7])
-local last_ms = now_ms - tonumber(ARGV[2])
+local now_ms, kept, which = math.floor(read_clock(args.now_us) / 1000), tonumber(args.kept), args.which
+local first, batch, budget = tonumber(args.first), math.min(tonumber(args.batch), 2000), tonumber(args.budget)
+local last_ms = now_ms - tonumber(args.age_ms)
 
 check_hashes(keys.headers, keys.payloads, keys.errors)
 check_sets(keys.ended)

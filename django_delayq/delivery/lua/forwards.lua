@@ -2,13 +2,13 @@
 --
 -- Prelude  clock
 -- Keys     forwards
--- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  most queues to return
+-- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
+--          most: most queues to return
 -- Returns  now, epoch ms; then three each: a queue; how many go there; when the job before the first of them ended (epoch ms)
 
-local reply = { math.floor(read_clock(ARGV[1]) / 1000) }
+local reply = { math.floor(read_clock(args.now_us) / 1000) }
 local from = '-'
-for _ = 1, tonumber(ARGV[2]) do
+for _ = 1, tonumber(args.most) do
   local member = redis.call('ZRANGEBYLEX', keys.forwards, from, '+', 'LIMIT', 0, 1)[1]
   if not member then break end
   local queue, ended = member:match('^([^%z]*)%z(%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d)')

@@ -7,21 +7,21 @@
 -- Keys     leases, headers, retries, payloads, destination, channel, returned, ranked, control, slots?limits,
 --          held?limits, held_tasks?limits, paces?limits, errors?limits
 -- Where    slots to errors: only if the queue, or one of its jobs, has a limit
--- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  and on, three a job, in the order they were claimed: token; fencing token; sum of 1 for a foreign payload,
---          2 if a lease of it ended before it began, now or earlier, 4 if that is a kill, 8 if it had begun
+-- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
+--          jobs... (token, fence, how): three a job, in the order they were claimed: token; fencing token; sum of 1 for a foreign payload,
+--            2 if a lease of it ended before it began, now or earlier, 4 if that is a kill, 8 if it had begun
 -- Returns  indexes of the jobs whose lease was lost; nothing was changed for those
 
-local now_ms = math.floor(read_clock(ARGV[1]) / 1000)
+local now_ms = math.floor(read_clock(args.now_us) / 1000)
 
 redis.call('LLEN', keys.destination)
-local held, lost = ours(keys.headers, 2, 3)
+local held, lost = ours()
 if #held == 0 then return lost end
 check_hashes(keys.payloads)
 local bodies = {}
 for i, job in ipairs(held) do
   -- A foreign payload with a history stays with us: in the list its attempts would be lost.
-  if tonumber(ARGV[job.at + 2]) % 8 == 1 and job.attempts + job.kills == 0 then
+  if tonumber(args.jobs[job.at].how) % 8 == 1 and job.attempts + job.kills == 0 then
     bodies[i] = redis.call('HGET', keys.payloads, job.token) or nil
   end
 end
@@ -36,7 +36,7 @@ for i = #held, 1, -1 do
     redis.call('HDEL', keys.payloads, job.token)
     redis.call('LPUSH', keys.destination, bodies[i])
   else
-    local how = tonumber(ARGV[job.at + 2])
+    local how = tonumber(args.jobs[job.at].how)
     local kills = how % 8 >= 4 and job.kills + 1 or job.kills
     -- The server orders members of one score by token: a fraction of a millisecond keeps the order of the claim.
     local start = job.start < now_ms and job.start + (i - 1) / 4096 or now_ms

@@ -3,13 +3,13 @@
 --
 -- Prelude  clock, window, frame, job, held
 -- Keys     held_tasks
--- ARGV[1]  most reasons to return
--- ARGV[2]  how the reasons begin, see _held.lua; empty: all
--- ARGV[3]  where to begin among them, not before the first
+-- Args     most: most reasons to return
+--          prefix: how the reasons begin, see _held.lua; empty: all
+--          cursor: where to begin among them, not before the first
 -- Returns  how many are held for further reasons; then a reason, of batches and calls the kind alone, and how many are held for
 --          it, in turn
 
-local names_left, prefix = tonumber(ARGV[1]), ARGV[2]
+local names_left, prefix = tonumber(args.most), args.prefix
 -- Members that no script of ours has written are passed over, so many at most.
 local others_left = 1000
 
@@ -19,7 +19,7 @@ local function first_from(start)
   return member, member and redis.call('ZRANK', keys.held_tasks, member) or redis.call('ZCARD', keys.held_tasks)
 end
 
-local member, rank = first_from(ARGV[3])
+local member, rank = first_from(args.cursor)
 while member and names_left > 0 and others_left > 0 and member:sub(1, #prefix) == prefix do
   local name, _, kind = split_member(member)
   local past = name and name .. '\1'

@@ -8,34 +8,34 @@
 -- Keys     leases, headers, held, held_tasks, errors, payloads, retries, returned, control, channel, ranked,
 --          unique, slots?limits, paces?limits
 -- Where    slots, paces: only if the queue, or one of its jobs, has a limit
--- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  and on, five a job: token; fencing token; what it is held for, see _held.lua; why, for people; for how
---          long (ms), empty: as long as it takes
+-- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
+--          jobs... (token, fence, reason, why, hold_ms): token; fencing token; what it is held for, see _held.lua; why, for people; for how
+--            long (ms), empty: as long as it takes
 -- Returns  indexes of the jobs whose lease was lost; nothing was changed for those
 
-local now_ms = math.floor(read_clock(ARGV[1]) / 1000)
+local now_ms = math.floor(read_clock(args.now_us) / 1000)
 
-local jobs, lost = ours(keys.headers, 2, 5)
+local jobs, lost = ours()
 if #jobs == 0 then return lost end
 local before = redis.call('HMGET', keys.errors, unpack(tokens_of(jobs)))
 check_sets(keys.held, keys.held_tasks, keys.retries, keys.returned)
 local is_ranked, waits = has_ranks(), {}
 local is_due, is_any_due, given, gives_up, paused = {}, false, {}, {}, nil
 for _, job in ipairs(jobs) do
-  local reason = ARGV[job.at + 2]
+  local reason = args.jobs[job.at].reason
   local key, task, limit = named('key', reason), named('paused', reason), limit_named(reason)
   local found = key and key_of(redis.call('HGET', keys.payloads, job.token))
   if task then paused = paused or read_paused_tasks(redis.call('HGET', keys.control, 'paused_tasks'), now_ms) end
   given[job.token] = limit
   is_due[job.token] = found and found ~= key or task and not paused[task] or limit
   is_any_due = is_any_due or is_due[job.token]
-  gives_up[job.token] = ARGV[job.at + 4] == '' and not task and not is_due[job.token]
+  gives_up[job.token] = args.jobs[job.at].hold_ms == '' and not task and not is_due[job.token]
 end
 check_hashes(keys.unique)
 if keys.slots then free_slots(jobs, now_ms) end
 redis.call('ZREM', keys.leases, unpack(tokens_of(jobs)))
 for i, job in ipairs(jobs) do
-  local reason, hold_ms, since_ms = ARGV[job.at + 2], tonumber(ARGV[job.at + 4]), held_since(before[i])
+  local reason, hold_ms, since_ms = args.jobs[job.at].reason, tonumber(args.jobs[job.at].hold_ms), held_since(before[i])
   if given[job.token] then job.tail = with_limit(job.tail, given[job.token]) end
   if gives_up[job.token] then job.tail = give_up_unique(keys.unique, job.tail, job.token) end
   if hold_ms then since_ms = since_ms or now_ms end
@@ -48,7 +48,7 @@ for i, job in ipairs(jobs) do
   else
     redis.call('ZADD', keys.held, hold_ms and since_ms + hold_ms or now_ms + FOR_EVER, job.token)
     redis.call('ZADD', keys.held_tasks, 0, held_member(reason, job.start, job.tail, job.token))
-    redis.call('HSET', keys.errors, job.token, held_error(reason, ARGV[job.at + 3], now_ms, since_ms))
+    redis.call('HSET', keys.errors, job.token, held_error(reason, args.jobs[job.at].why, now_ms, since_ms))
   end
 end
 add_ranks(waits, is_ranked, function(job) return math.min(job.start, now_ms) end)

@@ -3,15 +3,15 @@
 --
 -- Prelude  clock, window, frame, job, held, pause, limit
 -- Keys     control, channel, leases, slots, paces, held, held_tasks, headers, errors, retries, returned, ranked
--- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  name of the limit; empty: all
--- ARGV[3]  where to go on, as the last call returned it; empty: at the first
--- ARGV[4]  most limits and keys to look at
--- ARGV[5]  most jobs to let go on
+-- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
+--          name: name of the limit; empty: all
+--          cursor: where to go on, as the last call returned it; empty: at the first
+--          name_limit: most limits and keys to look at
+--          limit: most jobs to let go on
 -- Returns  how many go on; where to go on, empty at the end
 
-local now_ms, only, cursor = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2], ARGV[3]
-local names_left, most = tonumber(ARGV[4]), tonumber(ARGV[5])
+local now_ms, only, cursor = math.floor(read_clock(args.now_us) / 1000), args.name, args.cursor
+local names_left, most = tonumber(args.name_limit), tonumber(args.limit)
 local limited, count = of_limits(), 0
 limited.check()
 local first = only == '' and reason_of('limit') or reason_of('limit', only)

@@ -2,25 +2,25 @@
 --
 -- Prelude  clock, window, frame, job
 -- Keys     leases, headers, progress
--- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  and on, three a job: token; fencing token; how far it is, empty: the attempt has ended
+-- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
+--          jobs... (token, fence, text): token; fencing token; how far it is, empty: the attempt has ended
 -- Returns  nil
 
-local now_ms = decimal(math.floor(read_clock(ARGV[1]) / 1000))
+local now_ms = decimal(math.floor(read_clock(args.now_us) / 1000))
 redis.call('ZCARD', keys.leases)
 redis.call('HLEN', keys.progress)
 local values, over = {}, {}
-for i = 2, #ARGV, 3 do
-  local token, text = ARGV[i], ARGV[i + 2]
+for i = args.jobs, #ARGV, #args.jobs do
+  local token, text = args.jobs[i].token, args.jobs[i].text
   local job = job_of(token)
   local fence = job and job.fence
   local is_leased = fence and redis.call('ZSCORE', keys.leases, token)
   if text ~= '' then
-    if is_leased and fence == ARGV[i + 1] then
+    if is_leased and fence == args.jobs[i].fence then
       values[#values + 1] = token
       values[#values + 1] = now_ms .. ' ' .. text
     end
-  elseif not is_leased or fence == ARGV[i + 1] then
+  elseif not is_leased or fence == args.jobs[i].fence then
     over[#over + 1] = token
   end
 end

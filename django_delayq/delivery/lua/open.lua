@@ -3,15 +3,15 @@
 --
 -- Prelude  clock, window, frame, job, held, batch
 -- Keys     batches, held, held_tasks, headers, payloads, errors, ended
--- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  token of the callback, the id of the batch
--- ARGV[3]  when it starts after the last end: '+' ms, or '=' epoch ms
--- ARGV[4]  its tail
--- ARGV[5]  its payload
--- ARGV[6]  why it is held
+-- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
+--          token: token of the callback, the id of the batch
+--          when: when it starts after the last end: '+' ms, or '=' epoch ms
+--          tail: its tail
+--          payload: its payload
+--          why: why it is held
 -- Returns  1; 0 if the batch was begun before
 
-local now_us, token, when = read_clock(ARGV[1]), ARGV[2], ARGV[3]
+local now_us, token, when = read_clock(args.now_us), args.token, args.when
 local now_ms = math.floor(now_us / 1000)
 
 if redis.call('HEXISTS', keys.batches, OPEN .. token) == 1 or redis.call('HEXISTS', keys.headers, token) == 1
@@ -22,11 +22,11 @@ end
 local start, name = when:byte(1) == 61 and start_time(when, now_us) or now_ms, name_of_batch(token)
 check_hashes(keys.payloads, keys.errors)
 check_sets(keys.held, keys.held_tasks)
-redis.call('HSET', keys.headers, token, write_job({ start = start, tail = ARGV[4] }))
-redis.call('HSET', keys.payloads, token, ARGV[5])
-redis.call('HSET', keys.errors, token, held_error(name, ARGV[6], now_ms))
+redis.call('HSET', keys.headers, token, write_job({ start = start, tail = args.tail }))
+redis.call('HSET', keys.payloads, token, args.payload)
+redis.call('HSET', keys.errors, token, held_error(name, args.why, now_ms))
 redis.call('ZADD', keys.held, now_ms + FOR_EVER, token)
-redis.call('ZADD', keys.held_tasks, 0, held_member(name, start, ARGV[4], token))
+redis.call('ZADD', keys.held_tasks, 0, held_member(name, start, args.tail, token))
 redis.call('HSET', keys.batches, THEN .. token, when, OPEN .. token, 1)
 -- Until it is closed, the batch counts one more than its jobs.
 redis.call('HINCRBY', keys.batches, token, 1)

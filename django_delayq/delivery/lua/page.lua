@@ -3,18 +3,18 @@
 -- Prelude  window, frame, job
 -- Keys     set, headers, payloads, errors, returned, locators
 -- Where    set: what is paged through; returned: what a page of frames shows before the frames
--- ARGV[1]  what the set holds: 'frames', 'tokens' or 'payloads'
--- ARGV[2]  first rank
--- ARGV[3]  elements
--- ARGV[4]  bytes of each payload to return
--- ARGV[5]  1: the highest score first
--- ARGV[6]  budget, bytes: the page ends early with the element that exceeds it
--- ARGV[7]  format of the queue, 1 (dLc0) or 2 (Bc0Lc0), in which a frame that fits both is read
+-- Args     kind: what the set holds: 'frames', 'tokens' or 'payloads'
+--          first: first rank
+--          count: elements
+--          cut: bytes of each payload to return
+--          is_reversed: 1: the highest score first
+--          budget: bytes: the page ends early with the element that exceeds it
+--          format: format of the queue, 1 (dLc0) or 2 (Bc0Lc0), in which a frame that fits both is read
 -- Returns  elements in all; then seven an element: token or ''; score; attempts that failed; leases that expired; first
 --          bytes of the payload; bytes of the whole payload; error as JSON
 
-local kind, first, count, cut = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local is_reversed, budget = ARGV[5] == '1', tonumber(ARGV[6])
+local kind, first, count, cut = args.kind, tonumber(args.first), tonumber(args.count), tonumber(args.cut)
+local is_reversed, budget = args.is_reversed == '1', tonumber(args.budget)
 local range = is_reversed and 'ZREVRANGE' or 'ZRANGE'
 local reply, done, byte_count = { 0 }, 0, 0
 
@@ -26,7 +26,7 @@ local function add(token, score, attempts, kills, payload, err)
 end
 
 local function add_frame(member, score)
-  local payload, id, format = unpack_frame(member, ARGV[7])
+  local payload, id, format = unpack_frame(member, args.format)
   local token = payload and (located_token(payload, id) or foreign_name(format, score, id))
   add(token or '', score, 0, 0, payload or member, '')
 end

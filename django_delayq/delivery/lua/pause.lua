@@ -2,17 +2,17 @@
 --
 -- Prelude  clock, window, frame, job, pause
 -- Keys     control, channel
--- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  name of the task; empty: the queue
--- ARGV[3]  when the pause ends: '+' and ms from now, or '=' and epoch ms; empty: when somebody ends it
--- ARGV[4]  who pauses
--- ARGV[5]  why
--- ARGV[6]  id, 16 random characters: a repeat with the same changes nothing
--- ARGV[7]  how many tasks of a queue may be paused
+-- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
+--          task: name of the task; empty: the queue
+--          when: when the pause ends: '+' and ms from now, or '=' and epoch ms; empty: when somebody ends it
+--          by: who pauses
+--          why: why it is paused, for people
+--          id: 16 random characters: a repeat with the same changes nothing
+--          most: how many tasks of a queue may be paused
 -- Returns  1; 0 if the pause would be over at once, and -1 if so many tasks are paused already: nothing has changed. If
 --          the server refused to publish, also its error
 
-local now_us, task, when, id = read_clock(ARGV[1]), ARGV[2], ARGV[3], ARGV[6]
+local now_us, task, when, id = read_clock(args.now_us), args.task, args.when, args.id
 local now_ms = math.floor(now_us / 1000)
 
 local old, tasks, count
@@ -30,12 +30,12 @@ if old.id ~= id then
     if till <= now_ms then return 0 end
   end
   local is_paused = pause_till(old, now_ms)
-  if task ~= '' and not is_paused and count >= tonumber(ARGV[7]) then return -1 end
+  if task ~= '' and not is_paused and count >= tonumber(args.most) then return -1 end
   -- Whoever pauses again changes the end and the reason, not the beginning.
   local since = is_paused and tonumber(old.since) or now_ms
   -- First a command that a full server does not refuse: there, somebody may have to pause.
   redis.call('HDEL', keys.control, '')
-  local new = { since = decimal(since), till = decimal(till), by = ARGV[4], why = ARGV[5], id = id }
+  local new = { since = decimal(since), till = decimal(till), by = args.by, why = args.why, id = id }
   if task == '' then
     redis.call('HSET', keys.control, 'paused', cjson.encode(new))
   else

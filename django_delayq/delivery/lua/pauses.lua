@@ -2,8 +2,8 @@
 --
 -- Prelude  clock
 -- Keys     control
--- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
+-- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
 -- Returns  now, epoch ms; the pause of the queue, and those of its tasks, as they are stored, nil where there is none
 
 local fields = redis.call('HMGET', keys.control, 'paused', 'paused_tasks')
-return { math.floor(read_clock(ARGV[1]) / 1000), fields[1], fields[2] }
+return { math.floor(read_clock(args.now_us) / 1000), fields[1], fields[2] }

@@ -1,13 +1,13 @@
 -- Say how many shards a queue has, and how many of them keep keys; the first to say so fixes the latter.
 --
 -- Keys     control, unique, slots, paces, schedules, locators, headers
--- ARGV[1]  how many shards may hold jobs; 0: only ask
--- ARGV[2]  how many shards keep unique keys, limits and schedules; 0: what has the bare name, whose keys these are
+-- Args     shards: how many shards may hold jobs; 0: only ask
+--          with_keys: how many shards keep unique keys, limits and schedules; 0: what has the bare name, whose keys these are
 -- Returns  the most shards that the queue ever had; how many keep keys, -1 while nobody has said so
 
 local fields = redis.call('HMGET', keys.control, 'shards', 'key_shards')
 local most, pinned = tonumber(fields[1] or 0) or 0, tonumber(fields[2] or nil)
-local shards = tonumber(ARGV[1])
+local shards = tonumber(args.shards)
 if shards == 0 then return { most, pinned or -1 } end
 
 -- What a queue without shards has stored by keys stays where it is, and so has all of these keys.
@@ -25,7 +25,7 @@ if shards > most then
   redis.call('HSET', keys.control, 'shards', most)
 end
 if not pinned then
-  pinned = kept > 0 and 0 or tonumber(ARGV[2])
+  pinned = kept > 0 and 0 or tonumber(args.with_keys)
   redis.call('HSET', keys.control, 'key_shards', pinned)
 end
 return { most, pinned }

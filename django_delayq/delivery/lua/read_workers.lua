@@ -2,15 +2,15 @@
 --
 -- Prelude  clock
 -- Keys     workers, workers_seen
--- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  how long a silent process is kept (ms)
--- ARGV[3]  how many to leave out
--- ARGV[4]  how many to read
+-- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
+--          kept_ms: how long a silent process is kept (ms)
+--          first: how many to leave out
+--          count: how many to read
 -- Returns  now, epoch ms; how many there are; then three each: id, when it was last seen, what it says of itself
 
-local now_ms, kept_ms = math.floor(read_clock(ARGV[1]) / 1000), tonumber(ARGV[2])
+local now_ms, kept_ms = math.floor(read_clock(args.now_us) / 1000), tonumber(args.kept_ms)
 local from, till = decimal(now_ms - kept_ms), decimal(now_ms + kept_ms)
-local found = redis.call('ZRANGEBYSCORE', keys.workers_seen, from, till, 'WITHSCORES', 'LIMIT', ARGV[3], ARGV[4])
+local found = redis.call('ZRANGEBYSCORE', keys.workers_seen, from, till, 'WITHSCORES', 'LIMIT', args.first, args.count)
 local reply = { now_ms, redis.call('ZCOUNT', keys.workers_seen, from, till) }
 for i = 1, #found, 2 do
   local said = redis.call('HGET', keys.workers, found[i])

@@ -3,22 +3,25 @@
 -- Prelude  clock, count, window, frame, list, job, new, sent, follow
 -- Keys     timeout_set, delay_queue, redisson_channel, locators, headers, unique, ended, counters, ranked, control, retries,
 --          returned, leases, destination, sent
--- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  until when the call is good, epoch ms: what somebody sends who was cut off may have been forgotten here since
--- ARGV[3]  number of jobs
--- ARGV[4]  and on, by what `sent` knows each; then what _follow.lua says, with the jobs' own indexes
+-- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
+--          until_ms: until when the call is good, epoch ms: what somebody sends who was cut off may have been forgotten here since
+--          follower_count: number of jobs
+--          follower_format: frame format, 1 (dLc0) or 2 (Bc0Lc0)
+--          follower_listed: 1: the frames also go into the delay queue
+--          names...: by what `sent` knows each
+--          followers... (token, when, tail, payload, index): the jobs; index counts them from 0
 -- Returns  now, epoch ms; then the tokens of those that were stored; or '' if the call came too late, and stored nothing
 
-local now_us, count = read_clock(ARGV[1]), tonumber(ARGV[3])
+local now_us, count = read_clock(args.now_us), tonumber(args.follower_count)
 local now_ms = math.floor(now_us / 1000)
-if now_ms > tonumber(ARGV[2]) then return { now_ms, '' } end
+if now_ms > tonumber(args.until_ms) then return { now_ms, '' } end
 
 local fresh, unnoted, former = {}, {}, {}
-local first = followers_from()
 for n = 0, count - 1 do
-  local token = ARGV[first + 5 * n + 1]
-  if not was_sent(ARGV[4 + n]) then
-    unnoted[#unnoted + 1] = 4 + n
+  local i, at = args.names + n, followers_from() + #args.followers * n
+  local name, token = args.names[i], args.followers[at].token
+  if not was_sent(name) then
+    unnoted[#unnoted + 1] = name
     -- A worker of an earlier version has sent it, and died before the job before it had ended.
     if was_sent(token) then
       former[#former + 1] = token

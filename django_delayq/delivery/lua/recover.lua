@@ -2,14 +2,14 @@
 --
 -- Prelude  clock, window, frame, job
 -- Keys     leases, headers, claims, channel
--- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  owner, 8 bytes
--- ARGV[3]  first rank to look at
--- ARGV[4]  leases to look at
+-- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
+--          owner: 8 bytes that name the process
+--          first: first rank to look at
+--          batch: leases to look at
 -- Returns  leases ended; the rank to go on with, or -1 at the end
 
-local now_ms, owner = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2]
-local from, batch = tonumber(ARGV[3]), tonumber(ARGV[4])
+local now_ms, owner = math.floor(read_clock(args.now_us) / 1000), args.owner
+local from, batch = tonumber(args.first), tonumber(args.batch)
 
 local tokens = redis.call('ZRANGE', keys.leases, from, from + batch - 1)
 local ends, count = {}, 0

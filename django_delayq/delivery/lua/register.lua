@@ -2,15 +2,15 @@
 --
 -- Prelude  clock
 -- Keys     workers, workers_seen, orders
--- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  id of the process
--- ARGV[3]  what it says of itself
--- ARGV[4]  how long a silent process is kept (ms)
--- ARGV[5]  processes that the registry takes
+-- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
+--          id: id of the process
+--          info: what it says of itself
+--          kept_ms: how long a silent process is kept (ms)
+--          most: processes that the registry takes
 -- Returns  now, epoch ms; the order that waits for this process, empty if none does; when it last said that it lives,
 --          epoch ms, -1 if the registry does not have it; whether the registry has it now
 
-local now_ms, id, kept_ms = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2], tonumber(ARGV[4])
+local now_ms, id, kept_ms = math.floor(read_clock(args.now_us) / 1000), args.id, tonumber(args.kept_ms)
 
 local silent = redis.call('ZRANGEBYSCORE', keys.workers_seen, '-inf', '(' .. decimal(now_ms - kept_ms), 'LIMIT', 0, 100)
 -- After the clock was set back, the time of a process that has died since may lie ahead.
@@ -20,7 +20,7 @@ end
 redis.call('HLEN', keys.workers)
 local order = redis.call('HGET', keys.orders, id)
 local before = redis.call('ZSCORE', keys.workers_seen, id)
-local is_full = redis.call('ZCARD', keys.workers_seen) >= tonumber(ARGV[5]) and not before
+local is_full = redis.call('ZCARD', keys.workers_seen) >= tonumber(args.most) and not before
 
 -- First a command that a full server does not refuse.
 redis.call('ZREM', keys.workers_seen, '', unpack(silent))
@@ -31,6 +31,6 @@ end
 local has_room = not is_full or #silent > 0
 if has_room then
   redis.call('ZADD', keys.workers_seen, decimal(now_ms), id)
-  redis.call('HSET', keys.workers, id, ARGV[3])
+  redis.call('HSET', keys.workers, id, args.info)
 end
 return { now_ms, order or '', before and tonumber(before) or -1, has_room and 1 or 0 }

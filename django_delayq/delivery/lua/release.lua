@@ -6,20 +6,20 @@
 -- Keys     held, held_tasks, headers, errors, retries, returned, quarantine, unique, counters, control, channel, ranked,
 --          batches, payloads, last_ended?
 -- Where    last_ended: only if the queue remembers the jobs that ended last
--- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  most jobs to release, and most to put into quarantine
--- ARGV[3]  1: the caller is a worker, which names all tasks that it knows: also put jobs that were held for too long
---          into quarantine, and release all that a pause held which has ended
--- ARGV[4]  most names of tasks to look at
--- ARGV[5]  where to go on among the names, as the last call returned it; empty: at the first
--- ARGV[6]  and on: what the caller knows of the tasks and keys that jobs are held for, see _held.lua
+-- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
+--          limit: most jobs to release, and most to put into quarantine
+--          is_worker: 1: the caller is a worker, which names all tasks that it knows: also put jobs that were held for too long
+--            into quarantine, and release all that a pause held which has ended
+--          name_limit: most names of tasks to look at
+--          cursor: where to go on among the names, as the last call returned it; empty: at the first
+--          reasons...: what the caller knows of the tasks and keys that jobs are held for, see _held.lua
 -- Returns  released; put into quarantine; where to go on among the names, empty at their end; four elements for each that
 --          went into quarantine: token, 'quarantined', the task that its payload names, or empty, and why
 
-local now_ms, limit = math.floor(read_clock(ARGV[1]) / 1000), math.min(tonumber(ARGV[2]), 500)
-local is_worker, names_left, cursor = ARGV[3] == '1', tonumber(ARGV[4]), ARGV[5]
+local now_ms, limit = math.floor(read_clock(args.now_us) / 1000), math.min(tonumber(args.limit), 500)
+local is_worker, names_left, cursor = args.is_worker == '1', tonumber(args.name_limit), args.cursor
 local known = {}
-for i = 6, #ARGV do known[ARGV[i]] = true end
+for i = args.reasons, #ARGV do known[args.reasons[i]] = true end
 
 local paused
 local function may_run(reason)

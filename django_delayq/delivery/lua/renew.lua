@@ -2,15 +2,15 @@
 --
 -- Prelude  clock, window, frame, job, service, settle
 -- Keys     leases, headers, control
--- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  lease, ms from now
--- ARGV[3]  and on, two a job: token; fencing token
+-- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
+--          lease_ms: how long a lease lasts
+--          jobs... (token, fence): token; fencing token
 -- Returns  indexes of the jobs whose lease was lost; nothing was changed for those
 
-local now_ms, lease_ms = math.ceil(read_clock(ARGV[1]) / 1000), tonumber(ARGV[2])
+local now_ms, lease_ms = math.ceil(read_clock(args.now_us) / 1000), tonumber(args.lease_ms)
 local lease_end = now_ms + lease_ms
 
-local held, lost = ours(keys.headers, 3, 2)
+local held, lost = ours()
 if #held == 0 then return lost end
 local served = serve(read_service(keys.control), keys.leases, now_ms, lease_ms, true, true)
 -- A full server refuses a ZADD, but not a script whose first write is a removal. Without renewals, every job that runs

@@ -5,22 +5,22 @@
 -- Keys     timeout_set, delay_queue, destination, leases, retries, dead, quarantine, headers, payloads, locators,
 --          errors, unique, ended, counters, returned, held, held_tasks, redisson_channel, channel, ranked, control,
 --          slots, paces
--- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  token of the holder
--- ARGV[3]  token of the job that the later call made; the same when the call is repeated
--- ARGV[4]  wait: '+' ms from now, or '=' epoch ms
--- ARGV[5]  which start time counts: the 'later' or the 'sooner' of the two; empty: the holder's
--- ARGV[6]  for how long a later call may put off the first one (ms); empty: for ever
--- ARGV[7]  tail of the later call
--- ARGV[8]  its payload, signed for the holder's token; empty: the arguments stay
--- ARGV[9]  the MAC of the holder's payload, if that names jobs that follow, or a batch, which the new payload names as well
+-- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
+--          holder: token of the holder
+--          request: token of the job that the later call made; the same when the call is repeated
+--          when: wait: '+' ms from now, or '=' epoch ms
+--          moves: which start time counts: the 'later' or the 'sooner' of the two; empty: the holder's
+--          longest_ms: for how long a later call may put off the first one (ms); empty: for ever
+--          tail: tail of the later call
+--          payload: its payload, signed for the holder's token; empty: the arguments stay
+--          linked: the MAC of the holder's payload, if that names jobs that follow, or a batch, which the new payload names as well
 -- Returns  'replaced', or 'kept' if nothing had to change; then what inspect.lua returns, as the job is now; then, if an
 --          ACL closes the channel to us, the server's error. If the job does not wait, or holds the key no more: only
 --          the state in which it was left. If the holder's payload may name jobs that follow, or a batch, and has another
 --          MAC: 'linked', that payload and its MAC; nothing was changed
 
-local now_us, token, request, mode, tail, payload = read_clock(ARGV[1]), ARGV[2], ARGV[3], ARGV[5], ARGV[7], ARGV[8]
-local now_ms, longest_ms = math.floor(now_us / 1000), tonumber(ARGV[6])
+local now_us, token, request, mode, tail, payload = read_clock(args.now_us), args.holder, args.request, args.moves, args.tail, args.payload
+local now_ms, longest_ms = math.floor(now_us / 1000), tonumber(args.longest_ms)
 
 local function reply(outcome, refusal)
   local told = look_at(token, find_job(token, now_ms), now_ms)
@@ -60,14 +60,14 @@ end
 if payload ~= '' then
   local before = job.payload or job.frame and unpack_frame(job.frame) or redis.call('HGET', keys.payloads, token) or ''
   local _, mac_before = token_of(before)
-  if mac_before and mac_before ~= ARGV[9] and has_links(before) then return { 'linked', before, mac_before } end
+  if mac_before and mac_before ~= args.linked and has_links(before) then return { 'linked', before, mac_before } end
 end
 
 -- What it becomes. A job with a moment was due before, and its limit has it wait: nothing has that sooner.
 local first, ahead = run_of(known)
 local limit, flags = limit_of(known)
 local has_moment = limit and of_limits().is_paid(flags)
-local asked, target = start_time(ARGV[4], now_us), start
+local asked, target = start_time(args.when, now_us), start
 if mode == 'later' then
   if longest_ms then
     first = first or now_ms

@@ -3,28 +3,28 @@
 -- Prelude  clock, window, frame, job
 -- Keys     graves, returned, headers, payloads, channel, ended, errors, ranked, control, results...
 -- Where    graves: dead or quarantine; results: one a token, the failure that was kept for callers that wait
--- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  wait: '+' ms from now, or '=' epoch ms
--- ARGV[3]  request: some random characters, the same when the call is repeated
--- ARGV[4]  and on: tokens
+-- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
+--          when: wait: '+' ms from now, or '=' epoch ms
+--          request: some random characters, the same when the call is repeated
+--          tokens...: of the jobs
 -- Returns  how many were there, apart from those whose payload is gone, which are forgotten; if an ACL closes the
 --          channel to us, a list of that number and the server's error
 
-local now_us, request = read_clock(ARGV[1]), ARGV[3]
-local start, notes = start_time(ARGV[2], now_us), {}
+local now_us, request = read_clock(args.now_us), args.request
+local start, notes = start_time(args.when, now_us), {}
 
 -- A repeat: the first reply was lost. What that call did is noted beside the jobs that ended, for as long.
-local done = noted(keys.ended, request, #ARGV - 3)
+local done = noted(keys.ended, request, #ARGV - args.tokens + 1)
 if done > 0 then return done end
 
 check_sets(keys.returned)
 check_hashes(keys.headers, keys.payloads, keys.errors)
 local is_ranked, replayed = has_ranks(), {}
-for i = 4, #ARGV do
-  local token = ARGV[i]
+for i = args.tokens, #ARGV do
+  local token = args.tokens[i]
   local is_there = redis.call('ZREM', keys.graves, token) == 1
   if is_there and redis.call('HEXISTS', keys.payloads, token) == 1 then
-    local result = KEYS[#keys + i - 3]
+    local result = KEYS[#keys + i - args.tokens + 1]
     redis.call('DEL', result)
     redis.call('ZADD', keys.returned, start, token)
     local job = job_of(token)

@@ -5,21 +5,21 @@
 -- Keys     timeout_set, redisson_channel, destination, leases, retries, dead, quarantine, headers, payloads, locators,
 --          notes, unique, ended, channel, returned, held, held_tasks, errors, ranked, control, slots, paces,
 --          batches
--- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  token
--- ARGV[3]  wait: '+' ms from now, or '=' epoch ms
--- ARGV[4]  request: some random characters, the same when the call is repeated
+-- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
+--          token: of the job
+--          when: wait: '+' ms from now, or '=' epoch ms
+--          request: some random characters, the same when the call is repeated
 -- Returns  'rescheduled'; 'noted' if it lies in a long destination queue, and will be moved unless Java takes it; or
 --          the state in which it was left; then the start time (epoch ms); then, if an ACL closes the channel to us,
 --          the server's error
 
-local now_us, token, request = read_clock(ARGV[1]), ARGV[2], ARGV[4]
+local now_us, token, request = read_clock(args.now_us), args.token, args.request
 
 -- A repeat: the first reply was lost. When that call came is noted beside the jobs that ended, for as long.
 local done = redis.call('ZSCORE', keys.ended, request)
-if done then return { 'rescheduled', start_time(ARGV[3], (math.floor(tonumber(done) / 8) + 1) * 1000) } end
+if done then return { 'rescheduled', start_time(args.when, (math.floor(tonumber(done) / 8) + 1) * 1000) } end
 
-local now_ms, start, refusal = math.floor(now_us / 1000), start_time(ARGV[3], now_us), nil
+local now_ms, start, refusal = math.floor(now_us / 1000), start_time(args.when, now_us), nil
 local job = find_job(token, now_ms)
 check_sets(keys.retries, keys.returned, keys.held_tasks)
 check_hashes(keys.payloads, keys.errors, keys.batches, keys.unique)

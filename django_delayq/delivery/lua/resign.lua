@@ -3,13 +3,13 @@
 --
 -- Prelude  clock, count, window, frame, list, job
 -- Keys     timeout_set, delay_queue, destination, locators, payloads, errors, counters, forwards
--- ARGV[1]  where they are: 'frames', 'destination', 'forwards', 'payloads' or 'errors'
--- ARGV[2]  and on, three each: for 'payloads' and 'errors' the field of the hash, else the index when it was read, in the delay queue or,
---          counted from the tail, in the destination queue, empty if it was in neither; the frame, payload or forward as it
---          was read; the payload or forward to write
+-- Args     where: where they are: 'frames', 'destination', 'forwards', 'payloads' or 'errors'
+--          items... (hint, old, new): for 'payloads' and 'errors' the field of the hash, else the index when it was read, in the delay queue or,
+--            counted from the tail, in the destination queue, empty if it was in neither; the frame, payload or forward as it
+--            was read; the payload or forward to write
 -- Returns  how many were written
 
-local where = ARGV[1]
+local where = args.where
 local hash = where == 'errors' and keys.errors or keys.payloads
 
 check_hashes(keys.locators, keys.payloads, keys.errors, keys.counters)
@@ -33,8 +33,8 @@ end
 -- others may have been added since.
 local function stretch(moved)
   local first, last = math.huge, -math.huge
-  for i = 2, #ARGV, 3 do
-    local index = tonumber(ARGV[i])
+  for i = args.items, #ARGV, #args.items do
+    local index = tonumber(args.items[i].hint)
     if index then first, last = math.min(first, index), math.max(last, index) end
   end
   if first > last then return {} end
@@ -83,8 +83,8 @@ end
 local indexes
 if where == 'frames' then
   local frames = {}
-  for i = 2, #ARGV, 3 do
-    if redis.call('ZSCORE', keys.timeout_set, ARGV[i + 1]) then frames[#frames + 1] = ARGV[i + 1] end
+  for i = args.items, #ARGV, #args.items do
+    if redis.call('ZSCORE', keys.timeout_set, args.items[i].old) then frames[#frames + 1] = args.items[i].old end
   end
   indexes = find_listed(frames)
 elseif where == 'destination' then
@@ -92,8 +92,8 @@ elseif where == 'destination' then
   indexes = stretch(true)
 end
 
-for i = 2, #ARGV, 3 do
-  local hint, old, payload = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+for i = args.items, #ARGV, #args.items do
+  local hint, old, payload = args.items[i].hint, args.items[i].old, args.items[i].new
   local token, mac = token_of(payload)
   if where == 'frames' then
     local score, was, id, format = redis.call('ZSCORE', keys.timeout_set, old), unpack_frame(old)

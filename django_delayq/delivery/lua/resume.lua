@@ -2,14 +2,14 @@
 --
 -- Prelude  clock, window, frame, job, pause
 -- Keys     control, channel
--- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  name of the task; empty: the queue
--- ARGV[3]  id, 16 random characters: a repeat with the same has the same reply
--- ARGV[4]  1: only forget what has ended by itself
+-- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
+--          task: name of the task; empty: the queue
+--          id: 16 random characters: a repeat with the same has the same reply
+--          only_over: 1: only forget what has ended by itself
 -- Returns  1 if it was paused, or 0; if the server refused to publish, also its error
 
-local task, id, is_over = ARGV[2], ARGV[3], ARGV[4] == '1'
-local now_ms = math.floor(read_clock(ARGV[1]) / 1000)
+local task, id, is_over = args.task, args.id, args.only_over == '1'
+local now_ms = math.floor(read_clock(args.now_us) / 1000)
 
 local fields = redis.call('HMGET', keys.control, 'paused', 'paused_tasks', 'resumed')
 if fields[3] == id then return 1 end

@@ -5,16 +5,16 @@
 -- Keys     leases, headers, retries, errors, counters, channel, returned, ranked, control, slots?limits, held?limits,
 --          held_tasks?limits, paces?limits
 -- Where    slots to paces: only if the queue, or one of its jobs, has a limit
--- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  attempts to add: 1 if they failed, 0 if they snooze
--- ARGV[3]  and on, four a job: token; fencing token; wait: '+' ms from now, or '=' epoch ms; error as JSON, or empty if
---          they snooze
+-- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
+--          failed: attempts to add: 1 if they failed, 0 if they snooze
+--          jobs... (token, fence, when, error): token; fencing token; wait: '+' ms from now, or '=' epoch ms; error as JSON, or empty if
+--            they snooze
 -- Returns  indexes of the jobs whose lease was lost; nothing was changed for those
 
-local now_us, failed = read_clock(ARGV[1]), tonumber(ARGV[2])
+local now_us, failed = read_clock(args.now_us), tonumber(args.failed)
 local now_ms = math.ceil(now_us / 1000)
 
-local held, lost = ours(keys.headers, 3, 4)
+local held, lost = ours()
 if #held == 0 then return lost end
 check_hashes(keys.errors, keys.counters)
 local is_ranked = has_ranks()
@@ -25,7 +25,7 @@ end
 local first = math.huge
 for _, job in ipairs(held) do
   -- '+100' is a number to Lua, '=100' is none.
-  local when = ARGV[job.at + 2]
+  local when = args.jobs[job.at].when
   local wait_ms = tonumber(when)
   job.due = wait_ms and now_ms + wait_ms or start_time(when, now_us)
   first = math.min(first, job.due)
@@ -39,8 +39,8 @@ for _, job in ipairs(held) do
   redis.call('HSET', keys.headers, job.token,
     write_job({ attempts = attempts, kills = job.kills, start = job.start, tail = job.tail }))
   if failed == 1 then
-    redis.call('HSET', keys.errors, job.token, ARGV[job.at + 3])
-    if job.claimed then add_attempt(keys.errors, job.token, ARGV[job.at + 3]) end
+    redis.call('HSET', keys.errors, job.token, args.jobs[job.at].error)
+    if job.claimed then add_attempt(keys.errors, job.token, args.jobs[job.at].error) end
   end
 end
 add_ranks(held, is_ranked, function(job) return job.due end)

@@ -6,14 +6,14 @@
 -- Where    held: only if the number of jobs in the queue is limited; returned, retries, leases: then, and if one of these jobs
 --          has a tail; sent: only if these are rows of a database;
 --          batches: only if one of these is in a batch
--- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  frame format, 1 (dLc0) or 2 (Bc0Lc0)
--- ARGV[3]  1: the frames also go into the delay queue
--- ARGV[4]  1: this may have been sent before, so look for each token first
--- ARGV[5]  and on, four a job: token; wait ('+' ms, or '=' epoch ms); tail; payload. Then, if that number is limited,
---          the limit. A tail that says when the first of its unique key was scheduled gets the present time there; one
---          that says that it waits behind a job gets the holder of its key, if a worker has that, and waits behind none
---          otherwise
+-- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
+--          format: frame format, 1 (dLc0) or 2 (Bc0Lc0)
+--          listed: 1: the frames also go into the delay queue
+--          is_repeat: 1: this may have been sent before, so look for each token first
+--          most?held: how many jobs the queue may hold
+--          jobs... (token, when, tail, payload): a tail that says when the first of its unique key was scheduled gets the
+--            present time there; one that says that it waits behind a job gets the holder of its key, if a worker has that,
+--            and waits behind none otherwise
 -- Returns  two a job: start time (epoch ms), and '' or the token of the job that holds the unique key, unless the job
 --          waits behind that; but if a repeat
 --          finds that the job has begun, 0, and '=' with the state in which it ended, or with 'unknown' if it has not
@@ -21,7 +21,7 @@
 --          takes none of them; then, if an ACL closes the channel to us, the server's error
 -- Source   RedissonDelayedQueue.offerAsync, with tokens, unique keys and the server's clock added
 
-local now_us, format, listed, is_repeat = read_clock(ARGV[1]), ARGV[2], ARGV[3] == '1', ARGV[4] ~= '0'
+local now_us, format, listed, is_repeat = read_clock(args.now_us), args.format, args.listed == '1', args.is_repeat ~= '0'
 local now_ms = math.floor(now_us / 1000)
 
 local head = redis.call('ZRANGE', keys.timeout_set, 0, 0, 'WITHSCORES')[2]
@@ -47,14 +47,14 @@ local passed_back = {}
 local reply, fresh, starts, claimed, displaced, unnoted = {}, {}, {}, {}, {}, {}
 -- Of many jobs, most wait equally long.
 local count, last_when, last_start = 0, nil, nil
-for i = 5, #ARGV - 3, 4 do
-  local token, when, tail = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+for i = args.jobs, #ARGV, #args.jobs do
+  local token, when, tail = args.jobs[i].token, args.jobs[i].when, args.jobs[i].tail
   if when ~= last_when then last_when, last_start = when, start_time(when, now_us) end
   local start = last_start
   local key = tail == '' and '' or unique_of(tail)
   local holder, known, beyond = '', false, nil
   local sent = keys.sent and was_sent(token)
-  if keys.sent and not sent then unnoted[#unnoted + 1] = i end
+  if keys.sent and not sent then unnoted[#unnoted + 1] = token end
   if is_repeat then
     local locator = redis.call('HGET', keys.locators, token)
     if locator then
@@ -78,9 +78,9 @@ for i = 5, #ARGV - 3, 4 do
       displaced[#displaced + 1], other = other, nil
     end
     if holder == '' then claimed[name] = token end
-    if first or ahead then ARGV[i + 2] = with_run(tail, first and now_ms, ahead and other) end
+    if first or ahead then args.jobs[i].tail = with_run(tail, first and now_ms, ahead and other) end
   end
-  local n = (i - 5) / 2
+  local n = (i - args.jobs) / 2
   reply[n + 1], reply[n + 2] = start, holder
   if not known and holder == '' then
     count = count + 1
@@ -92,16 +92,17 @@ if #passed_back > 0 then redis.call('HSET', keys.unique, unpack(passed_back)) en
 if #unnoted > 0 then note_sent(unnoted, now_ms) end
 if count == 0 then return reply end
 if keys.held then
-  local most, held = tonumber(ARGV[#ARGV]), redis.call('LLEN', keys.destination)
+  local most, held = tonumber(args.most), redis.call('LLEN', keys.destination)
   for _, set in ipairs({ keys.timeout_set, keys.returned, keys.retries, keys.held, keys.leases }) do
     held = held + redis.call('ZCARD', set)
   end
   if held + count > most then
     local refused = {}
-    for _, i in ipairs(fresh) do refused[ARGV[i]] = true end
+    for _, i in ipairs(fresh) do refused[args.jobs[i].token] = true end
     for n = 1, #reply, 2 do
+      local i = args.jobs + 2 * (n - 1)
       -- A job that gave way to a refused one of its unique key has nobody to wait for.
-      if refused[ARGV[2 * n + 3]] or refused[reply[n + 1]] then reply[n], reply[n + 1] = held, '=uncommitted' end
+      if refused[args.jobs[i].token] or refused[reply[n + 1]] then reply[n], reply[n + 1] = held, '=uncommitted' end
     end
     return reply
   end

@@ -2,16 +2,16 @@
 --
 -- Prelude  clock
 -- Keys     schedules, periods
--- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  where to go on; 0: at the beginning
--- ARGV[3]  about how many fields to read
+-- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
+--          cursor: where to go on; 0: at the beginning
+--          count: about how many fields to read
 -- Returns  now, epoch us; the version of the definitions; where to go on, 0 at the end; then three for each field: its
 --          name, its value, and for a state the occurrence whose job waits, epoch ms, else ''
 
-local now_us = read_clock(ARGV[1])
+local now_us = read_clock(args.now_us)
 local version = redis.call('HGET', keys.schedules, 'version') or '0'
 redis.call('ZCARD', keys.periods)
-local page = redis.call('HSCAN', keys.schedules, ARGV[2], 'COUNT', ARGV[3])
+local page = redis.call('HSCAN', keys.schedules, args.cursor, 'COUNT', args.count)
 local reply, fields = { now_us, version, page[1] }, page[2]
 for i = 1, #fields, 2 do
   local n, name = #reply, fields[i]:match('^state (.*)$')

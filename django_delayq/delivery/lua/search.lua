@@ -8,14 +8,14 @@
 -- Prelude  clock, window, frame, walk, job
 -- Keys     timeout_set, returned, destination, leases, retries, held, dead, quarantine, headers, payloads, errors,
 --          locators
--- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  elements
--- ARGV[3]  budget, bytes: the call ends early with the element that exceeds it
--- ARGV[4]  bytes of each payload to return
--- ARGV[5]  format of the queue, 1 (dLc0) or 2 (Bc0Lc0), in which a frame that fits both is read
--- ARGV[6]  cursor in the first place: score, or what resume() reads; empty: from its beginning on
--- ARGV[7]  cursor: the element read last, or what resume() reads
--- ARGV[8]  and on: the places to read, three values each: name; lowest and highest score, or empty
+-- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
+--          count: elements
+--          budget: bytes: the call ends early with the element that exceeds it
+--          cut: bytes of each payload to return
+--          format: format of the queue, 1 (dLc0) or 2 (Bc0Lc0), in which a frame that fits both is read
+--          where: cursor in the first place: score, or what resume() reads; empty: from its beginning on
+--          element: cursor: the element read last, or what resume() reads
+--          places... (name, lowest, highest): the places to read; lowest and highest score, or empty
 -- Returns  now (epoch ms); how many places are done; the cursor in the next, two values; then ten an
 --          element: the place, from 1 on; token or ''; when it is or was due (epoch ms) or ''; attempts that failed;
 --          leases that expired; unique key; payload; error as JSON; priority; when it was due first (epoch ms) or ''
@@ -30,9 +30,9 @@ local IS_DUE_BY_SCORE = { returned = true, retries = true }
 local COMPARED = 20000
 local MOST_EQUAL = 16
 
-local count, budget, cut = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local where, member = ARGV[6], ARGV[7]
-local reply, done, byte_count = { math.floor(read_clock(ARGV[1]) / 1000), 0, '', '' }, 0, 0
+local count, budget, cut = tonumber(args.count), tonumber(args.budget), tonumber(args.cut)
+local where, member = args.where, args.element
+local reply, done, byte_count = { math.floor(read_clock(args.now_us) / 1000), 0, '', '' }, 0, 0
 
 local function add(place, token, due, attempts, kills, tail, payload, err, first)
   local n = #reply
@@ -43,7 +43,7 @@ local function add(place, token, due, attempts, kills, tail, payload, err, first
 end
 
 local function add_frame(place, frame, score)
-  local payload, id, format = unpack_frame(frame, ARGV[5])
+  local payload, id, format = unpack_frame(frame, args.format)
   local token, its
   if payload then token, its = located_token(payload, id) end
   if payload and not token then token = foreign_name(format, score, id) end
@@ -103,15 +103,15 @@ local function mark_place(page, read, marked)
   return table.concat(cursor, ' '), table.concat(elements)
 end
 
-for i = 8, #ARGV, 3 do
-  local name, place = ARGV[i], (i - 5) / 3
+for i = args.places, #ARGV, #args.places do
+  local name, place = args.places[i].name, (i - args.places) / #args.places + 1
   local key, kind = PLACES[name], name == 'destination' and 'tail' or 'zset'
   if kind == 'tail' and where ~= '' then
     where = resume(key, where, member)
   elseif where == '' then
-    where, member = ARGV[i + 1], ''
+    where, member = args.places[i].lowest, ''
   end
-  local highest = ARGV[i + 2] == '' and math.huge or tonumber(ARGV[i + 2])
+  local highest = args.places[i].highest == '' and math.huge or tonumber(args.places[i].highest)
   local page = read_page(key, kind, where, member, count - done, budget - byte_count, kind == 'zset' and highest)
   local read, marked = 0, {}
   for n, found in ipairs(page.frames) do

@@ -2,14 +2,14 @@
 --
 -- Prelude  clock, window, frame, job, pause
 -- Keys     control, channel
--- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  name of the limit; empty: the queue itself
--- ARGV[3]  what to set, as JSON, see _limit.lua; the rest stays as it is. Empty: clear all that was set
--- ARGV[4]  who sets it
--- ARGV[5]  id, 16 random characters: a repeat with the same has the same reply
+-- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
+--          name: name of the limit; empty: the queue itself
+--          change: what to set, as JSON, see _limit.lua; the rest stays as it is. Empty: clear all that was set
+--          by: who sets it
+--          id: 16 random characters: a repeat with the same has the same reply
 -- Returns  1; 0 if nothing was there to clear. If the server refused to publish, also its error
 
-local now_ms, name, change, id = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2], ARGV[3], ARGV[5]
+local now_ms, name, change, id = math.floor(read_clock(args.now_us) / 1000), args.name, args.change, args.id
 local field = name == '' and 'queue_limit' or 'limit:' .. name
 
 local values = redis.call('HMGET', keys.control, field, 'cleared')
@@ -27,10 +27,10 @@ if change == '' then
 else
   local set = type(stored.set) == 'table' and stored.set or {}
   for key, value in pairs(decode_table(change)) do set[key] = value end
-  stored.set, stored.by = set, ARGV[4]
+  stored.set, stored.by = set, args.by
   local is_json, text = pcall(cjson.encode, stored)
   -- Somebody may have written numbers that JSON does not have: then that counts for nothing.
-  if not is_json then text = cjson.encode({ set = decode_table(change), by = ARGV[4] }) end
+  if not is_json then text = cjson.encode({ set = decode_table(change), by = args.by }) end
   redis.call('HSET', keys.control, field, text)
 end
 local refusal = publish(keys.channel, now_ms)

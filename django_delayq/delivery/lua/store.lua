@@ -6,17 +6,17 @@
 --          leases?
 -- Where    delay_queue: only if the frame also goes there; destination, returned, retries, held, leases: only if the
 --          number of jobs in the queue is limited
--- ARGV[1]  wait: '+' ms from now, or '=' epoch ms
--- ARGV[2]  frame format, 1 (dLc0) or 2 (Bc0Lc0)
--- ARGV[3]  payload, with the token in the place where we write it
--- ARGV[4]  now, epoch us; empty or left out: the server's TIME, as each argument costs (tests pass their own)
--- ARGV[5]  the limit; left out if there is none
+-- Args     when: '+' ms from now, or '=' epoch ms
+--          format: frame format, 1 (dLc0) or 2 (Bc0Lc0)
+--          payload: with the token in the place where we write it
+--          most?held: how many jobs the queue may hold
+--          now_us?: epoch us; left out: the server's TIME (tests pass their own)
 -- Returns  start time, epoch ms; if an ACL closes the channel to us, a list of that and the server's error; nil if
 --          schedule.lua has to look closer, or to say what is wrong: then nothing is stored
 -- Source   RedissonDelayedQueue.offerAsync, with tokens and the server's clock added
 
-local format, payload = ARGV[2], ARGV[3]
-local start = start_time(ARGV[1], read_clock(ARGV[4] or ''))
+local format, payload = args.format, args.payload
+local start = start_time(args.when, read_clock(args.now_us or ''))
 local token = payload:sub(12, 33)
 
 if keys.leases then
@@ -25,7 +25,7 @@ if keys.leases then
   for _, set in ipairs({ keys.timeout_set, keys.returned, keys.retries, keys.held, keys.leases }) do
     count = count + redis.call('ZCARD', set)
   end
-  if count >= tonumber(ARGV[5]) then return nil end
+  if count >= tonumber(args.most) then return nil end
 end
 
 local is_ranked = redis.call('ZCARD', keys.ranked) > 0

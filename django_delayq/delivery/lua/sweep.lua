@@ -6,15 +6,15 @@
 -- Keys     timeout_set, destination, locators, unique, headers, payloads, errors, swept, leases, retries, returned,
 --          held, dead, quarantine, control, ranked
 -- Where    swept: the hash or set that is swept
--- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  which hash: 'locators', 'headers', 'errors', 'unique', 'notes', 'progress' or 'claims'; or which set: 'ended', 'sent'
---          or 'paces'
--- ARGV[3]  cursor of the last call, 0 at first
--- ARGV[4]  about how many fields or members to look at
+-- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
+--          which: which hash: 'locators', 'headers', 'errors', 'unique', 'notes', 'progress' or 'claims'; or which set: 'ended', 'sent'
+--            or 'paces'
+--          cursor: cursor of the last call, 0 at first
+--          count: about how many fields or members to look at
 -- Returns  the next cursor, 0 at the end; fields forgotten and jobs ranked. Locators are not forgotten while the
 --          destination queue is too long, or too large, to be looked through
 
-local now_us, which = read_clock(ARGV[1]), ARGV[2]
+local now_us, which = read_clock(args.now_us), args.which
 local now_ms = math.floor(now_us / 1000)
 -- A claim is repeated within seconds, so its request is kept for longer than that.
 local CLAIM_KEPT_MS = 60000
@@ -23,7 +23,7 @@ local CLAIM_KEPT_MS = 60000
 local last_over = { ended = decimal((now_ms - ENDED_MS) * 8), sent = decimal(now_ms), paces = '(' .. decimal(now_us) }
 if last_over[which] then
   local over = redis.call('ZCOUNT', keys.swept, '-inf', last_over[which])
-  local most = math.min(over, tonumber(ARGV[4]))
+  local most = math.min(over, tonumber(args.count))
   if most > 0 then redis.call('ZREMRANGEBYRANK', keys.swept, 0, most - 1) end
   return { over > most and '1' or '0', most }
 end
@@ -41,7 +41,7 @@ check_hashes(keys.unique, keys.headers, keys.payloads, keys.errors)
 local lying, is_all
 if which == 'locators' then
   if redis.call('LLEN', keys.destination) <= SEARCHED then lying, is_all = tokens_lying(keys.destination) end
-  if not is_all then return { ARGV[3], 0 } end
+  if not is_all then return { args.cursor, 0 } end
 end
 
 -- The hash of errors has a second field for a job.
@@ -88,7 +88,7 @@ local function rank_if_fresh(token, value)
   end
 end
 
-local part = redis.call('HSCAN', keys.swept, ARGV[3], 'COUNT', ARGV[4])
+local part = redis.call('HSCAN', keys.swept, args.cursor, 'COUNT', args.count)
 local over = {}
 for i = 1, #part[2], 2 do
   if is_over(part[2][i], part[2][i + 1]) then

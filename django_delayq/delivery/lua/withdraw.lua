@@ -2,10 +2,10 @@
 --
 -- Prelude  clock, window, frame, job, held, batch
 -- Keys     batches, held, held_tasks, headers, payloads, errors
--- ARGV[1]  token of the callback, the id of the batch
+-- Args     token: token of the callback, the id of the batch
 -- Returns  1; 0 if the batch was not open, or has jobs
 
-local token = ARGV[1]
+local token = args.token
 
 check_hashes(keys.headers, keys.payloads, keys.errors)
 check_sets(keys.held, keys.held_tasks)

@@ -3,13 +3,13 @@
 -- Prelude  clock, count, window, frame, job, list, walk, drop
 -- Keys     timeout_set, delay_queue, locators, unique, ended, counters, ranked, cleared
 -- Where    cleared: the former timeout set, which is being deleted
--- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  1 until a reply says that the clear has begun
--- ARGV[3]  frames to delete with one call
+-- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
+--          is_first: 1 until a reply says that the clear has begun
+--          batch: frames to delete with one call
 -- Returns  1 if the clear has begun with this call; 1 if there was anything; frames left to delete
 -- Source   RedissonDelayedQueue.deleteAsync
 
-local now_ms, is_first, batch = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2] == '1', tonumber(ARGV[3])
+local now_ms, is_first, batch = math.floor(read_clock(args.now_us) / 1000), args.is_first == '1', tonumber(args.batch)
 local waiting, listed = redis.call('ZCARD', keys.timeout_set), redis.call('LLEN', keys.delay_queue)
 local unfinished = redis.call('ZCARD', keys.cleared)
 check_sets(keys.ranked)

@@ -2,23 +2,23 @@
 --
 -- Prelude  clock, count, window, frame, job
 -- Keys     leases, headers, payloads, errors, unique, ended, counters, claims
--- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  owner, 8 bytes: who claimed them
--- ARGV[3]  and on, two an element: token; fencing token
+-- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
+--          owner: 8 bytes: who claimed them
+--          jobs... (token, fence): token; fencing token
 -- Returns  one character an element: '1' if it is the caller's, by this call or an earlier one; '0' if it is not; '?'
 --          if it is gone for too long to tell
 
-local now_ms, owner = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2]
+local now_ms, owner = math.floor(read_clock(args.now_us) / 1000), args.owner
 
 -- The fencing token alone decides, and no time: the lease may be over and nobody else have come, and the clock may have
 -- been set back since.
 local tokens, tails, noted, flags = {}, {}, {}, {}
-for i = 3, #ARGV, 2 do
-  local token, flag = ARGV[i], '0'
-  local receipt = token .. ARGV[i + 1]
+for i = args.jobs, #ARGV, #args.jobs do
+  local token, flag = args.jobs[i].token, '0'
+  local receipt = token .. args.jobs[i].fence
   local header = redis.call('HGET', keys.headers, token)
   local job = read_job(header)
-  if job and job.fence == ARGV[i + 1] then
+  if job and job.fence == args.jobs[i].fence then
     flag = '1'
     tokens[#tokens + 1] = token
     tails[#tails + 1] = job.tail

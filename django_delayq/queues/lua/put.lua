@@ -3,12 +3,12 @@
 --
 -- Prelude  clock, window, frame, job
 -- Keys     destination, locators
--- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  payload
+-- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
+--          payload: as it is stored
 -- Returns  how many elements the destination queue has
 
-local payload = ARGV[2]
-local now_ms = math.floor(read_clock(ARGV[1]) / 1000)
+local payload = args.payload
+local now_ms = math.floor(read_clock(args.now_us) / 1000)
 
 redis.call('LLEN', keys.destination)
 check_hashes(keys.locators)

@@ -2,15 +2,15 @@
 --
 -- Prelude  clock, count, window, frame, list, job, walk, drop
 -- Keys     timeout_set, delay_queue, locators, unique, ended, counters, ranked
--- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  what to walk: 'list', the delay queue, or 'zset', the timeout set
--- ARGV[3]  cursor: index or score, empty at first
--- ARGV[4]  cursor: frame seen last
--- ARGV[5]  frames to look at, at most
--- ARGV[6]  which frames to take: 'first', the first with one of the payloads; 'all' with one; 'others', all without
--- ARGV[7]  format of the queue, 1 (dLc0) or 2 (Bc0Lc0), in which a frame that fits both is read
--- ARGV[8]  elements that an LREM may pass on its way to a few frames
--- ARGV[9]  and on: payloads
+-- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
+--          kind: what to walk: 'list', the delay queue, or 'zset', the timeout set
+--          where: cursor: index or score, empty at first
+--          frame: cursor: frame seen last
+--          count: frames to look at, at most
+--          which: which frames to take: 'first', the first with one of the payloads; 'all' with one; 'others', all without
+--          format: format of the queue, 1 (dLc0) or 2 (Bc0Lc0), in which a frame that fits both is read
+--          far: elements that an LREM may pass on its way to a few frames
+--          payloads...: those looked for
 -- Returns  the next cursor: index or score ('end' at the end), and frame; elements taken out; then frames that the
 --          caller is to take out together with those of other pages: a few, each far from both ends of the delay queue
 -- Source   RedissonDelayedQueue.removeAsync, removeAllAsync, retainAllAsync, page by page
@@ -18,21 +18,21 @@
 -- More frames than these are worth a scan of their own.
 local FEW = 100
 
-local now_ms = math.floor(read_clock(ARGV[1]) / 1000)
-local kind, which = ARGV[2], ARGV[6]
-local far = tonumber(ARGV[8])
+local now_ms = math.floor(read_clock(args.now_us) / 1000)
+local kind, which = args.kind, args.which
+local far = tonumber(args.far)
 local source = kind == 'list' and keys.delay_queue or keys.timeout_set
 
 redis.call('ZCARD', keys.timeout_set)
 redis.call('LLEN', keys.delay_queue)
 sweep_tombstones(keys.delay_queue, keys.counters)
-local page = read_page(source, kind, ARGV[3], ARGV[4], tonumber(ARGV[5]), PAGE_BYTES)
+local page = read_page(source, kind, args.where, args.frame, tonumber(args.count), PAGE_BYTES)
 local wanted = {}
-for i = 9, #ARGV do wanted[ARGV[i]] = true end
+for i = args.payloads, #ARGV do wanted[args.payloads[i]] = true end
 
-local frames, indexes, seen, kept, last_kept = {}, {}, {}, 0, ARGV[4]
+local frames, indexes, seen, kept, last_kept = {}, {}, {}, 0, args.frame
 for i, frame in ipairs(page.frames) do
-  local payload = unpack_frame(frame, ARGV[7])
+  local payload = unpack_frame(frame, args.format)
   -- A frame that nobody can unpack has no payload to compare, so it stays.
   local is_wanted = payload and ((wanted[payload] or false) ~= (which == 'others'))
   if is_wanted then
@@ -58,7 +58,7 @@ end
 
 local left = is_left() and frames or {}
 if #left > 0 then frames = {} end
-local where, last = cursor_behind(page, source, kind, #page.frames, ARGV[3], ARGV[4])
+local where, last = cursor_behind(page, source, kind, #page.frames, args.where, args.frame)
 if #frames > 0 then
   local plan = { indexes = indexes, rest = {} }
   if kind == 'zset' then plan = locate_listed(keys.delay_queue, frames, keys.counters) end

@@ -6,12 +6,12 @@
 --
 -- Prelude  clock, count, window, frame, job
 -- Keys     leases, headers, payloads, destination, ended, counters, claims, channel, locators
--- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  owner, 8 bytes: who claimed them
--- ARGV[3]  and on, three an element, in the order they were claimed: token; fencing token; payload
+-- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
+--          owner: 8 bytes: who claimed them
+--          jobs... (token, fence, payload): three an element, in the order they were claimed: token; fencing token; payload
 -- Returns  how many were put back
 
-local now_ms, owner = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2]
+local now_ms, owner = math.floor(read_clock(args.now_us) / 1000), args.owner
 
 redis.call('LLEN', keys.destination)
 check_hashes(keys.locators)
@@ -23,12 +23,12 @@ local function put_back(token, payload)
 end
 
 local held, confirmed, expired, backwards = {}, {}, {}, {}
-for i = #ARGV - 2, 3, -3 do
-  local token, payload = ARGV[i], ARGV[i + 2]
+for i = #ARGV - #args.jobs + 1, args.jobs, -#args.jobs do
+  local token, payload = args.jobs[i].token, args.jobs[i].payload
   local header = redis.call('HGET', keys.headers, token)
   if header then
     local job = read_job(header)
-    if job and job.fence == ARGV[i + 1] then
+    if job and job.fence == args.jobs[i].fence then
       if job.attempts + job.kills == 0 and token_of(payload) ~= token then
         held[#held + 1] = token
         backwards[#backwards + 1] = payload
@@ -38,9 +38,9 @@ for i = #ARGV - 2, 3, -3 do
         expired[#expired + 1] = token
       end
     end
-  elseif redis.call('ZSCORE', keys.ended, token .. ARGV[i + 1]) then
+  elseif redis.call('ZSCORE', keys.ended, token .. args.jobs[i].fence) then
     confirmed[#confirmed + 1] = token
-    confirmed[#confirmed + 1] = token .. ARGV[i + 1]
+    confirmed[#confirmed + 1] = token .. args.jobs[i].fence
     backwards[#backwards + 1] = payload
     put_back(token, payload)
   end

@@ -3,24 +3,24 @@
 -- Prelude  clock, count, window, frame, list, job, drop
 -- Keys     timeout_set, delay_queue, locators, unique, ended, counters, ranked, target?, target_locators?
 -- Where    target, target_locators: the list whose head the payload of the one frame goes to, if any
--- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  where the frames were read: 'list', the delay queue, or 'zset', the timeout set
--- ARGV[3]  'head' or 'tail': the end of the delay queue that is nearer
--- ARGV[4]  how deep the frames lie at most, counted from that end
--- ARGV[5]  request: some random characters, the same when the call is repeated
--- ARGV[6]  payload to put into the list, signed for that queue; empty if there is no list
--- ARGV[7]  and on: frames, in the order they were read; only one, if there is a list
+-- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
+--          kind: where the frames were read: 'list', the delay queue, or 'zset', the timeout set
+--          near: 'head' or 'tail': the end of the delay queue that is nearer
+--          depth: how deep the frames lie at most, counted from that end
+--          request: some random characters, the same when the call is repeated
+--          payload: payload to put into the list, signed for that queue; empty if there is no list
+--          frames...: frames, in the order they were read; only one, if there is a list
 -- Returns  one character a frame: '1' if it was taken out, '0' if it was no longer there
 -- Source   RedissonDelayedQueue.pollAsync and pollLastAndOfferFirstToAsync
 
-local now_ms = math.floor(read_clock(ARGV[1]) / 1000)
-local kind, near, depth, request = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
+local now_ms = math.floor(read_clock(args.now_us) / 1000)
+local kind, near, depth, request = args.kind, args.near, tonumber(args.depth), args.request
 
 -- A repeat: the first reply was lost. What that call took out is noted beside the jobs that ended, for as long.
 if redis.call('ZSCORE', keys.ended, request) then
   local flags = {}
-  for i = 7, #ARGV do
-    flags[i - 6] = redis.call('ZSCORE', keys.ended, request .. '-' .. (i - 6)) and '1' or '0'
+  for i = args.frames, #ARGV do
+    flags[i - args.frames + 1] = redis.call('ZSCORE', keys.ended, request .. '-' .. (i - args.frames + 1)) and '1' or '0'
   end
   return table.concat(flags)
 end
@@ -32,8 +32,8 @@ end
 sweep_tombstones(keys.delay_queue, keys.counters)
 
 local frames, indexes, flags, notes = {}, {}, {}, { request }
-for i = 7, #ARGV do
-  local frame, at = ARGV[i], nil
+for i = args.frames, #ARGV do
+  local frame, at = args.frames[i], nil
   if kind == 'list' then
     at = redis.call('LPOS', keys.delay_queue, frame, 'RANK', near == 'tail' and -1 or 1, 'MAXLEN', depth)
   else
@@ -43,7 +43,7 @@ for i = 7, #ARGV do
   if at then
     frames[#frames + 1] = frame
     indexes[#indexes + 1] = at
-    notes[#notes + 1] = request .. '-' .. (i - 6)
+    notes[#notes + 1] = request .. '-' .. (i - args.frames + 1)
   end
 end
 if #frames == 0 then return table.concat(flags) end
@@ -56,8 +56,8 @@ else
 end
 local jobs = drop(frames, plan, 'taken', now_ms)
 if keys.target then
-  local token, mac = token_of(ARGV[6])
-  redis.call('LPUSH', keys.target, ARGV[6])
+  local token, mac = token_of(args.payload)
+  redis.call('LPUSH', keys.target, args.payload)
   -- In the target it is a job as well, and does not only look like one.
   if token and jobs.tokens[1] == token then
     local tail = ''

@@ -2,13 +2,13 @@
 --
 -- Prelude  clock, count, window, frame, list, job, held, moving
 -- Keys     control
--- ARGV[1]  id of a new run
--- ARGV[2]  its kind: 'file' or 'direct'
+-- Args     run: id of a new run
+--          kind: its kind: 'file' or 'direct'
 -- Returns  the run of the queue, this one or that which has begun before; its kind; how many pages it has
 
 local run, kind, pages = read_run()
 if not run then
-  run, kind, pages = ARGV[1], ARGV[2], 0
+  run, kind, pages = args.run, args.kind, 0
   -- A full server lets a script go on that begins with a command that frees memory: jobs can always be taken off it.
   redis.call('HDEL', keys.control, 'moving', 'confirmed')
   redis.call('HSET', keys.control, 'moving', run .. ' ' .. kind .. ' 0')

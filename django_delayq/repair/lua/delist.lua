@@ -3,15 +3,15 @@
 --
 -- Prelude  clock, count, window, frame, list, job, mark
 -- Keys     timeout_set, delay_queue, locators, counters, control
--- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  name of the run, no spaces
--- ARGV[3]  number of the step, from 1
--- ARGV[4]  budget, bytes
--- ARGV[5]  frames, at most
+-- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
+--          run: name of the run, no spaces
+--          step: number of the step, from 1
+--          budget: bytes
+--          most: frames, at most
 -- Returns  'ok', or 'busy' while another run holds the list; frames looked at; how many of them were kept
 
-local now_ms, run, step = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2], tonumber(ARGV[3])
-local budget, most = tonumber(ARGV[4]), tonumber(ARGV[5])
+local now_ms, run, step = math.floor(read_clock(args.now_us) / 1000), args.run, tonumber(args.step)
+local budget, most = tonumber(args.budget), tonumber(args.most)
 
 check_sets(keys.timeout_set)
 check_hashes(keys.locators, keys.counters, keys.control)

@@ -3,14 +3,14 @@
 --
 -- Prelude  window, frame, job
 -- Keys     timeout_set, delay_queue
--- ARGV[1]  1: take them out; 0: only look
--- ARGV[2]  and on, three a frame: start time (epoch ms); format, 1 (dLc0) or 2 (Bc0Lc0); its 8 bytes
+-- Args     is_drop: 1: take them out; 0: only look
+--          frames... (start, format, id): start time (epoch ms); format, 1 (dLc0) or 2 (Bc0Lc0); its 8 bytes
 -- Returns  one character a frame: '1' if it was delivered, '0' if it waits or is no longer there
 
-local is_drop = ARGV[1] == '1'
+local is_drop = args.is_drop == '1'
 local flags, delivered = {}, {}
-for i = 2, #ARGV, 3 do
-  local frame = find_frame(keys.timeout_set, { start = tonumber(ARGV[i]), format = tonumber(ARGV[i + 1]), id = ARGV[i + 2] })
+for i = args.frames, #ARGV, #args.frames do
+  local frame = find_frame(keys.timeout_set, { start = tonumber(args.frames[i].start), format = tonumber(args.frames[i].format), id = args.frames[i].id })
   local is_delivered = frame and not redis.call('LPOS', keys.delay_queue, frame)
   flags[#flags + 1] = is_delivered and '1' or '0'
   if is_delivered then delivered[#delivered + 1] = frame end

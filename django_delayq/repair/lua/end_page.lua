@@ -3,15 +3,15 @@
 -- Prelude  clock, count, window, frame, list, job, held, moving
 -- Keys     timeout_set, delay_queue, destination, redisson_channel, channel, retries, returned, held, held_tasks, dead,
 --          quarantine, headers, payloads, locators, errors, unique, ended, counters, ranked, control, moving, moving_from
--- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  id of the run
--- ARGV[3]  number of the page; 0: end the run itself, once none of its jobs is on its way
--- ARGV[4]  1: another server has them; 0: put them back
--- ARGV[5]  frame format of the queue, 1 (dLc0) or 2 (Bc0Lc0)
--- ARGV[6]  1: frames also go into the delay queue
+-- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
+--          run: id of the run
+--          page: number of the page; 0: end the run itself, once none of its jobs is on its way
+--          is_moved: 1: another server has them; 0: put them back
+--          format: frame format of the queue, 1 (dLc0) or 2 (Bc0Lc0)
+--          listed: 1: frames also go into the delay queue
 -- Returns  how many jobs were there; or -1 if the queue has another run, or none
 
-local now_ms, run, page, is_moved = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1'
+local now_ms, run, page, is_moved = math.floor(read_clock(args.now_us) / 1000), args.run, tonumber(args.page), args.is_moved == '1'
 
 if read_run() ~= run then return -1 end
 if page == 0 then
@@ -47,6 +47,6 @@ if is_moved then
   -- A repeat of the call that scheduled one of them must not store it here again.
   remember(keys.ended, now_ms, 'taken', ours)
 else
-  place_jobs(jobs, ARGV[5], ARGV[6] == '1', now_ms, head, is_ranked)
+  place_jobs(jobs, args.format, args.listed == '1', now_ms, head, is_ranked)
 end
 return #jobs

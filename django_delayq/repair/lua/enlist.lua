@@ -3,14 +3,14 @@
 --
 -- Prelude  clock, count, window, frame, list, job, mark
 -- Keys     timeout_set, delay_queue, locators, counters, control
--- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  name of the run, no spaces
--- ARGV[3]  number of the step, from 1
--- ARGV[4]  budget, bytes: the frames beyond it are left for another step
--- ARGV[5]  and on, three a frame: start time (epoch ms); format, 1 (dLc0) or 2 (Bc0Lc0); its 8 bytes
+-- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
+--          run: name of the run, no spaces
+--          step: number of the step, from 1
+--          budget: bytes: the frames beyond it are left for another step
+--          frames... (start, format, id): start time (epoch ms); format, 1 (dLc0) or 2 (Bc0Lc0); its 8 bytes
 -- Returns  'ok', or 'busy' while another run holds the list; frames looked at; how many of them were put into the list
 
-local now_ms, run, step, budget = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local now_ms, run, step, budget = math.floor(read_clock(args.now_us) / 1000), args.run, tonumber(args.step), tonumber(args.budget)
 
 check_sets(keys.timeout_set)
 check_hashes(keys.locators, keys.counters, keys.control)
@@ -20,10 +20,10 @@ if other then return other end
 sweep_tombstones(keys.delay_queue, keys.counters)
 
 local frames, numbered, byte_count, seen, is_taken = {}, {}, 0, 0, {}
-for i = 5, #ARGV, 3 do
+for i = args.frames, #ARGV, #args.frames do
   if byte_count >= budget then break end
   seen = seen + 1
-  local frame = find_frame(keys.timeout_set, { start = tonumber(ARGV[i]), format = tonumber(ARGV[i + 1]), id = ARGV[i + 2] })
+  local frame = find_frame(keys.timeout_set, { start = tonumber(args.frames[i].start), format = tonumber(args.frames[i].format), id = args.frames[i].id })
   -- Two frames with the same 8 bytes have one name; another walk finds the second.
   if frame and not is_taken[frame] then
     is_taken[frame] = true

@@ -5,26 +5,26 @@
 -- Keys     source, delay_queue, held, held_tasks, headers, payloads, locators, errors, notes, ended, counters, ranked,
 --          control, moving, moving_from, slots
 -- Where    source: the set or list that the page is taken from
--- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  id of the run; empty: only read, and change nothing
--- ARGV[3]  number of the page, from 1 on
--- ARGV[4]  what the page is taken from: 'frames', 'destination', 'retries', 'returned', 'held', 'leases', 'dead', 'quarantine'; of
---          the leases only those that ended more than a minute ago, as nobody works there who would notice; but none that a
---          gap spares
--- ARGV[5]  how many elements there to pass over
--- ARGV[6]  most elements to look at
--- ARGV[7]  bytes of payloads, about
--- ARGV[8]  frame format of the queue, 1 (dLc0) or 2 (Bc0Lc0)
--- ARGV[9]  ids of keys, one after the other: jobs that are signed with another stay; empty: all jobs go
+-- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
+--          run: id of the run; empty: only read, and change nothing
+--          page: number of the page, from 1 on
+--          source: what the page is taken from: 'frames', 'destination', 'retries', 'returned', 'held', 'leases', 'dead', 'quarantine'; of
+--            the leases only those that ended more than a minute ago, as nobody works there who would notice; but none that a
+--            gap spares
+--          skip: how many elements there to pass over
+--          most: most elements to look at
+--          budget: bytes of payloads, about
+--          format: frame format of the queue, 1 (dLc0) or 2 (Bc0Lc0)
+--          key_ids: ids of keys, one after the other: jobs that are signed with another stay; empty: all jobs go
 -- Returns  how many elements it looked at; how many of them stay, as they belong to something that goes on here, or to
 --          another project; then
 --          seven for each job: letter of its place, token, score, header, payload, error, history; or 'none' and the id
 --          of the run that the queue has, if that is another
 
-local now_ms, run, page, source = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2], tonumber(ARGV[3]), ARGV[4]
-local skip, most, budget, format = tonumber(ARGV[5]), math.min(tonumber(ARGV[6]), 500), tonumber(ARGV[7]), ARGV[8]
+local now_ms, run, page, source = math.floor(read_clock(args.now_us) / 1000), args.run, tonumber(args.page), args.source
+local skip, most, budget, format = tonumber(args.skip), math.min(tonumber(args.most), 500), tonumber(args.budget), args.format
 local ours = {}
-for id in ARGV[9]:gmatch('....') do ours[id] = true end
+for id in args.key_ids:gmatch('....') do ours[id] = true end
 
 local function reply_of(looked, stay, jobs)
   local reply = { looked, stay }
@@ -54,7 +54,7 @@ end
 
 -- Another project has the same queue. A foreign payload may have a MAC address, which is no key.
 local function is_theirs(payload)
-  local key = ARGV[9] ~= '' and token_of(payload) and key_of(payload)
+  local key = args.key_ids ~= '' and token_of(payload) and key_of(payload)
   return key and not ours[key]
 end
 

@@ -4,20 +4,20 @@
 -- Prelude  clock, count, window, frame, list, job, held, moving
 -- Keys     timeout_set, delay_queue, destination, redisson_channel, channel, retries, returned, dead, quarantine, headers,
 --          payloads, locators, errors, unique, ended, counters, ranked, control
--- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  id of the run
--- ARGV[3]  number of the page, from 1 on
--- ARGV[4]  frame format of the queue, 1 (dLc0) or 2 (Bc0Lc0)
--- ARGV[5]  1: frames also go into the delay queue
--- ARGV[6]  a mark of this page and those before it, or nothing; without spaces
--- ARGV[7]  and on, seven a job, as export_page.lua returns them
+-- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
+--          run: id of the run
+--          page: number of the page, from 1 on
+--          format: frame format of the queue, 1 (dLc0) or 2 (Bc0Lc0)
+--          listed: 1: frames also go into the delay queue
+--          mark: a mark of this page and those before it, or nothing; without spaces
+--          jobs... (place, token, score, header, payload, error, history): seven a job, as export_page.lua returns them
 -- Returns  'stored', how many jobs are new here, how many were here already, of how many another job has the unique key;
 --          'known' if the page was stored before; 'other' if the last page that was stored has this number and another
 --          mark; 'early' and the number of the last page, if one between is missing; or 'leaving' if the queue is itself on
 --          its way to another server
 
-local now_ms, run, page = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2], tonumber(ARGV[3])
-local format, listed, mark = ARGV[4], ARGV[5] == '1', ARGV[6]
+local now_ms, run, page = math.floor(read_clock(args.now_us) / 1000), args.run, tonumber(args.page)
+local format, listed, mark = args.format, args.listed == '1', args.mark
 
 -- What is held here on its way elsewhere must not be taken for a job that is here.
 if read_run() then return { 'leaving', 0, 0, 0 } end
@@ -34,9 +34,9 @@ local function has_ended(token)
 end
 
 local jobs, tokens, known = {}, {}, 0
-for i = 7, #ARGV - 6, 7 do
-  local job = { place = ARGV[i], token = ARGV[i + 1], score = tonumber(ARGV[i + 2]), header = ARGV[i + 3], payload = ARGV[i + 4],
-    error = ARGV[i + 5], history = ARGV[i + 6] }
+for i = args.jobs, #ARGV, #args.jobs do
+  local job = { place = args.jobs[i].place, token = args.jobs[i].token, score = tonumber(args.jobs[i].score), header = args.jobs[i].header, payload = args.jobs[i].payload,
+    error = args.jobs[i].error, history = args.jobs[i].history }
   local is_known = not is_foreign_place(job.place)
     and (redis.call('HEXISTS', keys.headers, job.token) == 1 or redis.call('HEXISTS', keys.locators, job.token) == 1
       or redis.call('HEXISTS', keys.payloads, job.token) == 1 or has_ended(job.token))

@@ -3,22 +3,22 @@
 --
 -- Prelude  clock, window, frame, job, schedules
 -- Keys     schedules, periods, channel
--- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  what to do: 'take' sets a stored schedule aside, and it comes to no occurrence here; 'read' only
---          reads it; 'end' deletes what was set
---          aside; 'release' takes it back; 'put' writes these here
--- ARGV[3]  name of the schedule
--- ARGV[4]  for 'put': its definition, empty for a schedule in code
--- ARGV[5]  for 'put': its change, empty if there is none
--- ARGV[6]  for 'put': its state, likewise
--- ARGV[7]  for 'put': its next occurrence, likewise
--- ARGV[8]  for 'put': the version of the definitions that the caller has read
--- ARGV[9]  for 'put': the register of the queue; '=': it stays
+-- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
+--          step: what to do: 'take' sets a stored schedule aside, and it comes to no occurrence here; 'read' only
+--            reads it; 'end' deletes what was set
+--            aside; 'release' takes it back; 'put' writes these here
+--          name: name of the schedule
+--          stored: for 'put': its definition, empty for a schedule in code
+--          change: for 'put': its change, empty if there is none
+--          state: for 'put': its state, likewise
+--          occurrence: for 'put': its next occurrence, likewise
+--          version: for 'put': the version of the definitions that the caller has read
+--          register: for 'put': the register of the queue; '=': it stays
 -- Returns  for 'take' and 'read', these four, or nothing if no such schedule is stored; for 'put' the version of the
 --          definitions as it is now, 0 if there is one already, -1 if somebody else has changed one: then nothing was
 --          changed; else 1, or 0 if nothing was to be done
 
-local now_us, step, name = read_clock(ARGV[1]), ARGV[2], ARGV[3]
+local now_us, step, name = read_clock(args.now_us), args.step, args.name
 local PARTS = { 'stored ', 'change ', 'state ', 'moment ' }
 
 local function fields_of(before)
@@ -66,13 +66,13 @@ if step == 'take' or step == 'read' then
   for i = 1, 4 do reply[i] = values[i] or '' end
   return reply
 elseif step == 'put' then
-  local known = redis.call('HGET', keys.schedules, ARGV[4] == '' and places[2] or places[1])
+  local known = redis.call('HGET', keys.schedules, args.stored == '' and places[2] or places[1])
   if known then return 0 end
-  if read_version() ~= (tonumber(ARGV[8]) or 0) then return -1 end
-  if ARGV[9] ~= '=' then redis.call('HSET', keys.schedules, 'register ' .. ARGV[9]:sub(1, 4), ARGV[9]) end
+  if read_version() ~= (tonumber(args.version) or 0) then return -1 end
+  if args.register ~= '=' then redis.call('HSET', keys.schedules, 'register ' .. args.register:sub(1, 4), args.register) end
   -- Nothing of an earlier schedule of this name is for this one.
-  if ARGV[4] ~= '' then redis.call('HDEL', keys.schedules, places[2], places[3]) end
-  write({ ARGV[4], ARGV[5], ARGV[6], ARGV[7] })
+  if args.stored ~= '' then redis.call('HDEL', keys.schedules, places[2], places[3]) end
+  write({ args.stored, args.change, args.state, args.occurrence })
   return read_version()
 end
 if not values[1] then return 0 end

@@ -3,22 +3,22 @@
 --
 -- Prelude  clock, count, window, frame, list, job, transfer, walk
 -- Keys     timeout_set, delay_queue, locators, quarantine, payloads, errors, counters
--- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  what to walk: 'tail', the delay queue from its tail, or 'zset', the timeout set by start time
--- ARGV[3]  cursor: index or score, empty at first
--- ARGV[4]  cursor: frame seen last
--- ARGV[5]  last score to look at, of the timeout set
--- ARGV[6]  format to write, 1 (dLc0) or 2 (Bc0Lc0)
--- ARGV[7]  frames
--- ARGV[8]  budget, bytes
--- ARGV[9]  frames that may be looked for in the delay queue, a scan each
--- ARGV[10]  16 random characters, to name what goes into quarantine
--- ARGV[11]  frames that begin with this stay as they are; empty: rewrite all
+-- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
+--          kind: what to walk: 'tail', the delay queue from its tail, or 'zset', the timeout set by start time
+--          where: cursor: index or score, empty at first
+--          frame: cursor: frame seen last
+--          until_ms: last score to look at, of the timeout set
+--          target: format to write, 1 (dLc0) or 2 (Bc0Lc0)
+--          count: frames
+--          budget: bytes
+--          lookups: frames that may be looked for in the delay queue, a scan each
+--          seed: 16 random characters, to name what goes into quarantine
+--          held: frames that begin with this stay as they are; empty: rewrite all
 -- Returns  the next cursor: index or score ('end' at the end), and frame; frames seen; rewritten; how many of those are
 --          only in the delay queue; put into quarantine
 
-local now_ms, kind, target, seed = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2], tonumber(ARGV[6]), ARGV[10]
-local lookups, held = tonumber(ARGV[9]), ARGV[11]
+local now_ms, kind, target, seed = math.floor(read_clock(args.now_us) / 1000), args.kind, tonumber(args.target), args.seed
+local lookups, held = tonumber(args.lookups), args.held
 
 check_sets(keys.timeout_set, keys.quarantine)
 check_hashes(keys.locators, keys.payloads, keys.errors, keys.counters)
@@ -41,7 +41,7 @@ local function index_of(frame)
 end
 
 local source = kind == 'tail' and keys.delay_queue or keys.timeout_set
-local page = read_page(source, kind, ARGV[3], ARGV[4], tonumber(ARGV[7]), tonumber(ARGV[8]), kind == 'zset' and tonumber(ARGV[5]))
+local page = read_page(source, kind, args.where, args.frame, tonumber(args.count), tonumber(args.budget), kind == 'zset' and tonumber(args.until_ms))
 local done, alone, old, rewritten, bad, members = 0, 0, {}, {}, {}, {}
 for i, frame in ipairs(page.frames) do
   local entry = { frame = frame }
@@ -84,7 +84,7 @@ for i, frame in ipairs(page.frames) do
   end
   done = done + 1
 end
-local where, last_frame = cursor_behind(page, source, kind, done, ARGV[3], ARGV[4])
+local where, last_frame = cursor_behind(page, source, kind, done, args.where, args.frame)
 local reply = { where, last_frame, done, #rewritten, alone, #bad }
 if #old == 0 then return reply end
 

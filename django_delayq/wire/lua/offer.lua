@@ -2,17 +2,17 @@
 --
 -- Prelude  clock, count, window, frame, list
 -- Keys     timeout_set, delay_queue, channel, counters
--- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  frame format, 1 (dLc0) or 2 (Bc0Lc0)
--- ARGV[3]  1: the frame also goes into the delay queue
--- ARGV[4]  wait: '+' ms from now, or '=' epoch ms
--- ARGV[5]  payload
+-- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
+--          format: frame format, 1 (dLc0) or 2 (Bc0Lc0)
+--          listed: 1: the frame also goes into the delay queue
+--          when: wait: '+' ms from now, or '=' epoch ms
+--          payload: as it is stored
 -- Returns  start time, epoch ms; if an ACL closes the channel to us, a list of the start time and the server's error
 -- Source   RedissonDelayedQueue.offerAsync, with the server's clock
 
-local format, listed, payload = ARGV[2], ARGV[3] == '1', ARGV[5]
-local now_us = read_clock(ARGV[1])
-local start = start_time(ARGV[4], now_us)
+local format, listed, payload = args.format, args.listed == '1', args.payload
+local now_us = read_clock(args.now_us)
+local start = start_time(args.when, now_us)
 
 local head = redis.call('ZRANGE', keys.timeout_set, 0, 0, 'WITHSCORES')[2]
 redis.call('LLEN', keys.delay_queue)
