@@ -205,6 +205,48 @@ def test_every_setting_is_read_into_a_field() -> None:
     assert settings_of(WorkerSettings)["LEASE"].field == "lease_s"
 
 
+#: Values of any type, most of them wrong wherever they stand.
+ODD: list[Any] = [
+    *(None, True, 0, -1, 1.5, 10**400, float("nan"), float("inf"), timedelta(1)),
+    *(
+        "",
+        "x",
+        "\ud800",
+        b"x",
+        object(),
+        Path("x"),
+        int,
+        [],
+        [None],
+        [[]],
+        {},
+        {"x": {}},
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("place", "cls"),
+    [
+        (lambda options: options, Settings),
+        (lambda options: {"QUEUES": {"a": options}}, QueueSettings),
+        (lambda options: {"QUEUES": {"a": {"RETRY": options}}}, Backoff),
+        (lambda options: {"WORKER": options}, WorkerSettings),
+    ],
+    ids=["DELAYQ", "QUEUES", "RETRY", "WORKER"],
+)
+def test_any_value_is_read_or_refused_with_advice(place: Any, cls: Any) -> None:
+    for key in settings_of(cls):
+        for value in ODD:
+            delayq = place({key: value})
+            found = list(find_problems(delayq))
+            if found:
+                assert key in found[0].message
+                assert found[0].hint
+            else:
+                assert isinstance(read_settings(delayq), Settings)
+
+
 @pytest.mark.parametrize("cls", [Settings, QueueSettings, WorkerSettings, Backoff])
 def test_every_default_could_be_given(cls: Any) -> None:
     defaults = {each.name: each.default for each in fields(cls)} | {"queues": {}}
