@@ -16,9 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import ClassVar, Self, TypeVar
-
-T = TypeVar("T")
+from typing import ClassVar, Self
 
 ARRAY_LIST = "java.util.ArrayList"
 LINKED_HASH_MAP = "java.util.LinkedHashMap"
@@ -371,11 +369,6 @@ def java_set(items: Sequence[object], class_name: str) -> object:
         except TypeError:  # an element that Python cannot hash
             pass
     return JavaSet(items, class_name)
-
-
-def nearest(kind: type, table: Mapping[type, T]) -> T | None:
-    """Return the entry of a type, or of what it derives from: an IntEnum is an int, Django's SafeString a str."""
-    return next((table[base] for base in kind.__mro__ if base in table), None)
 
 
 def in_order(items: Set[object]) -> list[object]:

@@ -14,6 +14,7 @@ from uuid import UUID
 from django_delayq.codecs import java_time
 from django_delayq.codecs.codec import MAX_DEPTH
 from django_delayq.codecs.jackson.tree import CLASS_KEY, Dialect, Tagged
+from django_delayq.codecs.java_class import class_of, nearest
 from django_delayq.codecs.java_text import (
     decimal_text,
     double_text,
@@ -44,7 +45,6 @@ from django_delayq.codecs.values import (
     Long,
     Short,
     in_order,
-    nearest,
 )
 from django_delayq.exceptions import EncodeError
 from django_delayq.redaction import show
@@ -157,12 +157,20 @@ def _int(writer: TreeWriter, value: int, place: int, depth: int) -> object:
         return number
     if LONG_MIN <= number <= LONG_MAX:
         return _long(writer, number, place, depth)
-    return writer.tagged("java.math.BigInteger", BigInteger(number))
+    return _big(writer, BigInteger(number), place, depth)
 
 
 def _long(writer: TreeWriter, value: int, place: int, depth: int) -> object:
     alone = TOP if place == TOP and writer.dialect.jackson3 else ELEMENT
     return writer.tagged("java.lang.Long", int(value), alone)
+
+
+def _small(writer: TreeWriter, value: int, place: int, depth: int) -> object:
+    return writer.tagged(class_of(value), int(value), place)
+
+
+def _big(writer: TreeWriter, value: object, place: int, depth: int) -> object:
+    return writer.tagged(class_of(value), value)
 
 
 def _float(writer: TreeWriter, value: Float, place: int, depth: int) -> object:
@@ -172,14 +180,13 @@ def _float(writer: TreeWriter, value: Float, place: int, depth: int) -> object:
 
 def _datetime(writer: TreeWriter, value: datetime, place: int, depth: int) -> object:
     if value.tzinfo is None:
-        return _java_time(writer, value, place, java_time.LOCAL_DATE_TIME)
+        return _java_time(writer, value, place, depth)
     body = iso_millis(value) if writer.dialect.jackson3 else epoch_millis(value)
     return writer.tagged("java.util.Date", body)
 
 
-def _java_time(
-    writer: TreeWriter, value: object, place: int, class_name: str
-) -> object:
+def _java_time(writer: TreeWriter, value: object, place: int, depth: int) -> object:
+    class_name = class_of(value)
     if not writer.dialect.jackson3:
         raise EncodeError(
             f"{value!r} would be a {class_name}, which Redisson's Jackson 2 codecs do not write;"
@@ -224,7 +231,7 @@ def _enum(writer: TreeWriter, value: JavaEnum, place: int, depth: int) -> object
 def _java_value(writer: TreeWriter, value: JavaValue, place: int, depth: int) -> object:
     name = value.class_name
     if name.startswith("java.time."):
-        return _java_time(writer, value, place, name)
+        return _java_time(writer, value, place, depth)
     body = value.value
     if not isinstance(body, BigInteger | Decimal):  # these add their class themselves
         body = writer.node(body, FIELD, depth + 1)
@@ -274,42 +281,26 @@ _WRITERS: dict[type, _Write] = {
     bool: lambda writer, value, place, depth: bool(value),
     str: lambda writer, value, place, depth: str.__str__(value),
     Char: lambda writer, value, place, depth: writer.tagged(
-        "java.lang.Character", str.__str__(value), place
+        class_of(value), str.__str__(value), place
     ),
     int: _int,
     Integer: lambda writer, value, place, depth: int(value),
-    Byte: lambda writer, value, place, depth: writer.tagged(
-        "java.lang.Byte", int(value), place
-    ),
-    Short: lambda writer, value, place, depth: writer.tagged(
-        "java.lang.Short", int(value), place
-    ),
+    Byte: _small,
+    Short: _small,
     Long: _long,
-    BigInteger: lambda writer, value, place, depth: writer.tagged(
-        "java.math.BigInteger", value
-    ),
+    BigInteger: _big,
     float: lambda writer, value, place, depth: float(value),
     Float: _float,
-    Decimal: lambda writer, value, place, depth: writer.tagged(
-        "java.math.BigDecimal", value
-    ),
+    Decimal: _big,
     bytes: _bytes,
     bytearray: _bytes,
     memoryview: _bytes,
     UUID: _uuid,
     datetime: _datetime,
-    date: lambda writer, value, place, depth: _java_time(
-        writer, value, place, java_time.LOCAL_DATE
-    ),
-    time: lambda writer, value, place, depth: _java_time(
-        writer, value, place, java_time.LOCAL_TIME
-    ),
-    timedelta: lambda writer, value, place, depth: _java_time(
-        writer, value, place, java_time.DURATION
-    ),
-    Instant: lambda writer, value, place, depth: _java_time(
-        writer, value, place, java_time.INSTANT
-    ),
+    date: _java_time,
+    time: _java_time,
+    timedelta: _java_time,
+    Instant: _java_time,
     JavaEnum: _enum,
     JavaValue: _java_value,
     JavaObject: _object,

@@ -3,7 +3,7 @@
 import re
 import struct
 from collections.abc import Callable, Iterable, Mapping, Set
-from datetime import date, datetime, time, timedelta
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -13,6 +13,7 @@ from django_delayq.codecs.binary import twos_complement
 from django_delayq.codecs.codec import MAX_DEPTH
 from django_delayq.codecs.compact_time import offset_bytes, time_bytes
 from django_delayq.codecs.decimals import split_decimal
+from django_delayq.codecs.java_class import class_of
 from django_delayq.codecs.java_text import epoch_millis
 from django_delayq.codecs.kryo.kinds import (
     BOXED_OF_PRIMITIVE,
@@ -34,29 +35,14 @@ from django_delayq.codecs.kryo.kinds import (
 from django_delayq.codecs.kryo.output import KryoOutput
 from django_delayq.codecs.values import (
     ARRAY_LIST,
-    HASH_SET,
-    INT_MAX,
-    INT_MIN,
     LINKED_HASH_MAP,
     LONG_MAX,
     LONG_MIN,
-    BigInteger,
-    Byte,
-    Char,
-    Double,
-    Float,
     Instant,
-    Integer,
     JavaEnum,
-    JavaList,
-    JavaMap,
     JavaObject,
-    JavaSet,
     JavaValue,
-    Long,
-    Short,
     in_order,
-    nearest,
 )
 from django_delayq.exceptions import EncodeError
 from django_delayq.redaction import show
@@ -411,27 +397,6 @@ class KryoWriter(KryoOutput):
         self.varint(nano)
 
 
-def class_of(value: object) -> str:
-    """Return the Java class that a value is written as.
-
-    Raises:
-        EncodeError: Java has no class for the type of the value.
-    """
-    kind = type(value)
-    name = _CLASSES.get(kind) or nearest(kind, _CLASSES)
-    if name is None:
-        raise EncodeError(
-            f"{show(value)} of type {kind.__name__} has no counterpart in Java"
-        )
-    return name if isinstance(name, str) else name(value)
-
-
-def _class_of_int(value: int) -> str:
-    if INT_MIN <= value <= INT_MAX:
-        return "java.lang.Integer"
-    return "java.lang.Long" if LONG_MIN <= value <= LONG_MAX else "java.math.BigInteger"
-
-
 def _whole(value: object) -> int:
     said = value.value if isinstance(value, JavaValue) else value
     if not isinstance(said, int):
@@ -441,44 +406,6 @@ def _whole(value: object) -> int:
 
 _TEXT_CLASSES = ("java.lang.String", "java.lang.StringBuffer", "java.lang.StringBuilder",
                  "java.util.Currency")  # fmt: skip
-
-_CLASSES: dict[type, str | Callable[[Any], str]] = {
-    int: _class_of_int,
-    datetime: lambda value: (
-        java_time.LOCAL_DATE_TIME if value.tzinfo is None else "java.util.Date"
-    ),
-    JavaList: lambda value: value.class_name or ARRAY_LIST,
-    JavaMap: lambda value: value.class_name or LINKED_HASH_MAP,
-    JavaSet: lambda value: value.class_name or ARRAY_LIST,
-    JavaEnum: lambda value: value.class_name,
-    JavaValue: lambda value: value.class_name,
-    JavaObject: lambda value: value.class_name,
-    bool: "java.lang.Boolean",
-    str: "java.lang.String",
-    float: "java.lang.Double",
-    Integer: "java.lang.Integer",
-    Long: "java.lang.Long",
-    Short: "java.lang.Short",
-    Byte: "java.lang.Byte",
-    Float: "java.lang.Float",
-    Double: "java.lang.Double",
-    Char: "java.lang.Character",
-    BigInteger: "java.math.BigInteger",
-    Decimal: "java.math.BigDecimal",
-    UUID: "java.util.UUID",
-    bytes: "[B",
-    bytearray: "[B",
-    memoryview: "[B",
-    list: ARRAY_LIST,
-    tuple: ARRAY_LIST,
-    dict: LINKED_HASH_MAP,
-    set: HASH_SET,
-    frozenset: HASH_SET,
-    date: java_time.LOCAL_DATE,
-    time: java_time.LOCAL_TIME,
-    timedelta: java_time.DURATION,
-    Instant: java_time.INSTANT,
-}
 
 _BODIES: dict[str, Callable[[KryoWriter, Any], None]] = {
     "java.lang.Boolean": lambda writer, value: writer.fixed("boolean", bool(value)),

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from django_delayq.codecs.codec import MAX_DEPTH
 from django_delayq.codecs.decimals import split_decimal
+from django_delayq.codecs.java_class import class_of, nearest
 from django_delayq.codecs.java_text import epoch_millis
 from django_delayq.codecs.river import java_time as river_time
 from django_delayq.codecs.river import tags
@@ -42,14 +43,12 @@ from django_delayq.codecs.river.classes import (
 from django_delayq.codecs.river.output import RiverOutput
 from django_delayq.codecs.river.resolve import field_names
 from django_delayq.codecs.values import (
-    ARRAY_LIST,
     HASH_SET,
     INT_MAX,
     INT_MIN,
     LINKED_HASH_MAP,
     LONG_MAX,
     LONG_MIN,
-    UNTYPED,
     BigInteger,
     Byte,
     Char,
@@ -66,7 +65,6 @@ from django_delayq.codecs.values import (
     Long,
     Short,
     in_order,
-    nearest,
 )
 from django_delayq.exceptions import EncodeError
 from django_delayq.redaction import show
@@ -131,13 +129,13 @@ class RiverWriter(RiverOutput):
     def _list(self, value: list[object] | tuple[object, ...], depth: int) -> None:
         if self._is_repeated(id(value)):
             return
-        name = value.class_name if isinstance(value, JavaList) else ARRAY_LIST
+        name = class_of(value)
         if name.startswith("["):
             self._array(value, name, depth)
-        elif name == UNTYPED or name in _LIST_TAG_OF:
+        elif name in _LIST_TAG_OF:
             self._number(id(value))
             self._sized(tags.COLLECTION_EMPTY, len(value))
-            self._out.append(_LIST_TAG_OF.get(name, tags.ARRAY_LIST))
+            self._out.append(_LIST_TAG_OF[name])
             self._values(value, depth)
         elif name.startswith(_IMMUTABLE):
             self._immutable(value, 1, value, depth)
@@ -207,7 +205,7 @@ class RiverWriter(RiverOutput):
     def _set(self, value: Set[object], depth: int) -> None:
         if self._is_repeated(id(value)):
             return
-        name = value.class_name if isinstance(value, JavaSet) else HASH_SET
+        name = class_of(value)
         items = in_order(value)
         if name in (HASH_SET, LINKED_HASH_SET_LAYOUT.class_name):
             layout = HASH_SET_LAYOUT if name == HASH_SET else LINKED_HASH_SET_LAYOUT
@@ -245,9 +243,9 @@ class RiverWriter(RiverOutput):
     def _map(self, value: dict[object, object], depth: int) -> None:
         if self._is_repeated(id(value)):
             return
-        name = value.class_name if isinstance(value, JavaMap) else LINKED_HASH_MAP
+        name = class_of(value)
         flat = [part for pair in value.items() for part in pair]
-        if name in (UNTYPED, LINKED_HASH_MAP, HASH_MAP_LAYOUT.class_name):
+        if name in (LINKED_HASH_MAP, HASH_MAP_LAYOUT.class_name):
             capacity = _capacity(len(value))
             fields = {
                 "accessOrder": False,
