@@ -128,7 +128,7 @@ _ACCEPTED = {
 
 
 def _problems_now() -> "list[ServerProblem]":
-    """Return what `server_problems` finds, and what the overview warns of besides."""
+    """Return the problems of `server_problems`, and the warnings of the overview."""
     # Other checks need not import them.
     from django_delayq.health.problems import Level
     from django_delayq.showing.overview import look

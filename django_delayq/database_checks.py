@@ -1,4 +1,4 @@
-"""What the project's databases and the worker's settings mean for each other, as far as it is certain.
+"""Checks of the project's databases against the worker's settings, as far as a fault is certain.
 
 Settings alone are compared by an ordinary check. A database is asked only by ``check --deploy --database ALIAS``.
 """

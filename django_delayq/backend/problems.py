@@ -1,4 +1,4 @@
-"""What ``manage.py check`` says about a backend of ours in ``TASKS``."""
+"""The checks of a backend of ours in ``TASKS``, for ``manage.py check``."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
