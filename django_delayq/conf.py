@@ -196,6 +196,10 @@ def _is_module(value: Any) -> bool:
     )
 
 
+def _paths(example: str) -> Values:
+    return list_of(_is_path, f"dotted paths, such as {example!r}")
+
+
 CONNECTION = Values(
     _is_connection,
     "the alias of a django-redis cache, or a URL that redis-py reads, such as"
@@ -227,7 +231,6 @@ PREFIX = Values(
     _is_prefix,
     f"a string of at most {LONGEST_PREFIX} characters without spaces and braces, such as 'shop-', or '' for none",
 )
-PATHS = "dotted paths, such as"
 ATTEMPTS = count(1, 1_000_000, "attempts")
 KEPT_JOBS = count(0, MOST_ENDED, "jobs")
 TTL = seconds(SHORTEST_TTL_S, LONGEST_TTL_S)
@@ -503,10 +506,11 @@ class WorkerSettings:
 class Settings:
     """All of ``DELAYQ``. `queues` has the queues that hold jobs: queues without shards, and the shards of the others."""
 
-    #: The server. A URL begins with `redis://`, `rediss://` or `unix://`, of [Sentinels](howto/sentinel.md) with
-    #: `redis+sentinel://`, of a [cluster](howto/cluster.md) with `redis+cluster://`, both also with `rediss+` for TLS.
-    #: Of a [django-redis](https://github.com/jazzband/django-redis) cache, the address, the password and TLS are used;
-    #: of neither, the [embedded server](#the-embedded-server) is.
+    #: The server. A URL begins with `redis://`, `rediss://` or `unix://`; that of [Sentinels](howto/sentinel.md) with
+    #: `redis+sentinel://`, and that of a [cluster](howto/cluster.md) with `redis+cluster://`, or with `rediss+` for
+    #: TLS. An alias stands for the address, password and TLS of a
+    #: [django-redis](https://github.com/jazzband/django-redis) cache. Without a connection, the project uses the
+    #: [embedded server](#the-embedded-server).
     connection: str | None = setting(
         None, CONNECTION, "the embedded server while DEBUG is on"
     )
@@ -566,13 +570,9 @@ class Settings:
         (), list_of(_is_module, "modules, such as 'shop.jobs'")
     )
     #: Dotted paths of [middleware](howto/middleware.md), the outermost first.
-    middleware: tuple[str, ...] = setting(
-        (), list_of(_is_path, f"{PATHS} 'shop.middleware.timed'")
-    )
+    middleware: tuple[str, ...] = setting((), _paths("shop.middleware.timed"))
     #: Dotted paths of [contexts](howto/context.md) that travel with each job.
-    context: tuple[str, ...] = setting(
-        (), list_of(_is_path, f"{PATHS} 'django_delayq.context.Locale'")
-    )
+    context: tuple[str, ...] = setting((), _paths("django_delayq.context.Locale"))
     #: In a transaction of the default database, the commit sends the jobs; see [transactions](howto/outbox.md).
     #: `False`: sent at once. A task or a call can say otherwise.
     on_commit: bool = setting(True, BOOLEAN)
