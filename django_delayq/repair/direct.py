@@ -98,18 +98,14 @@ class Moving:
                 line = next(lines, None)
             if line is None:
                 return
-            if isinstance(line, OfQueue) and not self._only:
+            there = self._taking.schedules
+            if isinstance(line, OfQueue) and there and not self._only:
                 # Before anything moves. Those of another project stay.
-                self._check_keys()
+                for name, entry in there.known.entries.items():
+                    check_key(name, entry.stored, entry.change)
             self._importing.take_in(line)
             if isinstance(line, Page):
                 self._taking.learn(len(line.jobs), self._importing.took_ms)
             with self._at_source():
                 self._taking.delete(line)
             yield
-
-    def _check_keys(self) -> None:
-        there = self._taking.schedules
-        assert there is not None
-        for name, entry in there.known.entries.items():
-            check_key(name, entry.stored, entry.change)

@@ -13,7 +13,6 @@ says so. So no job is lost, and none is stored twice.
 ``importing`` through a file. Here is what these share, and what a server has that can move.
 """
 
-import secrets
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -82,11 +81,6 @@ def handed_over(hand_over: HandOver, act: Callable[[], T], where: str) -> T:
             f"{where}: {error}. The source still has what is on its way. Run this again once that is mended; with --no-wait,"
             " it waits for no replica."
         ) from error
-
-
-def new_run() -> str:
-    """Make an id for a run."""
-    return secrets.token_urlsafe(9)
 
 
 def total_of(counts: Counts) -> int:

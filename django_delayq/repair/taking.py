@@ -1,5 +1,6 @@
 """Taking what can move out of a queue, line by line: the queue holds what was taken until another server has it."""
 
+import secrets
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -21,7 +22,6 @@ from django_delayq.repair.moving import (
     CannotMove,
     Tally,
     handed_over,
-    new_run,
     settings_of,
 )
 from django_delayq.repair.pacing import TARGET_MS, finished_first
@@ -81,10 +81,11 @@ class Taking:
         Raises:
             CannotMove: the queue is being moved in another way.
         """
+        id = secrets.token_urlsafe(9)
         if self._kind is None:
-            self.run = pages.Run(new_run(), Kind.FILE, 0)
+            self.run = pages.Run(id, Kind.FILE, 0)
         else:
-            call = pages.begin_export(self._queue.keys, new_run(), self._kind)
+            call = pages.begin_export(self._queue.keys, id, self._kind)
             self.run = run(self._client, call)
             check_kind(self._queue, self.run, self._kind)
         return self.run
@@ -102,8 +103,12 @@ class Taking:
             there.changed,
             begun.pages if begun.kind is Kind.DIRECT else None,
         )
+        is_copy = self._kind is None
         for name in there.stored:
-            found = self._take(partial(self._take_schedule, name, there))
+            take = partial(
+                take_schedule, self._client, self._queue, name, there, is_copy=is_copy
+            )
+            found = self._take(take)
             if found is not None:
                 yield OfSchedule(name, found)
 
@@ -208,12 +213,6 @@ class Taking:
             return act()
         where = f"queue {self._queue.name!r} of the source"
         return handed_over(self._hand_over, act, where)
-
-    def _take_schedule(
-        self, name: str, there: "SchedulesThere"
-    ) -> MovedSchedule | None:
-        is_copy = self._kind is None
-        return take_schedule(self._client, self._queue, name, there, is_copy=is_copy)
 
     def _end_page(self, page: int, *, is_moved: bool) -> int:
         assert self.run is not None
