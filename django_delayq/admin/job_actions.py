@@ -15,7 +15,7 @@ from django_delayq.clients.clients import own_clients
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import looking
 from django_delayq.delivery.looking import Inspected
-from django_delayq.delivery.states import State
+from django_delayq.delivery.states import OVER, State
 from django_delayq.exceptions import (
     DecodeError,
     JobNotFound,
@@ -29,7 +29,7 @@ from django_delayq.jobs.job import Job, get_job
 from django_delayq.jobs.preparing import prepare
 from django_delayq.jobs.sending import send_all
 from django_delayq.models import Job as JobModel
-from django_delayq.showing import display, fields, outcome
+from django_delayq.showing import display, outcome
 from django_delayq.showing.job import ShownJob, ask
 from django_delayq.translating import say
 from django_delayq.wording import sentence
@@ -53,7 +53,7 @@ def change_job(action: Action, visit: Visit, job_id: str) -> HttpResponse:
     noted = _note(visit, settings, seen, job.id, begun, is_deletion=action.deletes)
     error = ""
     try:
-        is_done = job.state not in fields.OVER and perform(
+        is_done = job.state not in OVER and perform(
             own_clients.of_thread, action.change(job, UNSAID, None)
         )
     except NotDurable as lacking:

@@ -13,7 +13,7 @@ from django_delayq.calls.command import Command
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.looking import Inspected
-from django_delayq.delivery.states import State
+from django_delayq.delivery.states import OVER, State
 from django_delayq.exceptions import DecodeError
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.actions import (
@@ -25,7 +25,7 @@ from django_delayq.jobs.actions import (
 )
 from django_delayq.jobs.registry import find_task
 from django_delayq.redaction import brief
-from django_delayq.showing import display, fields
+from django_delayq.showing import display
 from django_delayq.showing.job import ShownJob, ask, look_at
 from django_delayq.translating import state_label
 
@@ -42,7 +42,7 @@ def show_job(visit: Visit, job_id: str) -> HttpResponse:
     decrypts = visit.may("view_encrypted", settings.name)
     job = look_at(settings, token, decrypts=decrypts)
     record = None
-    if job.seen.state in fields.OVER or job.seen.state is State.MISSING:
+    if job.seen.state in OVER or job.seen.state is State.MISSING:
         (record,) = ask([read_record(settings.keys, token)])
     if record is not None:
         if decrypts:
@@ -109,7 +109,7 @@ def _offered(visit: Visit, job: ShownJob) -> set[str]:
         and not (action is REPRIORITIZE and queue.is_shared)
         and visit.may(action.right, queue.name)
     }
-    if where in fields.OVER and _is_whole(job.content):
+    if where in OVER and _is_whole(job.content):
         found |= {"schedule_again"} if visit.may("change", queue.name) else set()
     return found
 

@@ -42,6 +42,10 @@ class State(StrEnum):
 
 #: Where a job lies until somebody retries or discards it.
 GRAVES = frozenset({State.DEAD, State.QUARANTINED})
+#: States that the server remembers for a while after the job has gone.
+OVER = frozenset(
+    {State.SUCCEEDED, State.DISCARDED, State.CANCELLED, State.EXPIRED, State.TAKEN}
+)
 
 
 class Change(StrEnum):

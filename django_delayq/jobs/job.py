@@ -34,7 +34,7 @@ from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.looking import Inspected
 from django_delayq.delivery.progress import read_progress
 from django_delayq.delivery.searching import Found
-from django_delayq.delivery.states import GRAVES, Change, State
+from django_delayq.delivery.states import GRAVES, OVER, Change, State
 from django_delayq.delivery.storing import NewJob
 from django_delayq.exceptions import (
     DecodeError,
@@ -310,7 +310,7 @@ class Job(Generic[R_co]):
 
     def __repr__(self) -> str:
         # When a job has ended, the server knows only how it ended.
-        task = self.task or ("" if self.state in _ENDED else "foreign")
+        task = self.task or ("" if self.state in OVER else "foreign")
         return f"<Job {' '.join(filter(None, (self.id, task, self.state)))}>"
 
     def __eq__(self, other: object) -> bool:
@@ -979,7 +979,7 @@ class Job(Generic[R_co]):
         keeps = self.options is not None and self.options.get("keep_result")
         # After a job has ended, only the result itself shows that one was kept.
         if self.task is None:
-            keeps = keeps or self.state in _ENDED
+            keeps = keeps or self.state in OVER
         else:
             keeps = keeps or get_task(self.task).options.keep_result is not None
         if not keeps:
@@ -1021,7 +1021,7 @@ class Job(Generic[R_co]):
 
     def _check_alive(self, state: State) -> None:
         # The script that ends a job also writes its result, and the result was looked for after the state.
-        if state not in _OVER:
+        if state not in _AT_REST:
             return
         if state is State.MISSING:
             raise JobNotFound(
@@ -1037,17 +1037,8 @@ class Job(Generic[R_co]):
         )
 
 
-#: States that the server remembers for a while after the job has gone.
-_ENDED = frozenset(
-    {
-        State.SUCCEEDED,
-        State.CANCELLED,
-        State.EXPIRED,
-        State.DISCARDED,
-        State.TAKEN,
-    }
-)
-_OVER = _ENDED | {State.MISSING, State.DEAD, State.QUARANTINED}
+#: States in which no result is to come.
+_AT_REST = OVER | GRAVES | {State.MISSING}
 #: What to raise to callers that wait, where it is not only JobFailed.
 _ERRORS: dict[State, type[JobFailed]] = {
     State.CANCELLED: JobCancelled,
@@ -1158,7 +1149,7 @@ def _finding(job_id: str) -> Steps[Job[Any]]:
                 f"no job has the id {show(job.id)}; it ended more than {limits.ENDED_MS // 1000} s ago, its transaction has not"
                 " committed, or it never existed"
             )
-    elif job.state in _ENDED:
+    elif job.state in OVER:
         yield from job._reading_record()
     return job
 

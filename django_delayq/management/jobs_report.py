@@ -9,7 +9,7 @@ from django.utils.translation import gettext
 from django_delayq import conf
 from django_delayq.clock import epoch_ms, iso_text
 from django_delayq.delivery.ended import MOST_ENDED
-from django_delayq.delivery.states import State
+from django_delayq.delivery.states import OVER, State
 from django_delayq.exceptions import JobNotFound
 from django_delayq.jobs.arguments import masked_result, shown_arguments
 from django_delayq.jobs.ended import EndedJob, ended_jobs
@@ -20,7 +20,7 @@ from django_delayq.management.terminal import (
     wrapped,
 )
 from django_delayq.redaction import redact
-from django_delayq.showing import display, fields
+from django_delayq.showing import display
 from django_delayq.showing import job as showing
 from django_delayq.showing.display import Moment, relative_text
 from django_delayq.showing.fields import Field
@@ -173,7 +173,7 @@ def look_at(job_id: str, *, decrypts: bool = False) -> Shown:
     queue = conf.get_settings().queue(job.queue)
     shown = showing.look_at(queue, job.token, decrypts=decrypts)
     state = job._take(shown.seen)
-    if state not in fields.OVER and state is not State.MISSING:
+    if state not in OVER and state is not State.MISSING:
         return Shown(job, shown)
     ended = _ended(job)
     try:
@@ -192,7 +192,7 @@ def _ended(job: Job[Any]) -> EndedJob | None:
 
 def lines_of(seen: Shown, *, is_folded: bool = True) -> Iterator[str]:
     """Describe a job for people; ``is_folded`` leaves frames of libraries out of tracebacks."""
-    if seen.ended is not None or seen.job.state in fields.OVER:
+    if seen.ended is not None or seen.job.state in OVER:
         yield from _lines_of_end(seen)
         return
     shown, content = seen.shown, seen.shown.content

@@ -7,7 +7,7 @@ from django.utils.translation import gettext, gettext_lazy, ngettext
 
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery.looking import Inspected
-from django_delayq.delivery.states import GRAVES, State
+from django_delayq.delivery.states import GRAVES, OVER, State
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.registry import find_task, get_handler
 from django_delayq.showing.display import (
@@ -31,10 +31,6 @@ SCORE_LABELS = {
     State.QUARANTINED: gettext_lazy("Quarantined since"),
     State.UNKNOWN: gettext_lazy("Due"),
 }
-#: In these states the server knows only that the job is over.
-OVER = frozenset(
-    {State.SUCCEEDED, State.DISCARDED, State.CANCELLED, State.EXPIRED, State.TAKEN}
-)
 #: What a state means for whoever looks at the job.
 STATE_NOTES = {
     "scheduled": gettext_lazy("Waits for its start time."),
