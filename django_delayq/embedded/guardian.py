@@ -8,18 +8,18 @@ HOME is the project's ``.delayq`` folder:
 
 =================  ============================================================================
 users.lock         flock, shared by every user for as long as it lives
-guardian.lock      flock, exclusive for the life of the guardian, which inherits it as FD from the user that starts it
-server.lock        flock, exclusive for the life of the server, which inherits it from the guardian
+start.lock         flock, exclusive while a user looks for a guardian or starts one
+guardian.lock      flock, exclusive for the life of the guardian
+server.lock        flock, exclusive for the life of the server, which inherits it
 place.json         the path of the socket, and the HOME that it belongs to
 data/              the append-only file
 engine.json        the server that wrote the data, and its version: no other and no older one may read them
 guardian.log       server.log       the log of each
-guardian.pid       server.pid       for humans
+guardian.pid       server.pid       for humans, and to end a server that has lost its guardian
 =================  ============================================================================
 
 Only locks show who lives. The kernel releases them when their last holder ends, however it ends; a pid
-may belong to another process by then, or to a zombie. If the guardian is killed, its server lives on, and the
-next guardian takes it over.
+may belong to another process by then, or to a zombie.
 
 Another program may have made HOME, in a repository or as another user. So HOME has to be a folder that
 only we may enter, without a link in it. Then no other user can change what is inside.
@@ -36,6 +36,7 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -48,7 +49,7 @@ VERSION_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 10.0
 #: Between two looks at the server, its socket, the folder and the users.
 LOOK_S = 0.1
-#: Between two tries to connect to a server that is about to listen.
+#: Between two tries to connect to a server that is about to listen, or to lock what is about to be free.
 POLL_S = 0.002
 #: A server.log larger than this is emptied when the server starts.
 LOG_LIMIT_BYTES = 1_000_000
@@ -123,7 +124,10 @@ def _check_owner(found: os.stat_result, path: Path) -> None:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Replace a file of HOME as a whole: a reader sees the old one or the new one. Only the guardian writes."""
+    """Replace a file of HOME as a whole: a reader sees the old one or the new one.
+
+    The caller holds the start lock or the guardian's, so there is one writer at a time.
+    """
     new = path.with_name(f"{path.name}.new")
     new.write_text(text)
     os.rename(new, path)
@@ -195,31 +199,34 @@ def open_lock(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
-def lock_free(path: Path) -> int | None:
-    """Lock a file exclusively and return its descriptor; None if it is locked already."""
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold an exclusive flock, waiting for it as long as it takes."""
     fd = open_lock(path)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            # Closing is not enough: a process that another thread forked meanwhile has a copy of
+            # the descriptor, and would keep the lock.
+            fcntl.flock(fd, fcntl.LOCK_UN)
+    finally:
         os.close(fd)
-        return None
-    return fd
 
 
 def is_locked(path: Path) -> bool:
-    """Tell whether somebody holds a lock on the file."""
-    fd = lock_free(path)
-    if fd is not None:
-        os.close(fd)
-    return fd is None
-
-
-def is_same_file(fd: int, path: Path) -> bool:
-    """Tell whether an open file is still the one at a path, and nobody has removed it."""
+    """Tell whether somebody holds an exclusive flock on the file."""
+    fd = open_lock(path)
     try:
-        return os.path.samestat(os.fstat(fd), path.stat())
-    except OSError:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    else:
+        fcntl.flock(fd, fcntl.LOCK_UN)
         return False
+    finally:
+        os.close(fd)
 
 
 def recorded_socket(home: Path) -> Path | None:
@@ -240,6 +247,25 @@ def answers(path: Path, timeout_s: float) -> bool:
     return _ask(path, "PING", timeout_s).startswith(b"+PONG")
 
 
+def refuses(path: Path) -> bool:
+    """Tell whether a socket has nobody who listens. A server that hangs still listens; its child never does."""
+    with socket.socket(socket.AF_UNIX) as link:
+        link.settimeout(0)
+        try:
+            link.connect(os.fspath(path))
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            pass  # no such file, which says nothing, or too many wait to be let in
+        return False
+
+
+def pid_behind(path: Path, timeout_s: float) -> int | None:
+    """Return the pid of the server behind a socket; None where no server answers in time."""
+    found = re.search(rb"process_id:(\d+)\r", _ask(path, "INFO server", timeout_s))
+    return found and int(found[1])
+
+
 def _ask(path: Path, command: str, timeout_s: float) -> bytes:
     with socket.socket(socket.AF_UNIX) as link:
         link.settimeout(timeout_s)
@@ -258,40 +284,56 @@ class Guardian:
         self._home = home
         self._binary = binary
         self._linger_s = linger_s
-        # Opened once: it stays shared with our users, whatever becomes of the folder.
+        # Opened once: the locks stay shared with our users, whatever becomes of the folder.
+        self._lock = open_lock(home / "guardian.lock")
         self._users_lock = open_lock(home / "users.lock")
-        # When somebody last used the server, as far as we have seen: seconds since the epoch, as files have it.
-        self._used_s = time.time()
-        self._path: Path | None = None
-        # None: a guardian before us started the server.
         self._server: subprocess.Popen[bytes] | None = None
-        # Where its words begin in server.log.
-        self._log_start = 0
+        # When we first found no user, and the time of users.lock then, which says when one last came.
+        self._alone_since: float | None = None
+        self._last_visit = 0
+        self._is_asked_to_end = False
 
-    def run(self) -> int:
+    def run(self, starter: socket.socket) -> int:
         """Guard until the last user has gone; return the exit status."""
-        # Otherwise the server would stay behind.
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         try:
-            if not (self._home / ".gitignore").exists():
-                write_file(self._home / ".gitignore", "*\n")
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            # Another guardian is there: the process that started it died before it could wait for it.
+            tell(starter, "")
+            return 0
+        signal.signal(signal.SIGTERM, self._ask_to_end)
+        try:
             write_file(self._home / "guardian.pid", f"{os.getpid()}\n")
+            self._end_orphan()
             self._start()
-            tell("")
-            # If the folder was removed, the next user makes a new one, with a guardian of its own.
-            while is_same_file(self._users_lock, self._home / "users.lock"):
-                if self._is_alone():
-                    break
+            tell(starter, "")
+            while (why := self._reason_to_end()) is None:
                 self._look_after_server()
                 time.sleep(LOOK_S)
-            say("ending: the last user has gone, or somebody has removed the folder")
+            say(f"ending: {why}")
         except (ServerRefused, OSError) as error:
             say(f"giving up: {error}")
-            tell(str(error))
+            tell(starter, str(error))
             return 1
         finally:
             self._stop()
         return 0
+
+    def _ask_to_end(self, *_: object) -> None:
+        self._is_asked_to_end = True
+
+    def _reason_to_end(self) -> str | None:
+        if self._is_asked_to_end:
+            return "was asked to"
+        # If the folder was removed, the next user makes a new one, with a guardian of its own. What
+        # then lies under our paths belongs to that one: we neither judge by it nor touch it.
+        try:
+            there = os.stat(self._home / "guardian.lock")
+        except OSError:
+            there = None
+        if there is None or not os.path.samestat(os.fstat(self._lock), there):
+            return "the folder was removed"
+        return "the last user has gone" if self._is_alone() else None
 
     def _is_alone(self) -> bool:
         """Tell whether the last user has gone for good; if so, newcomers wait from now on.
@@ -302,38 +344,92 @@ class Guardian:
         try:
             fcntl.flock(self._users_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            self._used_s = time.time()
+            self._alone_since = None
             return False
         # Users touch the file when they come: after one that came and went, the next command of a series may follow.
-        visit_s = os.fstat(self._users_lock).st_mtime
-        if time.time() - max(visit_s, self._used_s) >= self._linger_s:
+        visit = os.fstat(self._users_lock).st_mtime_ns
+        if self._alone_since is None or visit != self._last_visit:
+            self._alone_since, self._last_visit = time.monotonic(), visit
+        if time.monotonic() - self._alone_since >= self._linger_s:
             return True
         fcntl.flock(self._users_lock, fcntl.LOCK_UN)
         return False
 
     def _look_after_server(self) -> None:
-        # Cleaners of temporary folders remove sockets that look old, and then nobody can connect any more.
-        has_socket = self._path is not None and self._path.is_socket()
-        if not has_socket or not is_locked(self._home / "server.lock"):
-            say("starting the server again")
+        path = recorded_socket(self._home)
+        if self._server is not None and self._server.poll() is None:
+            if path is not None and path.is_socket():
+                return
+            # Cleaners of temporary folders remove sockets that look old, and then nobody can connect any more.
+            say("the socket's file has gone")
             self._stop()
-            self._start()
+        say("starting the server again")
+        self._start()
+
+    def _end_orphan(self) -> None:
+        """End the server that a killed guardian left behind: only one server may open the data."""
+        lock = self._home / "server.lock"
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        pid = None
+        while pid is None:
+            if not is_locked(lock):
+                return
+            if time.monotonic() >= deadline:
+                raise ServerRefused("a server that cannot be reached holds the data")
+            pid = self._pid_of_orphan()
+            if pid is None:
+                time.sleep(POLL_S)
+        say(f"server {pid} has lost its guardian, ending it")
+        for signal_number in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal_number)
+            deadline = time.monotonic() + STOP_TIMEOUT_S
+            while time.monotonic() < deadline:
+                if not is_locked(lock):
+                    return
+                time.sleep(POLL_S)
+        # Starting another would wait for the lock, and nobody would learn why.
+        raise ServerRefused(f"server {pid} holds the data and does not end")
+
+    def _pid_of_orphan(self) -> int | None:
+        path = recorded_socket(self._home)
+        if path is not None and refuses(path):
+            # Either the server is about to listen, or it is dead: then the child that rewrites its file holds the lock,
+            # and another process may have its pid.
+            return None
+        try:
+            # Removed before a server starts, so it never names the one before it.
+            return int((self._home / "server.pid").read_text())
+        except (OSError, ValueError):
+            # The guardian was killed between the server's start and that line; the server may be about to listen.
+            return pid_behind(path, STOP_TIMEOUT_S) if path is not None else None
 
     def _start(self) -> None:
-        """Start the server, or take over that of a killed guardian: only one server may open the data."""
-        path = self._path = self._place()
-        deadline = time.monotonic() + STOP_TIMEOUT_S
-        while (lock := lock_free(self._home / "server.lock")) is None:
-            if answers(path, STOP_TIMEOUT_S):
-                say(f"the server at {path} has lost its guardian, taking it over")
-                return
-            # It is about to listen or to end; or it has ended, and its child still rewrites the data.
-            if time.monotonic() >= deadline:
-                raise ServerRefused(
-                    "a server that cannot be reached holds the data; end it, server.pid has its pid"
-                )
-            time.sleep(POLL_S)
-        self._server = process = self._launch(path, lock)
+        path = self._place()
+        self._note_engine()
+        data = self._home / "data"
+        data.mkdir(mode=0o700, exist_ok=True)
+        check_files(data, is_deep=True)
+        log_path = self._home / "server.log"
+        (self._home / "server.pid").unlink(missing_ok=True)
+        lock = open_lock(self._home / "server.lock")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with log_path.open("ab") as log:
+            if log.tell() > LOG_LIMIT_BYTES:
+                log.truncate(0)
+            log_start = log.tell()
+            command = [os.fspath(self._binary), "--unixsocket", os.fspath(path)]
+            for name, value in SERVER_OPTIONS.items():
+                command += [f"--{name}", value]
+            self._server = process = subprocess.Popen(
+                command,
+                cwd=data,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[lock],
+            )
+        os.close(lock)  # now only the server has it
         write_file(self._home / "server.pid", f"{process.pid}\n")
         deadline = time.monotonic() + LOAD_TIMEOUT_S
         while process.poll() is None:
@@ -341,45 +437,16 @@ class Guardian:
                 say(f"server {process.pid} answers at {path}")
                 return
             if time.monotonic() > deadline:
-                raise ServerRefused(self._last_words("no answer"))
+                raise ServerRefused(_told("no answer", log_path, log_start))
             time.sleep(POLL_S)
         path.unlink(missing_ok=True)  # left by a server that gave up while loading
-        raise ServerRefused(self._last_words(f"exit status {process.returncode}"))
-
-    def _launch(self, path: Path, lock: int) -> subprocess.Popen[bytes]:
-        try:
-            self._note_engine()
-            data = self._home / "data"
-            data.mkdir(mode=0o700, exist_ok=True)
-            check_files(data, is_deep=True)
-            command = [os.fspath(self._binary), "--unixsocket", os.fspath(path)]
-            for name, value in SERVER_OPTIONS.items():
-                command += [f"--{name}", value]
-            with (self._home / "server.log").open("ab") as log:
-                if log.tell() > LOG_LIMIT_BYTES:
-                    log.truncate(0)
-                self._log_start = log.tell()
-                return subprocess.Popen(
-                    command,
-                    cwd=data,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    pass_fds=[lock],
-                )
-        finally:
-            os.close(lock)  # now only the server has it
-
-    def _last_words(self, what: str) -> str:
-        log = (self._home / "server.log").read_bytes()[self._log_start :]
-        return "\n".join([what, *log.decode(errors="replace").splitlines()[-12:]])
+        raise ServerRefused(
+            _told(f"exit status {process.returncode}", log_path, log_start)
+        )
 
     def _stop(self) -> None:
         """Have the server write its data and end."""
         if self._server is None:
-            if self._path is not None:
-                # It closes the connection when it ends.
-                _ask(self._path, "SHUTDOWN", STOP_TIMEOUT_S)
             return
         self._server.terminate()
         try:
@@ -459,13 +526,17 @@ def _is_private(folder: Path) -> bool:
     )
 
 
-def tell(message: str) -> None:
-    """Tell the user that started us why there is no server; an empty message means that there is one."""
-    # That user may have ended, or may have its answer already. All others find us by the lock.
+def _told(what: str, log: Path, start: int) -> str:
+    lines = log.read_bytes()[start:].decode(errors="replace").splitlines()
+    return "\n".join([what, *lines[-12:]])
+
+
+def tell(starter: socket.socket, message: str) -> None:
+    """Tell the process that started us why there is no server; an empty message means that there is one."""
+    # That process may have ended meanwhile, or may have its answer already. All others find us by the lock.
     with contextlib.suppress(OSError):
-        os.write(1, message.encode())
-    # It reads until nobody can write any more. What is told later goes nowhere.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        starter.sendall(message.encode() + b"\0")
+    starter.close()
 
 
 def say(message: str) -> None:
@@ -476,15 +547,15 @@ def say(message: str) -> None:
         print(now, message, file=sys.stderr, flush=True)
 
 
-def main(home: str, binary: str, lock: str, linger_s: str) -> int:
+def main(home: str, binary: str, starter_fd: str, linger_s: str) -> int:
     # We leave the family of the process that started us: it has no zombie to reap, and its
     # terminal sends us no signals.
+    os.set_inheritable(int(starter_fd), False)
     if os.fork():
         os._exit(0)
     os.setsid()
-    # Only we keep the lock, not our server.
-    os.set_inheritable(int(lock), False)
-    return Guardian(Path(home), Path(binary), float(linger_s)).run()
+    starter = socket.socket(fileno=int(starter_fd))
+    return Guardian(Path(home), Path(binary), float(linger_s)).run(starter)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import importlib.util
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -83,7 +84,10 @@ def ensure_server(
                 os.mkdir(home, mode=0o700)
             guardian.check_home(home)
             _hold_users_lock(home)
-            path = _reach(home, linger_s, binary)
+            # One user at a time: the first one starts the guardian, the others find it.
+            with guardian.locked(home / "start.lock"):
+                _hide_from_git(home)
+                path = _reach(home, linger_s, binary)
         except guardian.NotOurs as error:
             raise EmbeddedServerError(
                 f"The embedded server does not use {str(home)!r}: {error}. Remove it if you do not need the jobs in"
@@ -97,10 +101,16 @@ def ensure_server(
     return f"unix://{quote(str(path))}?db=0"
 
 
+def _hide_from_git(home: Path) -> None:
+    ignored = home / ".gitignore"
+    if not ignored.exists():
+        guardian.write_file(ignored, "*\n")
+
+
 def _hold_users_lock(home: Path) -> None:
     path = home / "users.lock"
     fd = _users_locks.get(home)
-    if fd is not None and not guardian.is_same_file(fd, path):
+    if fd is not None and not _is_same_file(fd, path):
         # Somebody removed the folder, so nobody sees the lock that we hold.
         os.close(fd)
         del _users_locks[home]
@@ -117,14 +127,21 @@ def _hold_users_lock(home: Path) -> None:
     os.utime(fd)
 
 
+def _is_same_file(fd: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except OSError:
+        return False
+
+
 def _reach(home: Path, linger_s: float, binary: Path | None) -> Path:
     deadline = time.monotonic() + START_TIMEOUT_S
     tries = 0
     while True:
-        # Whoever gets the lock starts the guardian and leaves the lock to it; the others wait for its server.
-        if (lock := guardian.lock_free(home / "guardian.lock")) is not None:
+        if not guardian.is_locked(home / "guardian.lock"):
             tries += 1
-            _start_guardian(home, binary, linger_s, lock, is_last_try=tries >= TRIES)
+            server = binary or find_binary(home)
+            _start_guardian(home, server, linger_s, is_last_try=tries >= TRIES)
         path = guardian.recorded_socket(home)
         if path is not None and guardian.answers(path, ANSWER_TIMEOUT_S):
             return path
@@ -139,51 +156,43 @@ def _reach(home: Path, linger_s: float, binary: Path | None) -> Path:
 
 
 def _start_guardian(
-    home: Path, binary: Path | None, linger_s: float, lock: int, *, is_last_try: bool
+    home: Path, binary: Path, linger_s: float, *, is_last_try: bool
 ) -> None:
-    """Start a guardian; return once its server answers, or once it has died.
+    """Start a guardian; return once its server answers, or once it has found that it is not needed.
 
     Raises:
         EmbeddedServerError: the guardian could not start, gave up, or died in the last try.
     """
-    try:
-        binary = binary or find_binary(home)
-        with (home / "guardian.log").open("ab") as log:
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs, (home / "guardian.log").open("ab") as log:
             # By path and isolated: the guardian must not import this package, which takes longer
             # than all the rest, nor anything that happens to lie in the user's folder.
             command = [sys.executable, "-I", "-S", guardian.__file__]
-            command += [str(home), str(binary), str(lock), str(linger_s)]
-            started = subprocess.Popen(
+            command += [str(home), str(binary), str(theirs.fileno()), str(linger_s)]
+            started = subprocess.run(
                 command,
                 cwd=home,
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
+                stdout=log,
                 stderr=log,
-                pass_fds=[lock],
+                pass_fds=[theirs.fileno()],
+                check=False,
             )
-    finally:
-        # At once: if another thread forks, the child keeps a copy for as long as it lives.
-        os.close(lock)
-    with started:
-        try:
-            why = started.communicate(timeout=START_TIMEOUT_S)[0].decode(
-                errors="replace"
-            )
-        except subprocess.TimeoutExpired:
-            return  # the caller looks whether the server answers
-    if why:
+        why = _read_message(ours, START_TIMEOUT_S)
+    if why == "":
+        return
+    if why is not None:
         raise EmbeddedServerError(
             f"The embedded server did not start: {why}\n"
             f"See {str(home / 'server.log')!r}, {_INSTEAD}."
         )
-    # Without a word, either its server answers, or somebody has killed it: then the next one may live.
-    if started.returncode or (
-        is_last_try and not guardian.is_locked(home / "guardian.lock")
-    ):
-        raise EmbeddedServerError(
-            f"The guardian of the embedded server did not start (exit status {started.returncode}):\n"
-            f"{_tail(home / 'guardian.log')}\nSee {str(home / 'guardian.log')!r}, {_INSTEAD}."
-        )
+    if not started.returncode and not is_last_try:
+        return  # somebody killed it or its server; the next one may live
+    raise EmbeddedServerError(
+        f"The guardian of the embedded server did not start (exit status {started.returncode}):\n"
+        f"{_tail(home / 'guardian.log')}\nSee {str(home / 'guardian.log')!r}, {_INSTEAD}."
+    )
 
 
 def find_binary(home: Path | None = None) -> Path:
@@ -237,6 +246,20 @@ def wheel_binary() -> Path | None:
             if os.access(path, os.X_OK):
                 return path
     return None
+
+
+def _read_message(link: socket.socket, timeout_s: float) -> str | None:
+    """Read the guardian's message; None if it ended without one."""
+    link.settimeout(timeout_s)
+    told = b""
+    try:
+        # The stream may not end with the guardian: a process that another thread forked just now
+        # has a copy of the other end. So the message ends with a NUL.
+        while not told.endswith(b"\0") and (part := link.recv(65536)):
+            told += part
+    except TimeoutError:
+        pass
+    return told[:-1].decode(errors="replace") if told.endswith(b"\0") else None
 
 
 def _tail(log: Path) -> str:

@@ -1,11 +1,13 @@
 """The embedded server with real processes: users that come, go and are killed."""
 
 import contextlib
+import fcntl
 import json
 import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -213,6 +215,37 @@ def test_processes_that_come_at_once_share_one_server(project, come):
     assert log_of(project, "guardian").count("answers at") == 1
 
 
+#: A user that pauses between writing a file and renaming it, so that another user can come between.
+SLOW_USER = (
+    """
+import os, time
+rename = os.rename
+def rename_late(*args, **kwargs):
+    time.sleep(0.3)
+    rename(*args, **kwargs)
+os.rename = rename_late
+"""
+    + USER
+)
+
+
+def test_processes_that_come_at_once_do_not_write_into_each_others_files(project, come):
+    users = [come(SLOW_USER) for _ in range(2)]
+    for one in users:  # both are up, and in a folder of their own
+        one.ensure(project)
+    together = project / "together"
+    together.mkdir()
+
+    for one in users:
+        one.ask(together)
+
+    assert [one.answer() for one in users] == [users[0].ensure(together)] * 2
+    assert (together / ".delayq" / ".gitignore").read_text() == "*\n"
+    for one in users:
+        one.leave()
+    wait_until_stopped(together)
+
+
 def test_calling_again_returns_the_same_url(project, come):
     one = come()
 
@@ -361,22 +394,27 @@ def test_killed_server_is_started_again_at_its_address_with_its_data(project, co
         assert client.get("kept") == "yes"
 
 
-def test_next_guardian_takes_over_the_server_of_a_killed_one(project, come):
+def test_next_user_replaces_the_server_of_a_killed_guardian_and_keeps_its_data(
+    project, come
+):
     first = come()
     url = first.ensure(project)
     before = run_id(url)
+    with connected(url) as client:
+        client.set("kept", "yes")
     killed = pid_of(project, "guardian")
 
     os.kill(killed, signal.SIGKILL)
     wait_until(lambda: not is_guarded(project), description="the guardian is dead")
+    assert run_id(url) == before
     last = come()
 
     assert last.ensure(project) == url
-    wait_until(lambda: is_guarded(project), description="another guards it")
-    assert run_id(url) == before
-    wait_until(
-        lambda: pid_of(project, "guardian") != killed, description="it has begun"
-    )
+    assert run_id(url) != before
+    with connected(url) as client:
+        assert client.get("kept") == "yes"
+    assert pid_of(project, "guardian") != killed
+    assert log_of(project, "server").count("Ready to accept connections") == 2
 
     first.leave()
     last.leave()
@@ -384,7 +422,26 @@ def test_next_guardian_takes_over_the_server_of_a_killed_one(project, come):
     assert "Valkey is now ready to exit" in log_of(project, "server")
 
 
-def test_server_that_was_taken_over_is_started_again_when_killed(project, come):
+def test_server_whose_guardian_was_killed_before_it_noted_the_pid_is_replaced(
+    project, come
+):
+    one = come()
+    url = one.ensure(project)
+    before = run_id(url)
+    with connected(url) as client:
+        client.set("kept", "yes")
+    os.kill(pid_of(project, "guardian"), signal.SIGKILL)
+    wait_until(lambda: not is_guarded(project), description="the guardian is dead")
+
+    (project / ".delayq" / "server.pid").unlink()
+
+    assert one.ensure(project) == url
+    assert run_id(url) != before
+    with connected(url) as client:
+        assert client.get("kept") == "yes"
+
+
+def test_server_that_replaced_an_orphan_is_started_again_when_killed(project, come):
     one = come()
     url = one.ensure(project)
     os.kill(pid_of(project, "guardian"), signal.SIGKILL)
@@ -412,28 +469,85 @@ def test_guardian_and_server_killed_together_are_replaced(project, come):
     assert answers(url)
 
 
-def test_server_that_hangs_without_its_guardian_is_an_error_until_it_answers(
-    project, come, monkeypatch
-):
+def test_server_that_cannot_be_found_without_a_guardian_is_replaced(project, come):
     one = come()
     url = one.ensure(project)
     before = run_id(url)
     os.kill(pid_of(project, "guardian"), signal.SIGKILL)
     wait_until(lambda: not is_guarded(project), description="the guardian is dead")
+    (project / ".delayq" / "place.json").unlink()  # so it cannot be found
+
+    again = one.ensure(project)
+
+    assert run_id(again) != before
+    assert "lost its guardian" in log_of(project, "guardian")
+
+
+def test_orphan_that_does_not_end_is_an_error_and_not_a_wait(tmp_path, monkeypatch):
+    monkeypatch.setattr(guardian, "STOP_TIMEOUT_S", 0.05)
+    orphan = subprocess.Popen(["sleep", "300"])
+    (tmp_path / "server.pid").write_text(f"{orphan.pid}\n")
+    # Somebody else has a share in its lock, as the child that rewrites its file has.
+    lock = guardian.open_lock(tmp_path / "server.lock")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    heir = guardian.Guardian(tmp_path, Path("no-server"), 0.0)
+
+    try:
+        with pytest.raises(guardian.ServerRefused, match="does not end"):
+            heir._end_orphan()
+    finally:
+        orphan.kill()
+        orphan.wait()
+        for fd in (lock, heir._lock, heir._users_lock):
+            os.close(fd)
+
+
+def test_process_that_has_the_pid_of_a_dead_server_is_not_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(guardian, "STOP_TIMEOUT_S", 0.05)
+    bystander = subprocess.Popen(["sleep", "300"])
+    (tmp_path / "server.pid").write_text(f"{bystander.pid}\n")
+    path = guardian.runtime_folder() / f"dead-{bystander.pid}.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(os.fspath(path))
+    record = {"home": str(tmp_path), "socket": str(path)}
+    (tmp_path / "place.json").write_text(json.dumps(record))
+    # As the child that rewrites the dead server's file holds it.
+    lock = guardian.open_lock(tmp_path / "server.lock")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    heir = guardian.Guardian(tmp_path, Path("no-server"), 0.0)
+
+    try:
+        with pytest.raises(guardian.ServerRefused, match="cannot be reached"):
+            heir._end_orphan()
+        assert bystander.poll() is None
+    finally:
+        path.unlink()
+        bystander.kill()
+        bystander.wait()
+        for fd in (lock, heir._lock, heir._users_lock):
+            os.close(fd)
+
+
+def test_server_that_hangs_without_its_guardian_is_replaced(project, come, monkeypatch):
+    one = come()
+    url = one.ensure(project)
+    os.kill(pid_of(project, "guardian"), signal.SIGKILL)
+    wait_until(lambda: not is_guarded(project), description="the guardian is dead")
+    before = run_id(url)
     server = pid_of(project, "server")
     os.kill(server, signal.SIGSTOP)
     monkeypatch.setattr(guardian, "STOP_TIMEOUT_S", 0.2)
     heir = guardian.Guardian(project / ".delayq", Path("no-server"), 0.0)
 
     try:
-        with pytest.raises(guardian.ServerRefused, match=r"end it, server\.pid"):
-            heir._start()
+        heir._end_orphan()
     finally:
-        os.kill(server, signal.SIGCONT)
-        os.close(heir._users_lock)
+        for fd in (heir._lock, heir._users_lock):
+            os.close(fd)
 
+    assert not is_served(project)
     assert one.ensure(project) == url
-    assert run_id(url) == before
+    assert run_id(url) != before
 
 
 def test_leftovers_that_name_other_processes_harm_nobody(project, come):
@@ -633,7 +747,7 @@ def plant(project: Path, *, mode: int = 0o700) -> Path:
 
 
 NAMES = [
-    *("users.lock", "guardian.lock", "server.lock", "place.json"),
+    *("users.lock", "start.lock", "guardian.lock", "server.lock", "place.json"),
     *("guardian.log", "server.log", "guardian.pid.new", "server.pid.new"),
     *("engine.json", "engine.json.new", "place.json.new", ".gitignore.new"),
 ]
