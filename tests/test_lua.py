@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import redis
+from msgspec.structs import replace
 from redis.exceptions import (
     NoPermissionError,
     OutOfMemoryError,
@@ -380,7 +381,89 @@ def test_header_says_what_the_script_is_for_and_what_it_returns(script: str) -> 
     first = header.splitlines()[0]
 
     assert re.match(r"-- [A-Z].*[.:,\w]$", first)
-    assert len(re.findall(r"^-- Returns  \S", header, re.MULTILINE)) == 1
+    returns = re.findall(r"^-- Returns  (\S+)", header, re.MULTILINE)
+    if reply_of(header):
+        # It may do nothing, and let the caller use another script.
+        assert returns in ([], ["nil"])
+    else:
+        assert len(returns) == 1
+
+
+def reply_of(header: str) -> list[tuple[str, int | None]]:
+    """Return the names of the fields of a script's reply; of a list, how many values each row has, one behind the other."""
+    block = re.search(r"^-- Reply    .*(?:\n--          .*)*", header, re.MULTILINE)
+    if block is None:
+        return []
+    lines = block[0].replace("-- Reply    ", "-- Args     ")
+    return [
+        (name, len(re.findall(r"\w+", fields)) or 1 if dots or name[0] == "*" else None)
+        for name, dots, fields in script_module._ARG.findall(lines)
+    ]
+
+
+def sizes_of_replies(body: str) -> list[int]:
+    """Return how many values each table has that a script returns."""
+    found, depth, starts = [], 0, []
+    tokens = [text for _, text in tokens_of(body)]
+    for i, text in enumerate(tokens):
+        if text == "{" and tokens[i - 1] == "return":
+            starts.append((depth, len(found)))
+            found.append(0 if tokens[i + 1] == "}" else 1)
+        if starts and text == "," and depth == starts[-1][0] + 1:
+            found[starts[-1][1]] += tokens[i + 1] != "}"
+        depth += (text in "({[") - (text in ")}]")
+        if starts and text == "}" and depth == starts[-1][0]:
+            starts.pop()
+    return found
+
+
+@scripts
+def test_every_reply_has_the_fields_that_the_header_names(script: str) -> None:
+    header, body = split(text_of(script))
+    fields = reply_of(header)
+
+    assert len({name for name, _ in fields}) == len(fields)
+    if fields and sizes_of_replies(body):
+        count = sum(name[0] != "*" for name, _ in fields)
+        assert set(sizes_of_replies(body)) == {count}
+
+
+def check_reply(script: Script, reply: Any) -> None:
+    """Compare the reply to a call with what the header of the script says."""
+    name = script_module.NAMES[script.sha]
+    header, _ = split(text_of(name))
+    if name == "delivery/claim_few":
+        header, _ = split(text_of("delivery/claim"))
+    fields = reply_of(header)
+    if not fields or reply is None:
+        return
+    if fields[-1][0][0] == "*":
+        # The last list stands behind the other fields.
+        reply = [*reply[: len(fields) - 1], reply[len(fields) - 1 :]]
+    assert len(reply) == len(fields), name
+    for value, (field, size) in zip(reply, fields, strict=True):
+        if value is not None:
+            assert isinstance(value, list) == (size is not None), field
+        if size and value:
+            assert len(value) % size == 0, field
+
+
+@pytest.mark.parametrize("stop", TOUR)
+def test_each_reply_is_as_the_header_says(tour_rig: Rig, stop: str) -> None:
+    rig = tour_rig
+    call = TOUR[stop](rig)
+    run = rig.run
+
+    def checking(call: Any) -> Any:
+        def read(reply: Any) -> Any:
+            check_reply(call.script, reply)
+            return call.read(reply)
+
+        full = call.full and (lambda: replace(call.full(), read=read))
+        return run(replace(call, read=read, full=full))
+
+    rig.run = checking  # type: ignore[method-assign]
+    call()
 
 
 @scripts

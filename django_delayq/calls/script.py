@@ -1,7 +1,7 @@
 """Lua scripts: reading their files, adding the preludes that they use, binding their keys and arguments by name."""
 
 import re
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from hashlib import sha1
 from importlib import resources
@@ -25,6 +25,17 @@ class Script(msgspec.Struct, frozen=True):
     lists: tuple["Record", ...] = ()
     #: One more argument, the last, that a call may leave out: each costs the server as much as a command.
     spare: str = ""
+
+    def named(self, args: Sequence[Any]) -> dict[str, Any]:
+        """Return the arguments of a call by name; of lists, the first has all that stands behind the others."""
+        names = (*self.args, self.spare)
+        found = dict(zip(filter(None, names), args, strict=False))
+        for record in self.lists[:1]:
+            listed = args[len(self.args) :]
+            found[record.name] = (
+                list(rows(listed, record.size)) if record.fields else listed
+            )
+        return found
 
 
 class Record(NamedTuple):
@@ -82,6 +93,8 @@ class Keys(Hashable, Protocol):
 #: The layer and the name of each script that this process has loaded, such as ``delivery/claim``, by its SHA-1: for a
 #: server of tests that has no Lua.
 NAMES: dict[str, str] = {}
+#: The scripts themselves, likewise.
+LOADED: dict[str, Script] = {}
 
 #: How a definition in a prelude begins. It ends where the next one begins.
 _DEFINITION = re.compile(r"^local (?:function )?(\w+(?:, \w+)*)", re.MULTILINE)
@@ -148,7 +161,9 @@ def load_script(
     NAMES[sha] = f"{packages[0].rpartition('.')[2]}/{name}"
     named = tuple(_name_of(arg) for arg in given if arg[-1] != "?")
     spare = "".join(_name_of(arg) for arg in given if arg[-1] == "?")
-    return Script(name, source, sha, keys, named, lists, spare)
+    script = Script(name, source, sha, keys, named, lists, spare)
+    LOADED[sha] = script
+    return script
 
 
 def variants_of(packages: tuple[str, ...], name: str) -> Iterator[Script]:
@@ -266,7 +281,7 @@ def _with_numbers(
 
 _ARGS = re.compile(r"^-- Args     .*(?:\n--          .*)*", re.MULTILINE)
 _ARG = re.compile(
-    r"^--(?: Args     |          )(\w+(?:\?\w*)?)(\.\.\.)?(?: \(([\w, ]+)\))?:",
+    r"^--(?: Args     |          )(\*?\w+(?:\?\w*)?)(\.\.\.)?(?: \(([\w, ]+)\))?:",
     re.MULTILINE,
 )
 
@@ -338,6 +353,12 @@ def _definitions_of(prelude: str) -> list[tuple[set[str], str]]:
 
 def _names_in(text: str) -> set[str]:
     return set(re.findall(r"\w+", re.sub(r"--.*", "", text)))
+
+
+def rows(values: Sequence[Any], size: int) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of a list in a reply, which has them one behind the other: each table would cost the server more."""
+    each = iter(values)
+    return zip(*[each] * size, strict=True)
 
 
 def preludes_of(text: str) -> list[str]:

@@ -125,12 +125,13 @@ def reschedule(
 
 
 def _read_rescheduled(reply: list[Any]) -> tuple[Change | State, int]:
-    if len(reply) > 2:
-        note_refusal(reply[2])
-    text = reply[0].decode()
+    outcome, start_time_ms, refusal = reply
+    if refusal:
+        note_refusal(refusal)
+    text = outcome.decode()
     return (
         Change(text) if text in (Change.RESCHEDULED, Change.NOTED) else State(text)
-    ), int(reply[1])
+    ), int(start_time_ms)
 
 
 def reprioritize(

@@ -4,13 +4,12 @@ import secrets
 from collections.abc import Sequence
 from enum import StrEnum
 from functools import partial
-from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
 
 from django_delayq.calls.call import Argument, Call
-from django_delayq.calls.script import bind
+from django_delayq.calls.script import bind, rows
 from django_delayq.delivery.binding import PACKAGES, now_argument
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import BYTE_BUDGET, MAX_BATCH
@@ -139,9 +138,10 @@ def transfer(
     queue = keys.queue
 
     def read(reply: list[int]) -> Transferred:
-        if len(reply) == 3:
-            raise newer_format(queue.name, reply[2])
-        return Transferred(*reply)
+        moved, wait_us, later_format = reply
+        if later_format:
+            raise newer_format(queue.name, later_format)
+        return Transferred(moved, wait_us)
 
     return Call(
         *bind(PACKAGES, "transfer", keys)(
@@ -279,26 +279,9 @@ def claim_few(
 
 
 def _read_claimed(request: bytes, reply: list[Any]) -> Claimed:
-    pauses: StoredPauses | None = None
-    limits: Limited | None = None
-    ends: tuple[EndedHere, ...] | None = None
-    texts: list[str] = []
-    if len(reply) % 6:
-        last = reply.pop()
-        if isinstance(last, int):
-            return Claimed(reply[0], -1, 0, 0, 0, 0, [], newer_format=last)
-        of_queue, of_tasks, *told = last
-        if of_queue is not None or of_tasks is not None:
-            pauses = StoredPauses(of_queue, of_tasks)
-        if told and told[0]:
-            limits = Limited(told[0] & 1 == 1, told[0] & 6 != 0, told[1])
-        if len(told) > 2 and told[2] is not None:
-            ends = read_ends(told[2])
-        if len(told) > 3:
-            texts = [limit.decode("utf-8", "replace") for limit in told[3]]
-    limit_of_next = iter(texts)
-    # Six elements for each job.
-    each = islice(reply, 6, None)
+    now_us, wait_us, transferred, doubles, vanished, put_off, later, *rest = reply
+    of_queue, of_tasks, limited, dropped, ends, texts, *handed = rest
+    limit_of_next = (limit.decode("utf-8", "replace") for limit in texts or ())
     jobs = [
         Leased(
             token.decode("utf-8", "replace"),
@@ -313,11 +296,9 @@ def _read_claimed(request: bytes, reply: list[Any]) -> Claimed:
             next(limit_of_next, "") if flags & 8 else None,
             flags >> 4,
         )
-        for token, attempts, kills, start_time_ms, payload, flags in zip(
-            each, each, each, each, each, each, strict=True
-        )
+        for token, attempts, kills, start_time_ms, payload, flags in rows(handed, 6)
     ]
-    now_us, wait_us, transferred, doubles, vanished, put_off = reply[:6]
+    is_paused = of_queue is not None or of_tasks is not None
     return Claimed(
         now_us,
         wait_us,
@@ -326,10 +307,10 @@ def _read_claimed(request: bytes, reply: list[Any]) -> Claimed:
         vanished,
         put_off,
         jobs,
-        0,
-        pauses,
-        limits,
-        ends,
+        later,
+        StoredPauses(of_queue, of_tasks) if is_paused else None,
+        Limited(limited & 1 == 1, limited & 6 != 0, dropped) if limited else None,
+        read_ends(ends) if ends else None,
     )
 
 

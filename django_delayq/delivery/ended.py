@@ -90,7 +90,7 @@ def read_ended(
     """Read up to `ENDED_BATCH` records, the newest first, after the ``first`` newest."""
     return Call(
         *bind(PACKAGES, "read_ended", keys)(first=first, count=min(count, ENDED_BATCH)),
-        lambda reply: EndedPage(reply[0], reply[1:]),
+        lambda reply: EndedPage(*reply),
     )
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from django_delayq.calls.call import Argument, Call
 from django_delayq.calls.command import Command
-from django_delayq.calls.script import bind
+from django_delayq.calls.script import bind, rows
 from django_delayq.decoding import Decoder
 from django_delayq.delivery.binding import PACKAGES, now_argument
 from django_delayq.delivery.keys import DeliveryKeys
@@ -116,11 +116,12 @@ def forwards(keys: DeliveryKeys, *, now_us: int | None = None) -> Call[Forwards]
 
 
 def _read_forwards(reply: list[Any]) -> Forwards:
+    now_ms, flat = reply
     waiting = [
-        Waiting(reply[i].decode(errors="replace"), reply[i + 1], reply[i + 2])
-        for i in range(1, len(reply), 3)
+        Waiting(queue.decode(errors="replace"), number, since_ms)
+        for queue, number, since_ms in rows(flat, 3)
     ]
-    return Forwards(reply[0], waiting)
+    return Forwards(now_ms, waiting)
 
 
 def sum_of(found: Sequence[Forwards]) -> Forwards:
@@ -192,7 +193,5 @@ def receive(
 
 
 def _read_received(reply: list[Any]) -> Received:
-    now_ms, *tokens = reply
-    is_late = tokens == [b""]
-    stored = frozenset(token.decode() for token in tokens if token)
-    return Received(now_ms, is_late, stored)
+    now_ms, is_late, tokens = reply
+    return Received(now_ms, is_late == 1, frozenset(map(bytes.decode, tokens)))

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from django_delayq.calls.call import Argument, Call
-from django_delayq.calls.script import bind
+from django_delayq.calls.script import bind, rows
 from django_delayq.decoding import Count, Decoder
 from django_delayq.delivery.binding import PACKAGES, now_argument
 from django_delayq.delivery.claiming import EndedHere, read_ends
@@ -149,8 +149,13 @@ def release(
             cursor=cursor,
             reasons=(reason.text for reason in reasons),
         ),
-        lambda reply: Released(reply[0], reply[1], reply[2], read_ends(reply[3])),
+        _read_released,
     )
+
+
+def _read_released(reply: list[Any]) -> Released:
+    released, quarantined, cursor, ends = reply
+    return Released(released, quarantined, cursor, read_ends(ends))
 
 
 class HeldNames(NamedTuple):
@@ -186,5 +191,7 @@ def held_names(
 
 
 def _read_held_names(reply: list[Any]) -> HeldNames:
-    reasons = map(Reason.of_text, reply[1::2])
-    return HeldNames(dict(zip(reasons, reply[2::2], strict=True)), reply[0])
+    rest, counts = reply
+    return HeldNames(
+        {Reason.of_text(text): number for text, number in rows(counts, 2)}, rest
+    )

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from django_delayq.calls.call import Call
 from django_delayq.calls.command import Command
-from django_delayq.calls.script import bind
+from django_delayq.calls.script import bind, rows
 from django_delayq.decoding import score_of, whole_number
 from django_delayq.delivery.binding import PACKAGES, now_argument
 from django_delayq.delivery.keys import DeliveryKeys
@@ -160,8 +160,8 @@ def inspect(
 
 def read_inspected(reply: list[Any]) -> Inspected:
     """Read what inspect.lua returns."""
-    state, score, attempts, kills, due, payload, error, unique, now_ms = reply[:9]
-    priority, claimed_ms, history, owner = reply[9:]
+    state, score, attempts, kills, due, payload, error, unique, now_ms, *rest = reply
+    priority, claimed_ms, history, owner = rest
     return Inspected(
         State(state.decode()),
         score,
@@ -231,19 +231,14 @@ def page(
 
 
 def _read_page(reply: list[Any]) -> Page:
-    rows = [
-        PageRow(
-            reply[i].decode(errors="replace"),
-            score_of(reply[i + 1]),
-            reply[i + 2],
-            reply[i + 3],
-            reply[i + 4],
-            reply[i + 5],
-            reply[i + 6],
-        )
-        for i in range(1, len(reply), 7)
-    ]
-    return Page(reply[0], rows)
+    total, flat = reply
+    return Page(
+        total,
+        [
+            PageRow(token.decode(errors="replace"), score_of(score), *rest)
+            for token, score, *rest in rows(flat, len(PageRow._fields))
+        ],
+    )
 
 
 def counts(keys: DeliveryKeys, *, now_us: int | None = None) -> Call[Counts]:
@@ -255,21 +250,22 @@ def counts(keys: DeliveryKeys, *, now_us: int | None = None) -> Call[Counts]:
 
 
 def _read_counts(reply: list[Any]) -> Counts:
-    numbers = reply[15:]
-    # Fields without a number are not ours, and are left out.
-    counters = {
-        numbers[i].decode(errors="replace"): int(numbers[i + 1])
-        for i in range(0, len(numbers), 2)
-        if _NUMBER.fullmatch(numbers[i + 1])
-    }
-    # Every frame that we write takes one number.
-    counters["offered"] = max(0, counters.pop("number", 0) - counters.pop("first", 0))
-    first = reply[8] if reply[8] >= 0 else None
     frames, due, delay_queue, destination, running, retrying, dead, quarantined = reply[
         :8
     ]
-    returned, returned_due, held, held_till = reply[10:14]
-    if held_till > reply[9]:
+    first_ms, now_ms, returned, returned_due, held, held_till, forwards, numbers = (
+        reply[8:]
+    )
+    # Fields without a number are not ours, and are left out.
+    counters = {
+        name.decode(errors="replace"): int(number)
+        for name, number in zip(numbers[::2], numbers[1::2], strict=True)
+        if _NUMBER.fullmatch(number)
+    }
+    # Every frame that we write takes one number.
+    counters["offered"] = max(0, counters.pop("number", 0) - counters.pop("first", 0))
+    first = first_ms if first_ms >= 0 else None
+    if held_till > now_ms:
         # The clock was set back.
         held_till = 0
     return Counts(
@@ -284,10 +280,10 @@ def _read_counts(reply: list[Any]) -> Counts:
         dead,
         quarantined,
         first,
-        reply[9],
+        now_ms,
         counters,
-        0 if first is None else max(0, reply[9] - max(first, held_till)),
-        reply[14],
+        0 if first is None else max(0, now_ms - max(first, held_till)),
+        forwards,
     )
 
 

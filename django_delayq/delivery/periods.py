@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from django_delayq.calls.call import Call
-from django_delayq.calls.script import bind
+from django_delayq.calls.script import bind, rows
 from django_delayq.decoding import Decoder, score_of, whole_number
 from django_delayq.delivery.binding import PACKAGES, new_request, now_argument
 from django_delayq.delivery.keys import DeliveryKeys
@@ -85,9 +85,9 @@ def advance(
 
 
 def _read_advanced(reply: list[Any]) -> Advanced:
-    if len(reply) > 4:
-        note_refusal(reply[4])
-    version, occurrence, has_moved, behind = reply[:4]
+    version, occurrence, has_moved, behind, refusal = reply
+    if refusal:
+        note_refusal(refusal)
     return Advanced(
         version,
         score_of(occurrence),
@@ -219,12 +219,9 @@ def page(
     """Read a page of what a queue knows of its schedules."""
 
     def read(reply: list[Any]) -> Page:
-        now, version, next_cursor, *rest = reply
+        now, version, next_cursor, flat = reply
         fields = [
-            (field, value, score_of(score))
-            for field, value, score in zip(
-                rest[::3], rest[1::3], rest[2::3], strict=True
-            )
+            (field, value, score_of(score)) for field, value, score in rows(flat, 3)
         ]
         return Page(int(now), whole_number(version) or 0, int(next_cursor), fields)
 

@@ -13,9 +13,6 @@ from django_delayq.delivery.storing import NewJob
 from django_delayq.redaction import brief
 from django_delayq.wire.publishing import note_refusal
 
-#: How many values `read_inspected` reads.
-_SEEN = len(Inspected._fields)
-
 
 class Replaced(NamedTuple):
     """The reply to a `replace` call."""
@@ -72,11 +69,12 @@ def replace(
 
 
 def _read_replaced(reply: list[Any]) -> Replaced | Linked:
-    text = reply[0].decode()
+    outcome, seen, payload, mac, refusal = reply
+    text = outcome.decode()
+    if refusal:
+        note_refusal(refusal)
     if text == "linked":
-        return Linked(*reply[1:])
-    if len(reply) == 1:
+        return Linked(payload, mac)
+    if not seen:
         return Replaced(State(text), None)
-    if len(reply) > 1 + _SEEN:
-        note_refusal(reply[-1])
-    return Replaced(Change(text), read_inspected(reply[1 : 1 + _SEEN]))
+    return Replaced(Change(text), read_inspected(seen))

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from django_delayq.calls.call import Argument, Call
-from django_delayq.calls.script import bind
+from django_delayq.calls.script import bind, rows
 from django_delayq.decoding import score_of
 from django_delayq.delivery.binding import PACKAGES, now_argument
 from django_delayq.delivery.keys import DeliveryKeys
@@ -169,12 +169,9 @@ def search(
     ]
 
     def read(reply: list[Any]) -> FoundPage:
-        now_ms, done, where, element = reply[:4]
+        now_ms, done, where, element, flat = reply
         names = [stretch.place for stretch in place.rest]
-        found = [
-            _read_found(names, now_ms, reply[i : i + 10])
-            for i in range(4, len(reply), 10)
-        ]
+        found = [_read_found(names, now_ms, row) for row in rows(flat, 10)]
         # A number that no script has made into a text is an index in the destination queue.
         if isinstance(where, int):
             where = str(where).encode()
@@ -199,7 +196,7 @@ def _score(bound: int | None) -> Argument:
     return "" if bound is None else bound
 
 
-def _read_found(names: list[str], now_ms: int, row: list[Any]) -> Found:
+def _read_found(names: list[str], now_ms: int, row: tuple[Any, ...]) -> Found:
     number, token, due, attempts, kills, unique, payload, error, priority, first = row
     place = names[number - 1]
     state = PLACES[place]

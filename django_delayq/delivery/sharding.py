@@ -54,5 +54,10 @@ def pin_shards(keys: DeliveryKeys, shards: int = 0, with_keys: int = 0) -> Call[
     """Say how many shards a queue has; with 0, only ask. The first process fixes how many keep keys."""
     return Call(
         *bind(PACKAGES, "pin_shards", keys)(shards=shards, with_keys=with_keys),
-        lambda reply: Shards(reply[0], None if reply[1] < 0 else reply[1]),
+        _read_shards,
     )
+
+
+def _read_shards(reply: list[int]) -> Shards:
+    most, with_keys = reply
+    return Shards(most, None if with_keys < 0 else with_keys)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from django_delayq.calls.call import Call
 from django_delayq.calls.command import Command
-from django_delayq.calls.script import bind
+from django_delayq.calls.script import bind, rows
 from django_delayq.delivery.binding import PACKAGES, now_argument
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import REPEAT_MS
@@ -290,11 +290,16 @@ def _read_stored(reply: int | list[Any]) -> list[Scheduled]:
 
 
 def _read_scheduled(reply: list[Any]) -> list[Scheduled]:
-    if len(reply) % 2:
-        note_refusal(reply.pop())
-    return [
-        Scheduled(0, "", State(second[1:].decode()), int(first))
-        if second[:1] == b"="
-        else Scheduled(int(first), second.decode())
-        for first, second in zip(reply[::2], reply[1::2], strict=True)
-    ]
+    refusal, others, *starts = reply
+    if refusal:
+        note_refusal(refusal)
+    found = [Scheduled(start_time_ms, "") for start_time_ms in starts]
+    for index, outcome in rows(others or (), 2):
+        one = found[index]
+        if outcome[:1] == b"=":
+            found[index] = Scheduled(
+                0, "", State(outcome[1:].decode()), one.start_time_ms
+            )
+        else:
+            one.holder = outcome.decode()
+    return found

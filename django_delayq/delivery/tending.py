@@ -1,7 +1,7 @@
 """Forgetting what belongs to no job any more, deleting what is too old, noting which processes serve a queue."""
 
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from django_delayq.calls.call import Call
 from django_delayq.calls.script import bind
@@ -47,8 +47,13 @@ def sweep(
             cursor=cursor,
             count=count,
         ),
-        lambda reply: Swept(int(reply[0]), reply[1]),
+        _read_swept,
     )
+
+
+def _read_swept(reply: list[Any]) -> Swept:
+    cursor, forgotten = reply
+    return Swept(int(cursor), forgotten)
 
 
 #: How long a queue remembers a process that serves it. Each is noted every minute.

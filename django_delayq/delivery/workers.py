@@ -6,13 +6,13 @@ say more. The sender seals an order, and only the process that it names obeys.
 """
 
 from collections.abc import Sequence
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
 from django_delayq.calls.call import Call
 from django_delayq.calls.command import Command
-from django_delayq.calls.script import bind
+from django_delayq.calls.script import bind, rows
 from django_delayq.decoding import Count, Decoder, score_of
 from django_delayq.delivery.binding import PACKAGES, now_argument
 from django_delayq.delivery.ended import LATEST_MS
@@ -171,9 +171,9 @@ def read_workers(
 ) -> Call[WorkersPage]:
     """Read up to `WORKERS_BATCH` processes that were seen within `KEPT_MS`, after the ``first`` ones."""
 
-    def read(reply: list[bytes]) -> WorkersPage:
-        now_ms, total, *rows = reply
-        return WorkersPage(int(now_ms), int(total), _seen(rows))
+    def read(reply: list[Any]) -> WorkersPage:
+        now_ms, total, flat = reply
+        return WorkersPage(now_ms, total, _seen(flat))
 
     return Call(
         *bind(PACKAGES, "read_workers", keys)(
@@ -186,9 +186,9 @@ def read_workers(
     )
 
 
-def _seen(rows: Sequence[bytes]) -> list[SeenWorker]:
+def _seen(flat: Sequence[bytes]) -> list[SeenWorker]:
     found = []
-    for name, score, text in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
+    for name, score, text in rows(flat, 3):
         info, seen_ms = _infos.read(text), score_of(score)
         if info is not None and seen_ms is not None:
             found.append(SeenWorker(name.decode(errors="replace"), seen_ms, info))

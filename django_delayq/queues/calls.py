@@ -82,9 +82,14 @@ def remove(
             far=FAR,
             payloads=payloads,
         ),
-        lambda reply: Removed(Cursor(*reply[:2]), reply[2], reply[3:]),
+        _read_removed,
         repeat=None if which == "first" else {},
     )
+
+
+def _read_removed(reply: list[Any]) -> Removed:
+    where, frame, removed, left = reply
+    return Removed(Cursor(where, frame), removed, left)
 
 
 def withdraw(

@@ -10,7 +10,7 @@ from math import inf
 from typing import Any, Literal, NamedTuple
 
 from django_delayq.calls.call import Call
-from django_delayq.calls.script import bind
+from django_delayq.calls.script import bind, rows
 from django_delayq.codecs.guess import LOOKED_AT
 from django_delayq.delivery import binding
 from django_delayq.delivery.binding import now_argument
@@ -92,15 +92,12 @@ def survey(
 
 
 def _read_stretch(reply: list[Any]) -> Stretch:
+    now_ms, where, last, flat = reply
     frames = [
-        FrameHead(
-            float(reply[i]) if reply[i] else None,
-            reply[i + 1],
-            reply[i + 2],
-        )
-        for i in range(3, len(reply), 3)
+        FrameHead(float(score) if score else None, size, head)
+        for score, size, head in rows(flat, 3)
     ]
-    return Stretch(reply[0], Cursor(*reply[1:3]), frames)
+    return Stretch(now_ms, Cursor(where, last), frames)
 
 
 def reframe(
@@ -135,8 +132,13 @@ def reframe(
             seed=secrets.token_urlsafe(12),
             held=held,
         ),
-        lambda reply: Reframed(Cursor(*reply[:2]), *reply[2:]),
+        _read_reframed,
     )
+
+
+def _read_reframed(reply: list[Any]) -> Reframed:
+    where, frame, seen, rewritten, alone, quarantined = reply
+    return Reframed(Cursor(where, frame), seen, rewritten, alone, quarantined)
 
 
 class FrameName(NamedTuple):

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from django_delayq.calls.call import Argument, Call
-from django_delayq.calls.script import Script, bind
+from django_delayq.calls.script import Script, bind, rows
 from django_delayq.decoding import whole_number
 from django_delayq.delivery.binding import now_argument
 from django_delayq.delivery.keys import DeliveryKeys
@@ -155,20 +155,17 @@ def export_page(
     name = keys.queue.name
 
     def read(reply: list[Any]) -> Exported:
-        if reply[0] == b"none":
+        is_other, other, looked, stay, flat = reply
+        if is_other:
             raise OtherRun(
-                f"page {page} of queue {name!r} does not belong to the run that moves it now ({reply[1].decode() or 'none'}):"
+                f"page {page} of queue {name!r} does not belong to the run that moves it now ({other.decode() or 'none'}):"
                 " another run has continued it, or has ended it. Look at both servers, then run this again."
             )
-        looked, stay, *rest = reply
         jobs = [
             Moved(
-                rest[i].decode(),
-                rest[i + 1].decode(errors="replace"),
-                rest[i + 2].decode(),
-                *rest[i + 3 : i + 7],
+                place.decode(), token.decode(errors="replace"), score.decode(), *stored
             )
-            for i in range(0, len(rest), 7)
+            for place, token, score, *stored in rows(flat, len(Moved._fields))
         ]
         return Exported(looked, stay, jobs)
 
@@ -208,23 +205,24 @@ def import_page(
     name = keys.queue.name
 
     def read(reply: list[Any]) -> Imported | None:
-        if reply[0] == b"early":
+        outcome, count, known, shared = reply
+        if outcome == b"early":
             raise OtherRun(
-                f"page {page} of queue {name!r} cannot be stored, because the target has no page {reply[1] + 1}: begin with"
+                f"page {page} of queue {name!r} cannot be stored, because the target has no page {count + 1}: begin with"
                 " the first page of the file; or, from server to server, the target has forgotten it: put back what is on"
                 f" its way, with delayq_export --release --queue {name} on the source, and run this again"
             )
-        if reply[0] == b"other":
+        if outcome == b"other":
             raise OtherRun(
                 f"page {page} of queue {name!r} has other jobs than the page of that number which was imported before:"
                 f" {FORGOTTEN.format(name=name)}"
             )
-        if reply[0] == b"leaving":
+        if outcome == b"leaving":
             raise OtherRun(
                 f"queue {name!r} is being moved away from the target itself since this began; run this again, and it says how"
                 " to end that"
             )
-        return None if reply[0] == b"known" else Imported(*reply[1:])
+        return None if outcome == b"known" else Imported(count, known, shared)
 
     return Call(
         *bind(PACKAGES, "import_page", keys)(

@@ -14,7 +14,7 @@ from typing import Any
 from redis.exceptions import NoScriptError, ResponseError
 
 from django_delayq import conf
-from django_delayq.calls.script import NAMES
+from django_delayq.calls.script import LOADED, NAMES
 from django_delayq.delivery.states import Change, State
 from django_delayq.delivery.storing import NewJob
 from django_delayq.jobs import envelope as envelopes
@@ -121,7 +121,8 @@ class Recorder:
             return answer(self, *map(_text, command[1:]))
 
     def _call(self, command: tuple[Any, ...]) -> Any:
-        script = NAMES.get(_text(command[1]))
+        sha = _text(command[1])
+        script = NAMES.get(sha)
         if script is None:
             raise NoScriptError("No matching script.")
         count = int(command[2])
@@ -129,7 +130,7 @@ class Recorder:
         if answer is None:
             raise self._cannot(script.rpartition("/")[2])
         queue = _queue_of(map(_text, command[3 : 3 + count]))
-        return answer(self, queue, list(command[3 + count :]))
+        return answer(self, queue, LOADED[sha].named(command[3 + count :]))
 
     def _cannot(self, what: str) -> NotImplementedError:
         return NotImplementedError(
@@ -145,25 +146,28 @@ class Recorder:
 
     # Scripts.
 
-    def _pin_shards(self, queue: str, args: list[Any]) -> Any:
-        return [int(args[0]), int(args[1])]
+    def _pin_shards(self, queue: str, args: dict[str, Any]) -> Any:
+        return [int(args["shards"]), int(args["with_keys"])]
 
-    def _store(self, queue: str, args: list[Any]) -> Any:
-        payload = _bytes(args[2])
+    def _store(self, queue: str, args: dict[str, Any]) -> Any:
+        payload = _bytes(args["payload"])
         start = 11
         token = payload[start : start + TOKEN_LENGTH].decode()
-        note = self.note(queue, NewJob(token, _text(args[0]), "", payload))
+        note = self.note(queue, NewJob(token, _text(args["when"]), "", payload))
         return note.start_ms
 
-    def _schedule(self, queue: str, args: list[Any]) -> Any:
-        reply: list[Any] = []
-        for i in range(4, len(args) - 3, 4):
-            token, when, tail, payload = args[i : i + 4]
+    def _schedule(self, queue: str, args: dict[str, Any]) -> Any:
+        reply: list[Any] = [b"", None]
+        others: list[Any] = []
+        for index, (token, when, tail, payload) in enumerate(args["jobs"]):
             new = NewJob(_text(token), _text(when), tail, _bytes(payload))
             note = self.note(queue, new)
             holder = "" if note.token == new.token else note.token
             start_ms = start_of(new.when, epoch_now_ms()) if holder else note.start_ms
-            reply += [b"%d" % start_ms, holder.encode()]
+            reply.append(start_ms)
+            if holder:
+                others += [index, holder.encode()]
+                reply[1] = others
         return reply
 
     def note(self, queue: str, new: NewJob) -> Note:
@@ -207,26 +211,27 @@ class Recorder:
     def noted(self, note: Note) -> None:
         """Do something about a job that was noted."""
 
-    def _open(self, queue: str, args: list[Any]) -> Any:
-        token, when, tail, payload = args[1:5]
-        if _text(token) in self.notes.batches:
+    def _open(self, queue: str, args: dict[str, Any]) -> Any:
+        token, when = _text(args["token"]), _text(args["when"])
+        if token in self.notes.batches:
             return 0
-        new = NewJob(_text(token), _text(when), tail, _bytes(payload))
-        note = self._noted(queue, new, *read_tail(_bytes(tail)))
+        tail = _bytes(args["tail"])
+        new = NewJob(token, when, tail, _bytes(args["payload"]))
+        note = self._noted(queue, new, *read_tail(tail))
         note.state = State.HELD
         self.notes.batches[note.token] = Open(note)
         return 1
 
-    def _close(self, queue: str, args: list[Any]) -> Any:
-        batch = self.notes.batches.get(_text(args[1]))
+    def _close(self, queue: str, args: dict[str, Any]) -> Any:
+        batch = self.notes.batches.get(_text(args["token"]))
         if batch is None or not batch.is_open:
             return 0
         batch.is_open = False
         self.note_left(batch.callback.token)
         return 1
 
-    def _withdraw(self, queue: str, args: list[Any]) -> Any:
-        token = _text(args[0])
+    def _withdraw(self, queue: str, args: dict[str, Any]) -> Any:
+        token = _text(args["token"])
         if token not in self.notes.batches or self._left(token):
             return 0
         self.notes.jobs.remove(self.notes.batches.pop(token).callback)
@@ -249,8 +254,8 @@ class Recorder:
             callback.move(callback.when, epoch_now_ms())
             self.noted(callback)
 
-    def _inspect(self, queue: str, args: list[Any]) -> Any:
-        return self._seen(self.notes.by_token.get(_text(args[1])))
+    def _inspect(self, queue: str, args: dict[str, Any]) -> Any:
+        return self._seen(self.notes.by_token.get(_text(args["token"])))
 
     def _seen(self, note: Note | None) -> list[Any]:
         now_ms = epoch_now_ms()
@@ -284,11 +289,11 @@ class Recorder:
             b"",
         ]
 
-    def _cancel(self, queue: str, args: list[Any]) -> Any:
-        text, jobs = _bytes(args[2]), args[3:]
+    def _cancel(self, queue: str, args: dict[str, Any]) -> Any:
+        text = _bytes(args["text"])
         return [
             self._cancelled(_text(token), text if _text(ttl_ms) else b"")
-            for token, ttl_ms in zip(jobs[::2], jobs[1::2], strict=True)
+            for token, ttl_ms in args["jobs"]
         ]
 
     def _cancelled(self, token: str, result: bytes) -> bytes:
@@ -301,86 +306,87 @@ class Recorder:
             return Change.CANCELLED.value.encode()
         return note.state.value.encode()
 
-    def _reschedule(self, queue: str, args: list[Any]) -> Any:
-        note = self.notes.by_token.get(_text(args[1]))
+    def _reschedule(self, queue: str, args: dict[str, Any]) -> Any:
+        note = self.notes.by_token.get(_text(args["token"]))
         if note is None or note.state not in _WAITS:
             state = State.MISSING if note is None else note.state
-            return [state.value.encode(), 0]
-        note.move(_text(args[2]), epoch_now_ms())
+            return [state.value.encode(), 0, b""]
+        note.move(_text(args["when"]), epoch_now_ms())
         if note.state is State.HELD:
             # A new time outweighs what it was held for.
             note.state = State.SCHEDULED
             self.noted(note)
-        return [Change.RESCHEDULED.value.encode(), note.start_ms]
+        return [Change.RESCHEDULED.value.encode(), note.start_ms, b""]
 
-    def _reprioritize(self, queue: str, args: list[Any]) -> Any:
-        note = self.notes.by_token.get(_text(args[1]))
+    def _reprioritize(self, queue: str, args: dict[str, Any]) -> Any:
+        note = self.notes.by_token.get(_text(args["token"]))
         if note is None or note.state not in _WAITS:
             state = State.MISSING if note is None else note.state
             return state.value.encode()
-        note.priority = int(args[2])
+        note.priority = int(args["priority"])
         return Change.REPRIORITIZED.value.encode()
 
-    def _replace(self, queue: str, args: list[Any]) -> Any:
-        holder, _, when, moves, longest, tail, payload, linked = args[1:9]
-        note = self.notes.by_token.get(_text(holder))
+    def _replace(self, queue: str, args: dict[str, Any]) -> Any:
+        moves, longest = _text(args["moves"]), _text(args["longest_ms"])
+        payload = _bytes(args["payload"])
+        note = self.notes.by_token.get(_text(args["holder"]))
         if note is None or note.state not in _WAITS:
             state = State.MISSING if note is None else note.state
-            return [state.value.encode()]
+            return [state.value.encode(), [], b"", b"", b""]
         mac = sha1(note.payload).digest()
         is_linked = any(link in note.payload for link in _LINKS)
-        if payload and is_linked and _bytes(linked) != mac:
-            return [b"linked", note.payload, mac]
+        if payload and is_linked and _bytes(args["linked"]) != mac:
+            return [b"linked", [], note.payload, mac, b""]
         now_ms = epoch_now_ms()
-        start_ms, is_changed = start_of(_text(when), now_ms), False
-        if _text(moves) == "later" and _text(longest):
+        start_ms, is_changed = start_of(_text(args["when"]), now_ms), False
+        if moves == "later" and longest:
             start_ms = min(start_ms, note.noted_ms + int(longest))
         better = {"later": start_ms > note.start_ms, "sooner": start_ms < note.start_ms}
-        if better.get(_text(moves)):
+        if better.get(moves):
             note.start_ms, note.when, is_changed = start_ms, f"={start_ms}", True
         if payload:
-            note.payload, is_changed = _bytes(payload), True
-            _, note.priority, _ = read_tail(_bytes(tail))
+            note.payload, is_changed = payload, True
+            _, note.priority, _ = read_tail(_bytes(args["tail"]))
         change = Change.REPLACED if is_changed else Change.KEPT
-        return [change.value.encode(), *self._seen(note)]
+        return [change.value.encode(), self._seen(note), b"", b"", b""]
 
     # Scripts that read: what an empty server replies.
 
-    def _counts(self, queue: str, args: list[Any]) -> Any:
-        return [*[0] * 8, -1, epoch_now_ms(), *[0] * 5]
+    def _counts(self, queue: str, args: dict[str, Any]) -> Any:
+        return [*[0] * 8, -1, epoch_now_ms(), *[0] * 5, []]
 
-    def _forwards(self, queue: str, args: list[Any]) -> Any:
-        return [epoch_now_ms()]
+    def _forwards(self, queue: str, args: dict[str, Any]) -> Any:
+        return [epoch_now_ms(), []]
 
-    def _ahead(self, queue: str, args: list[Any]) -> Any:
-        return [0] * len(args)
+    def _ahead(self, queue: str, args: dict[str, Any]) -> Any:
+        return [0] * (1 + len(args["ends_ms"]))
 
-    def _search(self, queue: str, args: list[Any]) -> Any:
-        return [epoch_now_ms(), (len(args) - 7) // 3, b"", b""]
+    def _search(self, queue: str, args: dict[str, Any]) -> Any:
+        return [epoch_now_ms(), len(args["places"]), b"", b"", []]
 
-    def _schedules(self, queue: str, args: list[Any]) -> Any:
-        return [epoch_now_ms() * 1_000, b"0", b"0"]
+    def _schedules(self, queue: str, args: dict[str, Any]) -> Any:
+        return [epoch_now_ms() * 1_000, b"0", b"0", []]
 
-    def _workers(self, queue: str, args: list[Any]) -> Any:
-        return [epoch_now_ms(), 0]
+    def _workers(self, queue: str, args: dict[str, Any]) -> Any:
+        return [epoch_now_ms(), 0, []]
 
-    def _pauses(self, queue: str, args: list[Any]) -> Any:
+    def _pauses(self, queue: str, args: dict[str, Any]) -> Any:
         return [epoch_now_ms(), None, None]
 
-    def _zero_of(self, queue: str, args: list[Any]) -> Any:
-        return [0]
+    def _zero_of(self, queue: str, args: dict[str, Any]) -> Any:
+        return [0, []]
 
-    def _figures(self, queue: str, args: list[Any]) -> Any:
-        length_ms = 60_000 if _text(args[1]) == "minute" else 3_600_000
-        return [epoch_now_ms() // length_ms, 0, [], [b""] * int(args[3])]
+    def _figures(self, queue: str, args: dict[str, Any]) -> Any:
+        length_ms = 60_000 if _text(args["unit"]) == "minute" else 3_600_000
+        return [epoch_now_ms() // length_ms, 0, [], [b""] * int(args["count"])]
 
-    def _days(self, queue: str, args: list[Any]) -> Any:
-        return [epoch_now_ms() // 3_600_000, 0, [], [b""] * int(args[1])]
+    def _days(self, queue: str, args: dict[str, Any]) -> Any:
+        return [epoch_now_ms() // 3_600_000, 0, [], [b""] * int(args["days_kept"])]
 
-    def _none(self, queue: str, args: list[Any]) -> Any:
+    def _none(self, queue: str, args: dict[str, Any]) -> Any:
         return 0
 
-    def _nothing(self, queue: str, args: list[Any]) -> Any:
+    def _nothing(self, queue: str, args: dict[str, Any]) -> Any:
         return None
 
     # Commands.
@@ -432,7 +438,7 @@ class Recorder:
         return f"{self._name} runs no job later, so this wait would never end: the job has not ended"
 
 
-_Answer = Callable[[Recorder, str, list[Any]], Any]
+_Answer = Callable[[Recorder, str, dict[str, Any]], Any]
 _SCRIPTS: dict[str, _Answer] = {
     "delivery/pin_shards": Recorder._pin_shards,
     "delivery/store": Recorder._store,

@@ -93,7 +93,8 @@ def read(
     """Read a page of the frames that wait, from the delay queue or, by start time, from the timeout set."""
 
     def read_reply(reply: list[Any]) -> FramePage:
-        return FramePage(Cursor(*reply[:2]), reply[2], reply[3:])
+        where, frame, first, frames = reply
+        return FramePage(Cursor(where, frame), first, frames)
 
     source, walked = walk(keys, cursor, insertion_list=insertion_list, page=page)
     return Call(*bind(PACKAGES, "read", keys, walked=source)(**walked), read_reply)
@@ -117,8 +118,13 @@ def contains(
         *bind(PACKAGES, "contains", keys, walked=source)(
             **walked, format=frame_format.number, payloads=payloads
         ),
-        lambda reply: Sought(Cursor(*reply[:2]), reply[2:]),
+        _read_sought,
     )
+
+
+def _read_sought(reply: list[Any]) -> Sought:
+    where, frame, indexes = reply
+    return Sought(Cursor(where, frame), indexes)
 
 
 def walk(

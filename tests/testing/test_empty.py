@@ -23,7 +23,7 @@ from django_delayq.clients.clients import own_clients
 from django_delayq.testing import captured, immediate, mode
 from django_delayq.testing.connection import InProcessServer
 from django_delayq.testing.memory.server import MemoryServer
-from django_delayq.testing.recorder import _SCRIPTS, Recorder, epoch_now_ms
+from django_delayq.testing.recorder import Recorder, epoch_now_ms
 from tests.testing.samples import double
 
 
@@ -81,9 +81,7 @@ def test_empty_replies_are_those_of_the_scripts() -> None:
             real = memory.execute(command)
             if name in _READS:
                 asked.append(name)
-                answer = _SCRIPTS[name](
-                    recorder, "default", list(command[3 + int(command[2]) :])
-                )
+                answer = recorder.execute(command)
                 assert _shape(answer) == _shape(real), name
             return real
 

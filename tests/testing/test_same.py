@@ -192,8 +192,8 @@ class Both:
 #: Replies with the fields of a hash, whose order a server leaves open: the reply itself (None), or one part of it.
 UNORDERED = {
     "HGETALL": None,
-    "delivery/schedules": None,
-    "delivery/counts": None,
+    "delivery/schedules": 3,
+    "delivery/counts": 15,
     "delivery/read_figures": 2,
     "delivery/read_days": 2,
 }

@@ -1,7 +1,7 @@
 -- Part of claim: finish the reply, with the time of the next event.
 --
--- Uses     now_us, now_ms, fields, held_till, asked, limit, count, mode, service, paused_till, throttle, pauses, back, transferred, doubles, vanished,
---          put_off, ends, known_limits
+-- Uses     now_us, now_ms, fields, held_till, asked, limit, count, mode, service, paused_till, throttle,
+--          back, transferred, doubles, vanished, put_off, ends, known_limits
 -- Fills    reply
 -- Sets     told
 
@@ -54,14 +54,9 @@ local function finish()
     end
   end
   if mode == 'shared' or asked == 0 or paused_till then wait = math.min(wait, frames) end
-  if wait < math.huge then reply[2] = math.max(0, math.ceil(wait * 1000 - now_us)) end
-  reply[3], reply[4], reply[5], reply[6] = transferred, doubles, #vanished, #put_off
-  if pauses or told > 0 or #ends > 0 then
-    local last = pauses or { false, false }
-    last[3], last[4] = told, back and back.dropped or 0
-    if #ends + #known_limits > 0 then last[5] = #ends > 0 and ends end
-    if #known_limits > 0 then last[6] = known_limits end
-    reply[#reply + 1] = last
-  end
+  local wait_us = wait < math.huge and math.max(0, math.ceil(wait * 1000 - now_us)) or -1
+  reply[1], reply[2], reply[3], reply[4], reply[5], reply[6] = now_us, wait_us, transferred, doubles, #vanished, #put_off
+  reply[8], reply[9], reply[10], reply[11] = fields[3], fields[4], told, back and back.dropped or 0
+  reply[12], reply[13] = #ends > 0 and ends, #known_limits > 0 and known_limits
   return reply
 end

@@ -13,9 +13,11 @@
 --          behind: how many jobs of missed occurrences were stored in a row, with these
 --          fired_ms: the last occurrence that has come by now, epoch ms
 --          jobs... (token, when, tail, payload): token; wait ('=' epoch ms); tail; payload
--- Returns  the version of the definitions; the occurrence that is stored now, or ''; 1 if this call has moved it, 2 if it has
---          and did not store the last job, as that occurrence has had one; how many missed occurrences were caught up with in a
---          row; then, if an ACL closes the channel to us, the server's error
+-- Reply    version: the version of the definitions
+--          occurrence: the one that is stored now, or ''
+--          moved: 1 if this call has moved it, 2 if it has and did not store the last job, as that occurrence has had one; else 0
+--          behind: how many missed occurrences were caught up with in a row
+--          refusal: the server's error if an ACL closes the channel to us, else ''
 
 -- So many are caught up with in a row. The same as in jobs/schedules.py.
 local MOST_BEHIND = 1000
@@ -25,7 +27,7 @@ local now_ms = math.floor(now_us / 1000)
 
 local version, occurrence, state = read_version(), occurrence_of(name), read_state(name)
 if not occurrence or occurrence ~= tonumber(args.seen_ms) or state.print ~= args.print then
-  return { version, occurrence and decimal(occurrence) or '', 0, state.behind or '0' }
+  return { version, occurrence and decimal(occurrence) or '', 0, state.behind or '0', '' }
 end
 -- Of the next occurrence, the job may have run already.
 local early = read_early(state)
@@ -64,4 +66,4 @@ state.fired, state.behind = args.fired_ms, args.behind
 state.token = args.next_ms ~= '' and not is_early and tokens[#tokens] or ''
 note_early(state, early, tonumber(args.fired_ms))
 write_state(name, state)
-return { version, args.next_ms, is_early and 2 or 1, args.behind, refusal }
+return { version, args.next_ms, is_early and 2 or 1, args.behind, refusal or '' }

@@ -7,7 +7,8 @@
 --          owner: 8 bytes that name the process
 --          kept_ms: how long a process is remembered, ms
 --          read_format: the format that it reads
--- Returns  when this process was noted before as far as the server knows, epoch ms or 0; now, epoch ms
+-- Reply    before_ms: when this process was noted before as far as the server knows, or 0
+--          now_ms: the present time
 
 local owner, kept_ms = args.owner, tonumber(args.kept_ms)
 local now_ms = math.floor(read_clock(args.now_us) / 1000)

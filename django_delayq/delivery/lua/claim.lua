@@ -26,21 +26,26 @@
 --            the highest priority comes first, however long others wait
 --          limit_text?limits: limits of the queue as the settings have them, as JSON; empty: none. Only if there are limits
 --          has_declared?limits: 1: the owner has said, by declare.lua, which limits its code has. Only if there are limits
--- Returns  now (epoch us); us until the next event, 0 if more waits now, -1 if nothing waits; frames
---          transferred; payloads dropped as double; jobs dropped whose payload is gone; suspects put off; then six a
---          job: token, attempts that failed, leases that expired, start time (epoch ms), payload, and the sum of 1 if
---          the token is not the payload's own, 2 if the job was given back because its lease had ended before it
---          began, 4 if the job of the payload's own token ended a moment ago, 8 if the job has a limit, and 16 times
---          the ms from its start time to when it could last begin: the end of a hold, a wait or a lease; a repeat does not know it. If the queue's
---          format is too late for the caller, that format is the seventh and last. If anything is paused or limited, one more element is the
---          last: the pause of the queue and those of its tasks, as they are stored; the sum of 1 if the limits of the
---          queue hold jobs back, 2 if a job has a limit or is in a batch, 4 if there is a limit to the leases of the queue; and how many
---          jobs were cancelled as their limits were full; and what the claim has ended that nobody else tells of, if anything,
---          four elements each: token, 'cancelled' or 'quarantined', the task that the payload names, or empty, and why; and
---          for each job with a limit that limit, empty if a worker has just given it to the job.
---          While the queue is paused, nothing is leased.
---          Nil if the caller has to say that there are limits, or has to say again which its code has, as that is
---          forgotten; nothing was done
+-- Reply    now_us: the present time
+--          wait_us: until the next event, 0 if more waits now, -1 if nothing waits
+--          transferred: frames
+--          doubles: payloads dropped as double
+--          vanished: jobs dropped whose payload is gone
+--          put_off: suspects
+--          newer_format: the format of the queue, if it is too late for the caller: then nothing was claimed; else 0
+--          paused: the pause of the queue, as it is stored, nil if there is none. While the queue is paused, nothing is leased
+--          paused_tasks: those of its tasks, likewise
+--          limited: the sum of 1 if the limits of the queue hold jobs back, 2 if a job has a limit or is in a batch, 4 if there is a
+--            limit to the leases of the queue
+--          dropped: how many jobs were cancelled as their limits were full
+--          ends...: what the claim has ended that nobody else tells of, nil if nothing; four a job: token, 'cancelled' or 'quarantined', the task that
+--            the payload names, or empty, and why
+--          limits...: for each job with a limit that limit, empty if a worker has just given it to the job; nil if none has one
+--          *jobs (token, attempts, kills, start_ms, payload, flags): attempts that failed; leases that expired; flags is the sum of 1 if the token is not the payload's own, 2 if the job was given back because its lease had ended before
+--            it began, 4 if the job of the payload's own token ended a moment ago, 8 if the job has a limit, and 16 times the ms
+--            from its start time to when it could last begin: the end of a hold, a wait or a lease; a repeat does not know it
+-- Returns  nil instead, if the caller has to say that there are limits, or has to say again which its code has, as that is
+--          forgotten: then nothing was done
 
 local now_us, owner, request = read_clock(args.now_us), args.owner, args.request
 local limit, budget, lease_ms, mode = math.min(tonumber(args.limit), MOST), tonumber(args.budget), tonumber(args.lease_ms), args.mode
@@ -51,7 +56,9 @@ local now_ms = math.floor(now_us / 1000)
 
 local fields = redis.call('HMGET', keys.control, 'format', 'service', 'paused', 'paused_tasks', 'ranked', 'queue_limit', 'held_till')
 -- A caller would misread a later format than it knows.
-if (tonumber(fields[1] or 0) or 0) > tonumber(args.read_format) then return { now_us, -1, 0, 0, 0, 0, tonumber(fields[1]) } end
+if (tonumber(fields[1] or 0) or 0) > tonumber(args.read_format) then
+  return { now_us, -1, 0, 0, 0, 0, tonumber(fields[1]), false, false, 0, 0, false, false }
+end
 
 -- Before anything is leased, so that this claim knows of a gap.
 local service = unpack_service(fields[2])
@@ -60,8 +67,9 @@ service = served or service
 
 local held_till = held_until(fields[7], now_ms)
 -- Who takes from the destination queue is no worker, and goes on.
-local paused_till, pauses
-if mode ~= 'take' and (fields[3] or fields[4]) then
+if mode == 'take' then fields[3], fields[4] = false, false end
+local paused_till
+if fields[3] or fields[4] then
   paused_till = fields[3] and pause_till(decode_table(fields[3]), now_ms)
   if fields[3] and not paused_till then
     -- It has ended by itself. While it is stored, claim_few.lua does nothing.
@@ -70,7 +78,6 @@ if mode ~= 'take' and (fields[3] or fields[4]) then
     redis.call('HSET', keys.control, 'held_till', decimal(held_till))
     fields[3] = false
   end
-  if fields[3] or fields[4] then pauses = { fields[3], fields[4] } end
   if paused_till then limit = 0 end
 end
 
@@ -85,7 +92,8 @@ end
 -- Only a queue of which workers claim directly has priorities.
 local is_ranked = mode == 'direct' and fields[5]
 if is_ranked then check_sets(keys.ranked) end
-local reply = { now_us, -1, 0, 0, 0, 0 }
+-- finish() fills in the first 13.
+local reply = { 0, 0, 0, 0, 0, 0, 0, false, false, 0, 0, false, false }
 -- The jobs to lease, their number and bytes; the payload of every job met, by token.
 local leased, count, byte_count, seen = {}, 0, 0, {}
 -- Room that due frames fill which are chosen already; how many jobs were chosen by rank, in whose order they go.

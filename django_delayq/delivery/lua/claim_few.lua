@@ -68,7 +68,7 @@ for i = 1, #found, 2 do
   jobs[n] = { attempts = 0, kills = 0, start = start, payload = payload, id = id, mac = mac }
 end
 
-local reply = { now_us, -1, 0, 0, 0, 0 }
+local reply = { now_us, -1, 0, 0, 0, 0, 0, false, fields[4], 0, 0, false, false }
 if #frames > 0 then
   local begun = redis.call('HMGET', keys.headers, unpack(tokens))
   local over = redis.call('ZMSCORE', keys.ended, unpack(tokens))
@@ -103,5 +103,4 @@ if #frames > 0 then
   redis.call('HSET', keys.claims, owner, request .. struct.pack('<d', lease_end))
 end
 if wait < math.huge then reply[2] = math.max(0, wait * 1000 - now_us) end
-if fields[4] then reply[#reply + 1] = { false, fields[4] } end
 return reply

@@ -11,8 +11,9 @@
 --          read_format: the format that the caller reads; if the queue's is later, nothing changes
 --          has_schedules: 1: the code has schedules of this queue
 --          limits... (name, text): name of the limit; what it says, as JSON, see _limit.lua
--- Returns  how many limits have changed; 1 if no living process has later code with schedules of this queue. A process
---          hears that only after half of the time in silent_ms: when all have been silent, the others speak first
+-- Reply    changed: how many limits have changed
+--          is_latest: 1 if no living process has later code with schedules of this queue. A process hears that only after half of the
+--            time in silent_ms: when all have been silent, the others speak first
 
 local now_ms, owner, loaded_ms = math.floor(read_clock(args.now_us) / 1000), args.owner, tonumber(args.loaded_ms)
 local kept_ms, silent_ms, has_schedules = tonumber(args.kept_ms), tonumber(args.silent_ms), args.has_schedules == '1'

@@ -10,8 +10,10 @@
 --          first: first rank to look at
 --          batch: elements to look at
 --          budget: bytes of payload to look at
--- Returns  how many were deleted; how many are left; the rank to go on with, or -1 at the end; when the oldest deleted
---          one had been put there (epoch ms), or -1
+-- Reply    deleted: how many were deleted
+--          left: how many are left
+--          next_rank: the rank to go on with, or -1 at the end
+--          oldest_ms: when the oldest deleted one had been put there, or -1
 
 local now_ms, kept, which = math.floor(read_clock(args.now_us) / 1000), tonumber(args.kept), args.which
 local first, batch, budget = tonumber(args.first), math.min(tonumber(args.batch), 2000), tonumber(args.budget)

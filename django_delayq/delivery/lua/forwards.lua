@@ -4,9 +4,10 @@
 -- Keys     forwards
 -- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
 --          most: most queues to return
--- Returns  now, epoch ms; then three each: a queue; how many go there; when the job before the first of them ended (epoch ms)
+-- Reply    now_ms: the present time
+--          waiting... (queue, number, since_ms): how many go to a queue; when the job before the first of them ended
 
-local reply = { math.floor(read_clock(args.now_us) / 1000) }
+local waiting = {}
 local from = '-'
 for _ = 1, tonumber(args.most) do
   local member = redis.call('ZRANGEBYLEX', keys.forwards, from, '+', 'LIMIT', 0, 1)[1]
@@ -15,9 +16,9 @@ for _ = 1, tonumber(args.most) do
   -- What no script of ours has written is passed over.
   from = '[' .. (queue and queue .. '\1' or member .. '\0')
   if queue then
-    reply[#reply + 1] = queue
-    reply[#reply + 1] = redis.call('ZLEXCOUNT', keys.forwards, '[' .. queue .. '\0', '(' .. queue .. '\1')
-    reply[#reply + 1] = tonumber(ended)
+    local number = redis.call('ZLEXCOUNT', keys.forwards, '[' .. queue .. '\0', '(' .. queue .. '\1')
+    local n = #waiting
+    waiting[n + 1], waiting[n + 2], waiting[n + 3] = queue, number, tonumber(ended)
   end
 end
-return reply
+return { math.floor(read_clock(args.now_us) / 1000), waiting }

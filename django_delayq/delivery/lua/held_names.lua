@@ -6,14 +6,14 @@
 -- Args     most: most reasons to return
 --          prefix: how the reasons begin, see _held.lua; empty: all
 --          cursor: where to begin among them, not before the first
--- Returns  how many are held for further reasons; then a reason, of batches and calls the kind alone, and how many are held for
---          it, in turn
+-- Reply    rest: how many are held for further reasons
+--          counts... (reason, number): how many are held for a reason, of batches and calls the kind alone
 
 local names_left, prefix = tonumber(args.most), args.prefix
 -- Members that no script of ours has written are passed over, so many at most.
 local others_left = 1000
 
-local reply = { 0 }
+local counts, rest = {}, 0
 local function first_from(start)
   local member = redis.call('ZRANGEBYLEX', keys.held_tasks, '[' .. start, '+', 'LIMIT', 0, 1)[1]
   return member, member and redis.call('ZRANK', keys.held_tasks, member) or redis.call('ZCARD', keys.held_tasks)
@@ -31,13 +31,13 @@ while member and names_left > 0 and others_left > 0 and member:sub(1, #prefix) =
   end
   local behind, next_rank = first_from(past or member .. '\0')
   if name then
-    reply[#reply + 1] = name
-    reply[#reply + 1] = next_rank - rank
+    counts[#counts + 1] = name
+    counts[#counts + 1] = next_rank - rank
     names_left = names_left - 1
   else
     others_left = others_left - 1
   end
   member, rank = behind, next_rank
 end
-if member and prefix == '' then reply[1] = redis.call('ZCARD', keys.held_tasks) - rank end
-return reply
+if member and prefix == '' then rest = redis.call('ZCARD', keys.held_tasks) - rank end
+return { rest, counts }

@@ -8,7 +8,8 @@
 --          cursor: where to go on, as the last call returned it; empty: at the first
 --          name_limit: most limits and keys to look at
 --          limit: most jobs to let go on
--- Returns  how many go on; where to go on, empty at the end
+-- Reply    released: how many go on
+--          cursor: where to go on, empty at the end
 
 local now_ms, only, cursor = math.floor(read_clock(args.now_us) / 1000), args.name, args.cursor
 local names_left, most = tonumber(args.name_limit), tonumber(args.limit)

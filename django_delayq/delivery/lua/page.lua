@@ -10,19 +10,21 @@
 --          is_reversed: 1: the highest score first
 --          budget: bytes: the page ends early with the element that exceeds it
 --          format: format of the queue, 1 (dLc0) or 2 (Bc0Lc0), in which a frame that fits both is read
--- Returns  elements in all; then seven an element: token or ''; score; attempts that failed; leases that expired; first
---          bytes of the payload; bytes of the whole payload; error as JSON
+-- Reply    total: elements in all
+--          rows... (token, score, attempts, kills, payload, size, error): token or ''; attempts that failed; leases that expired; the first
+--            bytes of the payload, and how many it has; error as JSON
 
 local kind, first, count, cut = args.kind, tonumber(args.first), tonumber(args.count), tonumber(args.cut)
 local is_reversed, budget = args.is_reversed == '1', tonumber(args.budget)
 local range = is_reversed and 'ZREVRANGE' or 'ZRANGE'
-local reply, done, byte_count = { 0 }, 0, 0
+local rows, done, byte_count = {}, 0, 0
 
 local function add(token, score, attempts, kills, payload, err)
-  local n = #reply
-  reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = token, score, attempts, kills
-  reply[n + 5], reply[n + 6], reply[n + 7] = payload:sub(1, cut), #payload, err
-  done, byte_count = done + 1, byte_count + #payload
+  local n = #rows
+  rows[n + 1], rows[n + 2], rows[n + 3], rows[n + 4] = token, score, attempts, kills
+  rows[n + 5], rows[n + 6], rows[n + 7] = payload:sub(1, cut), #payload, err
+  done = done + 1
+  byte_count = byte_count + #payload
 end
 
 local function add_frame(member, score)
@@ -70,5 +72,4 @@ for _, part in ipairs(parts) do
   if first + done < total + length then read_part(part.key, part.holds, first - total) end
   total = total + length
 end
-reply[1] = total
-return reply
+return { total, rows }

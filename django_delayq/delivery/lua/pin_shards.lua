@@ -3,7 +3,8 @@
 -- Keys     control, unique, slots, paces, schedules, locators, headers
 -- Args     shards: how many shards may hold jobs; 0: only ask
 --          with_keys: how many shards keep unique keys, limits and schedules; 0: what has the bare name, whose keys these are
--- Returns  the most shards that the queue ever had; how many keep keys, -1 while nobody has said so
+-- Reply    most: the most shards that the queue ever had
+--          with_keys: how many keep keys, -1 while nobody has said so
 
 local fields = redis.call('HMGET', keys.control, 'shards', 'key_shards')
 local most, pinned = tonumber(fields[1] or 0) or 0, tonumber(fields[2] or nil)

@@ -4,8 +4,10 @@
 -- Keys     hour, hours
 -- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
 --          days_kept: days that are kept
--- Returns  the present hour; the one that is open, 0: none; its figures as field, value, …; what there is of each day, see
---          delivery/statistics.py
+-- Reply    now: the present hour
+--          moment: the one that is open, 0: none
+--          open...: its figures as field, value, …
+--          days...: what there is of each day, see delivery/statistics.py
 
 local now = math.floor(read_clock(args.now_us) / 3600000000)
 local moment = tonumber(redis.call('HGET', keys.hour, 'moment') or nil) or 0

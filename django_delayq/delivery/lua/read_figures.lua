@@ -7,8 +7,10 @@
 --          first: how many of the last to leave out, the present one included; 0: none
 --          count: how many to read
 --          of_tasks: 1: those of each task; 0: those of the queue in whole
--- Returns  the present minute or hour; the one that is open, 0: none; its figures as field, value, …; then one each, the
---          last first: figures or nothing, see delivery/statistics.py
+-- Reply    now: the present minute or hour
+--          moment: the one that is open, 0: none
+--          open...: its figures as field, value, …
+--          closed...: one each, the last first: figures or nothing, see delivery/statistics.py
 
 local is_minute, first, count, is_tasks = args.unit == 'minute', tonumber(args.first), tonumber(args.count), args.of_tasks == '1'
 local open, closed = is_minute and keys.minute or keys.hour, is_minute and keys.minutes or keys.hours

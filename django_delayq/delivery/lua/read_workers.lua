@@ -6,18 +6,17 @@
 --          kept_ms: how long a silent process is kept (ms)
 --          first: how many to leave out
 --          count: how many to read
--- Returns  now, epoch ms; how many there are; then three each: id, when it was last seen, what it says of itself
+-- Reply    now_ms: the present time
+--          total: how many there are
+--          rows... (id, seen_ms, said): when it was last seen, and what it says of itself
 
 local now_ms, kept_ms = math.floor(read_clock(args.now_us) / 1000), tonumber(args.kept_ms)
 local from, till = decimal(now_ms - kept_ms), decimal(now_ms + kept_ms)
 local found = redis.call('ZRANGEBYSCORE', keys.workers_seen, from, till, 'WITHSCORES', 'LIMIT', args.first, args.count)
-local reply = { now_ms, redis.call('ZCOUNT', keys.workers_seen, from, till) }
+local rows = {}
 for i = 1, #found, 2 do
   local said = redis.call('HGET', keys.workers, found[i])
-  if said then
-    reply[#reply + 1] = found[i]
-    reply[#reply + 1] = found[i + 1]
-    reply[#reply + 1] = said
-  end
+  local n = #rows
+  if said then rows[n + 1], rows[n + 2], rows[n + 3] = found[i], found[i + 1], said end
 end
-return reply
+return { now_ms, redis.call('ZCOUNT', keys.workers_seen, from, till), rows }

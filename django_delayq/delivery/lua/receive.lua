@@ -10,11 +10,13 @@
 --          follower_listed: 1: the frames also go into the delay queue
 --          names...: by what `sent` knows each
 --          followers... (token, when, tail, payload, index): the jobs; index counts them from 0
--- Returns  now, epoch ms; then the tokens of those that were stored; or '' if the call came too late, and stored nothing
+-- Reply    now_ms: the present time
+--          is_late: 1 if the call came too late, and stored nothing; else 0
+--          tokens...: those that were stored
 
 local now_us, count = read_clock(args.now_us), tonumber(args.follower_count)
 local now_ms = math.floor(now_us / 1000)
-if now_ms > tonumber(args.until_ms) then return { now_ms, '' } end
+if now_ms > tonumber(args.until_ms) then return { now_ms, 1, {} } end
 
 local fresh, unnoted, former = {}, {}, {}
 for n = 0, count - 1 do
@@ -30,7 +32,7 @@ for n = 0, count - 1 do
     end
   end
 end
-if #unnoted == 0 then return { now_ms } end
+if #unnoted == 0 then return { now_ms, 0, {} } end
 local found = find_followers(fresh, now_us, is_alive)
 note_sent(unnoted, now_ms)
 if #former > 0 then redis.call('ZREM', keys.sent, unpack(former)) end
@@ -39,4 +41,4 @@ if not is_stored then
   forget_sent(unnoted)
   raise(refusal)
 end
-return { now_ms, unpack(found and found.tokens or {}) }
+return { now_ms, 0, found and found.tokens or {} }

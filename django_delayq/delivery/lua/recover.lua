@@ -6,7 +6,8 @@
 --          owner: 8 bytes that name the process
 --          first: first rank to look at
 --          batch: leases to look at
--- Returns  leases ended; the rank to go on with, or -1 at the end
+-- Reply    ended: leases ended
+--          next_rank: the rank to go on with, or -1 at the end
 
 local now_ms, owner = math.floor(read_clock(args.now_us) / 1000), args.owner
 local from, batch = tonumber(args.first), tonumber(args.batch)

@@ -7,8 +7,10 @@
 --          info: what it says of itself
 --          kept_ms: how long a silent process is kept (ms)
 --          most: processes that the registry takes
--- Returns  now, epoch ms; the order that waits for this process, empty if none does; when it last said that it lives,
---          epoch ms, -1 if the registry does not have it; whether the registry has it now
+-- Reply    now_ms: the present time
+--          order: the order that waits for this process, empty if none does
+--          seen_ms: when it last said that it lives, -1 if the registry does not have it
+--          is_kept: whether the registry has it now
 
 local now_ms, id, kept_ms = math.floor(read_clock(args.now_us) / 1000), args.id, tonumber(args.kept_ms)
 

@@ -13,8 +13,10 @@
 --          name_limit: most names of tasks to look at
 --          cursor: where to go on among the names, as the last call returned it; empty: at the first
 --          reasons...: what the caller knows of the tasks and keys that jobs are held for, see _held.lua
--- Returns  released; put into quarantine; where to go on among the names, empty at their end; four elements for each that
---          went into quarantine: token, 'quarantined', the task that its payload names, or empty, and why
+-- Reply    released: jobs that go on
+--          quarantined: jobs that were held for too long
+--          cursor: where to go on among the names, empty at their end
+--          ends...: four for each that went into quarantine: token, 'quarantined', the task that its payload names, or empty, and why
 
 local now_ms, limit = math.floor(read_clock(args.now_us) / 1000), math.min(tonumber(args.limit), 500)
 local is_worker, names_left, cursor = args.is_worker == '1', tonumber(args.name_limit), args.cursor

@@ -14,19 +14,19 @@
 --          tail: tail of the later call
 --          payload: its payload, signed for the holder's token; empty: the arguments stay
 --          linked: the MAC of the holder's payload, if that names jobs that follow, or a batch, which the new payload names as well
--- Returns  'replaced', or 'kept' if nothing had to change; then what inspect.lua returns, as the job is now; then, if an
---          ACL closes the channel to us, the server's error. If the job does not wait, or holds the key no more: only
---          the state in which it was left. If the holder's payload may name jobs that follow, or a batch, and has another
---          MAC: 'linked', that payload and its MAC; nothing was changed
+-- Reply    outcome: 'replaced', or 'kept' if nothing had to change; if the job does not wait, or holds the key no more, the state in which
+--            it was left; 'linked' if the holder's payload may name jobs that follow, or a batch, and has another MAC: then nothing
+--            was changed
+--          seen...: what inspect.lua returns, as the job is now; empty if it was left
+--          payload: that of a 'linked' one, else ''
+--          mac: likewise
+--          refusal: the server's error if an ACL closes the channel to us, else ''
 
 local now_us, token, request, mode, tail, payload = read_clock(args.now_us), args.holder, args.request, args.moves, args.tail, args.payload
 local now_ms, longest_ms = math.floor(now_us / 1000), tonumber(args.longest_ms)
 
 local function reply(outcome, refusal)
-  local told = look_at(token, find_job(token, now_ms), now_ms)
-  table.insert(told, 1, outcome)
-  told[#told + 1] = refusal
-  return told
+  return { outcome, look_at(token, find_job(token, now_ms), now_ms), '', '', refusal or '' }
 end
 
 -- Whether a payload may name jobs that follow its own, or a batch. An argument of these names reads the same.
@@ -46,21 +46,21 @@ if place and place ~= keys.retries and place ~= keys.returned then start = due e
 check_hashes(keys.unique)
 local is_holder = redis.call('HGET', keys.unique, key) == token
 -- What is too late holds it no more; the caller stores its job.
-if is_holder and is_too_late(token, now_ms) then return { 'expired' } end
+if is_holder and is_too_late(token, now_ms) then return { 'expired', {}, '', '', '' } end
 if not known or not is_holder or unique_of(known):sub(2) ~= key then
   -- The key of a job that has gone is free.
   if is_holder and job.state ~= 'running' and job.state ~= 'held' and job.state ~= 'unknown' then
     redis.call('HDEL', keys.unique, key)
     if job.locator and not known then redis.call('HDEL', keys.locators, token) end
   end
-  return { job.state }
+  return { job.state, {}, '', '', '' }
 end
 
 -- Only who has a key can sign what follows the holder once more.
 if payload ~= '' then
   local before = job.payload or job.frame and unpack_frame(job.frame) or redis.call('HGET', keys.payloads, token) or ''
   local _, mac_before = token_of(before)
-  if mac_before and mac_before ~= args.linked and has_links(before) then return { 'linked', before, mac_before } end
+  if mac_before and mac_before ~= args.linked and has_links(before) then return { 'linked', {}, before, mac_before, '' } end
 end
 
 -- What it becomes. A job with a moment was due before, and its limit has it wait: nothing has that sooner.

@@ -9,15 +9,16 @@
 --          token: of the job
 --          when: wait: '+' ms from now, or '=' epoch ms
 --          request: some random characters, the same when the call is repeated
--- Returns  'rescheduled'; 'noted' if it lies in a long destination queue, and will be moved unless Java takes it; or
---          the state in which it was left; then the start time (epoch ms); then, if an ACL closes the channel to us,
---          the server's error
+-- Reply    outcome: 'rescheduled'; 'noted' if it lies in a long destination queue, and will be moved unless Java takes it; or the state in
+--            which it was left
+--          start_ms: the start time; 0 if it was left
+--          refusal: the server's error if an ACL closes the channel to us, else ''
 
 local now_us, token, request = read_clock(args.now_us), args.token, args.request
 
 -- A repeat: the first reply was lost. When that call came is noted beside the jobs that ended, for as long.
 local done = redis.call('ZSCORE', keys.ended, request)
-if done then return { 'rescheduled', start_time(args.when, (math.floor(tonumber(done) / 8) + 1) * 1000) } end
+if done then return { 'rescheduled', start_time(args.when, (math.floor(tonumber(done) / 8) + 1) * 1000), '' } end
 
 local now_ms, start, refusal = math.floor(now_us / 1000), start_time(args.when, now_us), nil
 local job = find_job(token, now_ms)
@@ -69,11 +70,11 @@ elseif job.state == 'unknown' then
   -- A removal is first, or a full server would refuse the note.
   redis.call('HDEL', keys.notes, token)
   redis.call('HSET', keys.notes, token, decimal(start))
-  return { 'noted', start }
+  return { 'noted', start, '' }
 else
   if job.locator then forget(token, job) end
-  return { job.state, 0 }
+  return { job.state, 0, '' }
 end
 if tail then add_ranks({ { token = token, tail = tail } }, is_ranked, function() return start end) end
 remember(keys.ended, now_ms, 'taken', { request })
-return { 'rescheduled', start, refusal }
+return { 'rescheduled', start, refusal or '' }

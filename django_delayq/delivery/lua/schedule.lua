@@ -14,11 +14,12 @@
 --          jobs... (token, when, tail, payload): a tail that says when the first of its unique key was scheduled gets the
 --            present time there; one that says that it waits behind a job gets the holder of its key, if a worker has that,
 --            and waits behind none otherwise
--- Returns  two a job: start time (epoch ms), and '' or the token of the job that holds the unique key, unless the job
---          waits behind that; but if a repeat
---          finds that the job has begun, 0, and '=' with the state in which it ended, or with 'unknown' if it has not
---          ended; and if the queue has no room for all new jobs of the call, how many it holds, and '=uncommitted': it
---          takes none of them; then, if an ACL closes the channel to us, the server's error
+-- Reply    refusal: the server's error if an ACL closes the channel to us, else ''
+--          others... (index, outcome): those that were not stored now, nil if all were. The token of the job that holds
+--            their unique key, unless the job waits behind that. If a repeat finds that one has begun, '=' with the state
+--            in which it ended, or with 'unknown' if it has not ended. If the queue has no room for all new jobs of the
+--            call, '=uncommitted': it takes none of them
+--          *starts: for each job its start time, epoch ms; 0 if it has begun, and for '=uncommitted' how many jobs there are
 -- Source   RedissonDelayedQueue.offerAsync, with tokens, unique keys and the server's clock added
 
 local now_us, format, listed, is_repeat = read_clock(args.now_us), args.format, args.listed == '1', args.is_repeat ~= '0'
@@ -44,7 +45,7 @@ end
 -- Unique keys and their holders in turn, where a job has lost a key to the one that it waits behind.
 local passed_back = {}
 
-local reply, fresh, starts, claimed, displaced, unnoted = {}, {}, {}, {}, {}, {}
+local reply, others, fresh, starts, claimed, displaced, unnoted = { '', false }, {}, {}, {}, {}, {}, {}
 -- Of many jobs, most wait equally long.
 local count, last_when, last_start = 0, nil, nil
 for i = args.jobs, #ARGV, #args.jobs do
@@ -80,9 +81,11 @@ for i = args.jobs, #ARGV, #args.jobs do
     if holder == '' then claimed[name] = token end
     if first or ahead then args.jobs[i].tail = with_run(tail, first and now_ms, ahead and other) end
   end
-  local n = (i - args.jobs) / 2
-  reply[n + 1], reply[n + 2] = start, holder
-  if not known and holder == '' then
+  local n = (i - args.jobs) / #args.jobs
+  reply[n + 3] = start
+  if holder ~= '' then
+    others[#others + 1], others[#others + 2], reply[2] = n, holder, others
+  elseif not known then
     count = count + 1
     fresh[count], starts[count] = i, start
   end
@@ -98,11 +101,14 @@ if keys.held then
   end
   if held + count > most then
     local refused = {}
-    for _, i in ipairs(fresh) do refused[args.jobs[i].token] = true end
-    for n = 1, #reply, 2 do
-      local i = args.jobs + 2 * (n - 1)
+    for _, i in ipairs(fresh) do
+      refused[args.jobs[i].token] = true
+      others[#others + 1], others[#others + 2], reply[2] = (i - args.jobs) / #args.jobs, '=uncommitted', others
+    end
+    for n = 1, #others, 2 do
       -- A job that gave way to a refused one of its unique key has nobody to wait for.
-      if refused[args.jobs[i].token] or refused[reply[n + 1]] then reply[n], reply[n + 1] = held, '=uncommitted' end
+      if refused[others[n + 1]] then others[n + 1] = '=uncommitted' end
+      if others[n + 1] == '=uncommitted' then reply[others[n] + 3] = held end
     end
     return reply
   end
@@ -115,5 +121,5 @@ if not is_stored then
 end
 if keys.batches then join_batches(fresh) end
 if #displaced > 0 then redis.call('HDEL', keys.locators, unpack(displaced)) end
-if first < head then reply[#reply + 1] = publish(keys.redisson_channel, first) end
+if first < head then reply[1] = publish(keys.redisson_channel, first) or '' end
 return reply

@@ -16,9 +16,13 @@
 --          where: cursor in the first place: score, or what resume() reads; empty: from its beginning on
 --          element: cursor: the element read last, or what resume() reads
 --          places... (name, lowest, highest): the places to read; lowest and highest score, or empty
--- Returns  now (epoch ms); how many places are done; the cursor in the next, two values; then ten an
---          element: the place, from 1 on; token or ''; when it is or was due (epoch ms) or ''; attempts that failed;
---          leases that expired; unique key; payload; error as JSON; priority; when it was due first (epoch ms) or ''
+-- Reply    now_ms: the present time
+--          done: how many places are done
+--          where: the cursor in the next
+--          element: likewise
+--          rows... (place, token, due, attempts, kills, unique, payload, error, priority, first): place counts from 1; token or ''; when it
+--            is or was due (epoch ms) or ''; attempts that failed; leases that expired; unique key; error as JSON; when it was due
+--            first (epoch ms) or ''
 
 local PLACES = {
   timeout_set = keys.timeout_set, returned = keys.returned, destination = keys.destination, leases = keys.leases,
@@ -32,14 +36,14 @@ local MOST_EQUAL = 16
 
 local count, budget, cut = tonumber(args.count), tonumber(args.budget), tonumber(args.cut)
 local where, member = args.where, args.element
-local reply, done, byte_count = { math.floor(read_clock(args.now_us) / 1000), 0, '', '' }, 0, 0
+local now_ms, rows, byte_count, places_done = math.floor(read_clock(args.now_us) / 1000), {}, 0, 0
 
 local function add(place, token, due, attempts, kills, tail, payload, err, first)
-  local n = #reply
-  reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] = place, token, due, attempts, kills
-  reply[n + 6], reply[n + 7], reply[n + 8] = unique_of(tail):sub(2), payload:sub(1, cut), err
-  reply[n + 9], reply[n + 10] = priority_of(tail), first
-  done, byte_count = done + 1, byte_count + #payload + #err
+  local n = #rows
+  rows[n + 1], rows[n + 2], rows[n + 3], rows[n + 4], rows[n + 5] = place, token, due, attempts, kills
+  rows[n + 6], rows[n + 7], rows[n + 8] = unique_of(tail):sub(2), payload:sub(1, cut), err
+  rows[n + 9], rows[n + 10] = priority_of(tail), first
+  byte_count = byte_count + #payload + #err
 end
 
 local function add_frame(place, frame, score)
@@ -112,7 +116,7 @@ for i = args.places, #ARGV, #args.places do
     where, member = args.places[i].lowest, ''
   end
   local highest = args.places[i].highest == '' and math.huge or tonumber(args.places[i].highest)
-  local page = read_page(key, kind, where, member, count - done, budget - byte_count, kind == 'zset' and highest)
+  local page = read_page(key, kind, where, member, count - #rows / 10, budget - byte_count, kind == 'zset' and highest)
   local read, marked = 0, {}
   for n, found in ipairs(page.frames) do
     if byte_count >= budget then break end
@@ -128,9 +132,8 @@ for i = args.places, #ARGV, #args.places do
   where, member = cursor_behind(page, key, kind, read, where, member)
   if where ~= 'end' then
     if kind == 'tail' and read > 0 then where, member = mark_place(page, read, marked) end
-    reply[3], reply[4] = where, member
-    return reply
+    return { now_ms, places_done, where, member, rows }
   end
-  reply[2], where, member = place, '', ''
+  places_done, where, member = place, '', ''
 end
-return reply
+return { now_ms, places_done, '', '', rows }

@@ -11,8 +11,9 @@
 --            or 'paces'
 --          cursor: cursor of the last call, 0 at first
 --          count: about how many fields or members to look at
--- Returns  the next cursor, 0 at the end; fields forgotten and jobs ranked. Locators are not forgotten while the
---          destination queue is too long, or too large, to be looked through
+-- Reply    cursor: the next one, 0 at the end
+--          forgotten: fields forgotten and jobs ranked. Locators are not forgotten while the destination queue is too long, or too
+--            large, to be looked through
 
 local now_us, which = read_clock(args.now_us), args.which
 local now_ms = math.floor(now_us / 1000)

@@ -8,8 +8,9 @@
 --          seed: 16 random characters, to name what goes into quarantine
 --          format: format of the queue, 1 (dLc0) or 2 (Bc0Lc0), in which a frame that fits both is read
 --          read_format: the format that the caller reads; if the queue's is later, nothing is moved
--- Returns  elements moved; us until the next one is due, 0 if more is due now, -1 if no element waits; then the format
---          of the queue, if it is later than the caller reads
+-- Reply    moved: elements
+--          wait_us: until the next one is due, 0 if more is due now, -1 if no element waits
+--          newer_format: the format of the queue, if it is later than the caller reads: then nothing was moved; else 0
 -- Source   RedissonDelayedQueue.java, pushTaskAsync
 
 local now_us, batch, budget, seed = read_clock(args.now_us), math.min(tonumber(args.batch), MOST), tonumber(args.budget), args.seed
@@ -24,4 +25,4 @@ if #due > 0 then
   transfer_due(plan_transfer(keys.timeout_set, keys.delay_queue, keys.locators, keys.counters, due, args.format), now_ms, seed)
 end
 local head = redis.call('ZRANGE', keys.timeout_set, 0, 0, 'WITHSCORES')[2]
-return { #due, head and math.max(0, tonumber(head) * 1000 - now_us) or -1 }
+return { #due, head and math.max(0, tonumber(head) * 1000 - now_us) or -1, 0 }

@@ -6,7 +6,9 @@
 -- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
 --          is_first: 1 until a reply says that the clear has begun
 --          batch: frames to delete with one call
--- Returns  1 if the clear has begun with this call; 1 if there was anything; frames left to delete
+-- Reply    has_begun: 1 if the clear has begun with this call
+--          found_any: 1 if there was anything
+--          left: frames to delete
 -- Source   RedissonDelayedQueue.deleteAsync
 
 local now_ms, is_first, batch = math.floor(read_clock(args.now_us) / 1000), args.is_first == '1', tonumber(args.batch)

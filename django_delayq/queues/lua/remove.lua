@@ -11,8 +11,11 @@
 --          format: format of the queue, 1 (dLc0) or 2 (Bc0Lc0), in which a frame that fits both is read
 --          far: elements that an LREM may pass on its way to a few frames
 --          payloads...: those looked for
--- Returns  the next cursor: index or score ('end' at the end), and frame; elements taken out; then frames that the
---          caller is to take out together with those of other pages: a few, each far from both ends of the delay queue
+-- Reply    where: the next cursor: index or score ('end' at the end)
+--          frame: likewise
+--          removed: elements taken out
+--          left...: frames that the caller is to take out together with those of other pages: a few, each far from both ends of the
+--            delay queue
 -- Source   RedissonDelayedQueue.removeAsync, removeAllAsync, retainAllAsync, page by page
 
 -- More frames than these are worth a scan of their own.
@@ -64,8 +67,8 @@ if #frames > 0 then
   if kind == 'zset' then plan = locate_listed(keys.delay_queue, frames, keys.counters) end
   -- 'taken', as a caller may offer a job again to give it another delay, and then it must not count as a double.
   drop(frames, plan, 'taken', now_ms)
-  if which == 'first' then return { 'end', '', 1 } end
+  if which == 'first' then return { 'end', '', 1, {} } end
 end
 -- In a list, the removals have moved the frames behind them.
 if kind == 'list' and #frames > 0 and where ~= 'end' then where, last = page.first + kept, last_kept end
-return { where, last, #frames, unpack(left) }
+return { where, last, #frames, left }

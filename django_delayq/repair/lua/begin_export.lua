@@ -4,7 +4,9 @@
 -- Keys     control
 -- Args     run: id of a new run
 --          kind: its kind: 'file' or 'direct'
--- Returns  the run of the queue, this one or that which has begun before; its kind; how many pages it has
+-- Reply    id: the run of the queue, this one or that which has begun before
+--          kind: its kind
+--          pages: how many it has
 
 local run, kind, pages = read_run()
 if not run then

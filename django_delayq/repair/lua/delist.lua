@@ -8,7 +8,9 @@
 --          step: number of the step, from 1
 --          budget: bytes
 --          most: frames, at most
--- Returns  'ok', or 'busy' while another run holds the list; frames looked at; how many of them were kept
+-- Reply    status: 'ok', or 'busy' while another run holds the list
+--          seen: frames looked at
+--          kept: how many of them
 
 local now_ms, run, step = math.floor(read_clock(args.now_us) / 1000), args.run, tonumber(args.step)
 local budget, most = tonumber(args.budget), tonumber(args.most)

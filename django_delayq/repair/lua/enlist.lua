@@ -8,7 +8,9 @@
 --          step: number of the step, from 1
 --          budget: bytes: the frames beyond it are left for another step
 --          frames... (start, format, id): start time (epoch ms); format, 1 (dLc0) or 2 (Bc0Lc0); its 8 bytes
--- Returns  'ok', or 'busy' while another run holds the list; frames looked at; how many of them were put into the list
+-- Reply    status: 'ok', or 'busy' while another run holds the list
+--          seen: frames looked at
+--          listed: how many of them were put into the list
 
 local now_ms, run, step, budget = math.floor(read_clock(args.now_us) / 1000), args.run, tonumber(args.step), tonumber(args.budget)
 

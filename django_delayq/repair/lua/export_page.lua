@@ -16,10 +16,11 @@
 --          budget: bytes of payloads, about
 --          format: frame format of the queue, 1 (dLc0) or 2 (Bc0Lc0)
 --          key_ids: ids of keys, one after the other: jobs that are signed with another stay; empty: all jobs go
--- Returns  how many elements it looked at; how many of them stay, as they belong to something that goes on here, or to
---          another project; then
---          seven for each job: letter of its place, token, score, header, payload, error, history; or 'none' and the id
---          of the run that the queue has, if that is another
+-- Reply    is_other: 1 if the queue has another run, or none; else 0
+--          run: the id of the run that the queue has
+--          looked: how many elements it looked at
+--          stay: how many of them stay, as they belong to something that goes on here, or to another project
+--          jobs... (place, token, score, header, payload, error, history): place is the letter of its place
 
 local now_ms, run, page, source = math.floor(read_clock(args.now_us) / 1000), args.run, tonumber(args.page), args.source
 local skip, most, budget, format = tonumber(args.skip), math.min(tonumber(args.most), 500), tonumber(args.budget), args.format
@@ -27,18 +28,18 @@ local ours = {}
 for id in args.key_ids:gmatch('....') do ours[id] = true end
 
 local function reply_of(looked, stay, jobs)
-  local reply = { looked, stay }
+  local rows = {}
   for _, job in ipairs(jobs) do
-    local n = #reply
-    reply[n + 1], reply[n + 2], reply[n + 3] = job.place, job.token, string.format('%.17g', job.score)
-    reply[n + 4], reply[n + 5], reply[n + 6], reply[n + 7] = job.header, job.payload, job.error, job.history
+    local n = #rows
+    rows[n + 1], rows[n + 2], rows[n + 3] = job.place, job.token, string.format('%.17g', job.score)
+    rows[n + 4], rows[n + 5], rows[n + 6], rows[n + 7] = job.header, job.payload, job.error, job.history
   end
-  return reply
+  return { 0, run, looked, stay, rows }
 end
 
 if run ~= '' then
   local known, _, pages = read_run()
-  if known ~= run or page > pages + 1 then return { 'none', known or '' } end
+  if known ~= run or page > pages + 1 then return { 1, known or '', 0, 0, {} } end
   if page <= pages then return reply_of(0, 0, (read_moving(page))) end
 end
 

@@ -11,10 +11,11 @@
 --          listed: 1: frames also go into the delay queue
 --          mark: a mark of this page and those before it, or nothing; without spaces
 --          jobs... (place, token, score, header, payload, error, history): seven a job, as export_page.lua returns them
--- Returns  'stored', how many jobs are new here, how many were here already, of how many another job has the unique key;
---          'known' if the page was stored before; 'other' if the last page that was stored has this number and another
---          mark; 'early' and the number of the last page, if one between is missing; or 'leaving' if the queue is itself on
---          its way to another server
+-- Reply    outcome: 'stored'; 'known' if the page was stored before; 'other' if the last page that was stored has this number and another
+--            mark; 'early' if a page between is missing; or 'leaving' if the queue is itself on its way to another server
+--          count: how many jobs are new here; for 'early' the number of the last page
+--          known: how many were here already
+--          shared: of how many another job has the unique key
 
 local now_ms, run, page = math.floor(read_clock(args.now_us) / 1000), args.run, tonumber(args.page)
 local format, listed, mark = args.format, args.listed == '1', args.mark

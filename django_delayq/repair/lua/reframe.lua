@@ -14,8 +14,12 @@
 --          lookups: frames that may be looked for in the delay queue, a scan each
 --          seed: 16 random characters, to name what goes into quarantine
 --          held: frames that begin with this stay as they are; empty: rewrite all
--- Returns  the next cursor: index or score ('end' at the end), and frame; frames seen; rewritten; how many of those are
---          only in the delay queue; put into quarantine
+-- Reply    where: the next cursor: index or score ('end' at the end)
+--          frame: likewise
+--          seen: frames
+--          rewritten: of these
+--          alone: how many of those are only in the delay queue
+--          quarantined: of the frames seen
 
 local now_ms, kind, target, seed = math.floor(read_clock(args.now_us) / 1000), args.kind, tonumber(args.target), args.seed
 local lookups, held = tonumber(args.lookups), args.held

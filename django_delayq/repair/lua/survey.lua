@@ -9,17 +9,19 @@
 --          count: frames
 --          budget: bytes
 --          cut: bytes of each frame to return
--- Returns  now (epoch ms); the next cursor: index or score ('end' at the end), and frame; then three a frame: its
---          score, '' if it is only in the list; its size; its first bytes
+-- Reply    now_ms: the present time
+--          where: the next cursor: index or score ('end' at the end)
+--          frame: likewise
+--          frames... (score, size, head): score is '' if it is only in the list; head has its first bytes
 
 local kind = args.kind
 local cut = tonumber(args.cut)
 local source = kind == 'tail' and keys.delay_queue or keys.timeout_set
 local page = read_page(source, kind, args.where, args.frame, tonumber(args.count), tonumber(args.budget), kind == 'zset' and math.huge)
-local reply = { math.floor(read_clock(args.now_us) / 1000), cursor_behind(page, source, kind, #page.frames, args.where, args.frame) }
+local now_ms, frames = math.floor(read_clock(args.now_us) / 1000), {}
+local where, last = cursor_behind(page, source, kind, #page.frames, args.where, args.frame)
 for i, frame in ipairs(page.frames) do
-  local n = #reply
-  reply[n + 1] = page.scores and page.scores[i] or redis.call('ZSCORE', keys.timeout_set, frame) or ''
-  reply[n + 2], reply[n + 3] = #frame, frame:sub(1, cut)
+  local score = page.scores and page.scores[i] or redis.call('ZSCORE', keys.timeout_set, frame) or ''
+  frames[3 * i - 2], frames[3 * i - 1], frames[3 * i] = score, #frame, frame:sub(1, cut)
 end
-return reply
+return { now_ms, where, last, frames }

@@ -9,7 +9,9 @@
 --          count: frames to look at, at most
 --          format: format of the queue, 1 (dLc0) or 2 (Bc0Lc0), in which a frame that fits both is read
 --          payloads...: all different
--- Returns  the next cursor: index or score ('end' at the end), and frame; then the indexes of the payloads found
+-- Reply    where: the next cursor: index or score ('end' at the end)
+--          frame: likewise
+--          indexes...: those of the payloads found
 -- Source   RedissonDelayedQueue.containsAllAsync, page by page
 
 local page = read_page(keys.walked, args.kind, args.where, args.frame, tonumber(args.count), PAGE_BYTES)
@@ -24,4 +26,4 @@ for _, frame in ipairs(page.frames) do
   end
 end
 local where, frame = cursor_behind(page, keys.walked, args.kind, #page.frames, args.where, args.frame)
-return { where, frame, unpack(found) }
+return { where, frame, found }

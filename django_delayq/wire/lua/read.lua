@@ -7,9 +7,12 @@
 --          where: cursor: index or score, empty at first
 --          frame: cursor: frame seen last
 --          count: frames, at most
--- Returns  the next cursor: index or score ('end' at the end), and frame; index of the first frame; then the frames
+-- Reply    where: the next cursor: index or score ('end' at the end)
+--          frame: likewise
+--          first: index of the first frame
+--          frames...: the frames
 -- Source   RedissonDelayedQueue.readAllAsync and getValue, page by page
 
 local page = read_page(keys.walked, args.kind, args.where, args.frame, tonumber(args.count), PAGE_BYTES)
 local where, frame = cursor_behind(page, keys.walked, args.kind, #page.frames, args.where, args.frame)
-return { where, frame, page.first, unpack(page.frames) }
+return { where, frame, page.first, page.frames }
