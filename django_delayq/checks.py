@@ -169,7 +169,7 @@ def server_problems(
         key_ids=_key_ids(),
         max_jobs=conf.limits_of(asked),
         durable=conf.durables_of(asked),
-        key_homes=conf.key_homes_of(asked),
+        shards=conf.shards_of(asked),
         prefix=conf.get_settings().prefix,
         keys_of=conf.keys_of,
     )

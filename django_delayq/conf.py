@@ -285,14 +285,10 @@ class QueueSettings:
     #: [Encrypt](howto/encryption.md) arguments, results, errors and progress on the server. Needs `pip install
     #: "django-delayq[encryption]"`, and a queue without `REDISSON`.
     encrypt: bool = setting(False, BOOLEAN)
-    #: How many [shards](howto/shards.md) spread the queue over a cluster. They share the queue's limits.
+    #: How many [shards](howto/shards.md) spread the queue over a cluster,
+    #: [fixed](howto/shards.md#another-number-of-shards) while the queue holds anything. They share the queue's limits.
     shards: int | None = setting(
         None, count(1, MOST_SHARDS, "shards"), "a queue without shards"
-    )
-    #: How many shards keep unique keys, limits and schedules, while you [change the
-    #: number](howto/shards.md#more-shards-or-fewer); 0: the queue without shards keeps them.
-    key_shards: int | None = setting(
-        None, count(0, MOST_SHARDS, "shards"), "the value of SHARDS"
     )
     #: How many ended jobs the queue [remembers](howto/ended-jobs.md); by default, `KEEP_ENDED` of `DELAYQ`.
     keep_ended: int = setting(1_000, KEPT_JOBS)
@@ -345,14 +341,11 @@ class QueueSettings:
         shards = self.shards or 1
 
         def share(total: int | None) -> int | None:
-            # A shard that was left behind when their number was lowered still needs something.
             return None if total is None else max(1, share_of(total, number, shards))
 
         return replace(
             self,
             name=shard_name(self.name, number),
-            shards=None,
-            key_shards=None,
             shard_of=self.name,
             concurrency=share(self.concurrency),
             rate=None if self.rate is None else share_of_rate(self.rate, shards),
@@ -360,21 +353,6 @@ class QueueSettings:
             max_dead=share(self.max_dead),
             keep_ended=-(-self.keep_ended // shards),
         )
-
-    def bare(self) -> "QueueSettings":
-        """Return the settings of what has the bare name of a queue with shards: jobs of a time without them."""
-        # Its share is that of one more shard.
-        return replace(self.shard(self.shards or 0), name=self.name)
-
-    @property
-    def most_shards(self) -> int:
-        """How many shards may hold jobs."""
-        return max(self.shards or 0, self.key_shards or 0)
-
-    @property
-    def key_home(self) -> int | None:
-        """How many shards keep unique keys, limits and schedules; 0: the queue under its bare name; None: it has no shards."""
-        return self.shards if self.key_shards is None else self.key_shards
 
     @property
     def whole(self) -> str:
@@ -427,7 +405,8 @@ class QueueSettings:
 
 def keys_of(queue: str) -> DeliveryKeys:
     """Return the keys of a queue; one that is not configured has its own name on the server, without PREFIX."""
-    settings = get_settings().find(queue)
+    configured = get_settings()
+    settings = configured.find(queue) or configured.sharded.get(queue)
     return DeliveryKeys.of(queue) if settings is None else settings.keys
 
 
@@ -455,15 +434,9 @@ def limits_of(queues: Iterable[QueueSettings]) -> dict[str, int]:
     }
 
 
-def key_homes_of(queues: Iterable[QueueSettings]) -> dict[str, int]:
-    """Return how many shards keep keys, by the bare name of each queue that has shards, see `QueueSettings.key_home`."""
-    sharded = get_settings().sharded
-    wholes = {queue.whole: sharded.get(queue.whole) for queue in queues}
-    return {
-        name: whole.key_home
-        for name, whole in wholes.items()
-        if whole is not None and whole.key_home is not None
-    }
+def shards_of(queues: Iterable[QueueSettings]) -> dict[str, int]:
+    """Return how many shards these queues have, by their names in DELAYQ['QUEUES']; 0: none."""
+    return {queue.whole: queue.shards or 0 for queue in queues}
 
 
 def _payload_codec(codec: str | Codec | None, redisson: str | None) -> Codec:
@@ -582,27 +555,23 @@ class Settings:
     #: How long a row of the outbox stays after the server has the job: give more than the last seconds that the server
     #: may lose when it dies.
     outbox_keep_s: float = setting(3.0, seconds(0, LONGEST_KEEP_S))
-    #: The queues that consist of shards. Such a queue may hold older jobs under its bare name.
+    #: The queues that consist of shards.
     sharded: Mapping[str, QueueSettings] = field(default_factory=dict)
 
     def queue(self, name: str) -> QueueSettings:
         """Return the settings of a queue that holds jobs, by the name with which a job's id begins.
 
         Raises:
-            QueueNotFound: neither the queue nor what it is a shard of is in ``DELAYQ["QUEUES"]``.
+            QueueNotFound: it is neither in ``DELAYQ["QUEUES"]`` nor a shard of such a queue.
         """
         try:
             return self.queues[name]
         except KeyError:
-            found = self._left_behind(name)
-            if found is None:
-                raise self._not_found(name) from None
-            return found
+            raise self._not_found(name) from None
 
-    def find(self, name: str) -> QueueSettings | None:
+    def find(self, name: object) -> QueueSettings | None:
         """Return what `queue` returns, or None."""
-        found = self.queues.get(name)
-        return self._left_behind(name) if found is None else found
+        return self.queues.get(name) if isinstance(name, str) else None
 
     def queues_of(self, *names: str | None) -> list[QueueSettings]:
         """Return the queues that hold the jobs of queues: each itself, or its shards; without a name, those of every queue.
@@ -618,22 +587,24 @@ class Settings:
         return list(found.values())
 
     def parts_of(self, whole: QueueSettings) -> list[QueueSettings]:
-        """Return the shards of a queue, and last what it may hold under its bare name."""
-        numbers = range(whole.most_shards)
-        shards = [self.queues[shard_name(whole.name, number)] for number in numbers]
-        return [*shards, whole.bare()]
+        """Return the shards of a queue."""
+        numbers = range(whole.shards or 0)
+        return [self.queues[shard_name(whole.name, number)] for number in numbers]
 
-    def shard_of_token(self, whole: QueueSettings, token: str) -> QueueSettings:
-        """Return the shard of a job that no key holds in another."""
-        assert whole.shards is not None
-        return self.queues[shard_name(whole.name, shard_of(token, whole.shards))]
+    def home_of(self, name: str, key: str) -> QueueSettings:
+        """Return a queue; of what a queue with shards had when it had more, or none, the shard that the key leads to.
+
+        Raises:
+            QueueNotFound: see `queue`.
+        """
+        shard = None if name in self.queues else parse_shard(name)
+        whole = self.sharded.get(name if shard is None else shard[0])
+        return self.queue(name) if whole is None else self.shard_of_key(whole, key)
 
     def shard_of_key(self, whole: QueueSettings, key: str) -> QueueSettings:
-        """Return the shard that a unique key, a limit or a schedule leads to."""
-        shards = whole.key_home
-        if not shards:
-            return whole.bare()
-        return self.queues[shard_name(whole.name, shard_of(key, shards))]
+        """Return the shard that a limit, a unique key or a schedule leads to, or the token of a job without any."""
+        assert whole.shards is not None
+        return self.queues[shard_name(whole.name, shard_of(key, whole.shards))]
 
     @cached_property
     def names(self) -> list[str]:
@@ -648,27 +619,13 @@ class Settings:
     def name_of(self, on_server: str) -> str:
         """Return the name of the queue that has this name on the server; any other name as it is."""
         name = on_server.removeprefix(self.prefix)
-        found = self.find(name)
+        found = self.find(name) or self.sharded.get(name)
         return name if found and found.prefix + name == on_server else on_server
 
     def whole(self, name: str) -> str:
         """Return the name of a queue as DELAYQ['QUEUES'] has it, if this is a shard of it; else the name as it is."""
-        found = self.find(name) if isinstance(name, str) else None
+        found = self.find(name)
         return name if found is None else found.whole
-
-    def _left_behind(self, name: object) -> QueueSettings | None:
-        """Return the settings of what holds jobs of another number of shards than that of the settings."""
-        if not isinstance(name, str):
-            return None
-        if name in self.sharded:
-            # The queue had no shards once, or still has none where older settings are in force.
-            return self.sharded[name].bare()
-        shard = parse_shard(name)
-        if shard is None:
-            return None
-        queue, number = shard
-        whole = self.sharded.get(queue) or self.queues.get(queue)
-        return None if whole is None else whole.shard(number)
 
     def _not_found(self, name: str) -> QueueNotFound:
         return QueueNotFound(
@@ -799,15 +756,7 @@ def _check_shards(
 ) -> Iterator[Problem]:
     """Yield what hinders a queue from having shards."""
     shards = options.get("SHARDS")
-    if shards is None:
-        if options.get("KEY_SHARDS") is not None:
-            yield Problem(
-                "E003",
-                f"{path} has KEY_SHARDS, but no SHARDS.",
-                "Give SHARDS as well: 1 is a queue of one shard.",
-            )
-        return
-    if not isinstance(name, str):
+    if shards is None or not isinstance(name, str):
         return
     if options.get("REDISSON") is not None:
         yield Problem(
@@ -886,7 +835,7 @@ def read_settings(value: Any) -> Settings:
             queues[name] = queue
             continue
         sharded[name] = queue
-        for shard in map(queue.shard, range(queue.most_shards)):
+        for shard in map(queue.shard, range(queue.shards)):
             queues[shard.name] = shard
     found = read_fields(Settings, value)
     return Settings(**{**found, "queues": queues, "sharded": sharded})

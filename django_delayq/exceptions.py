@@ -25,8 +25,9 @@ DelayqError
 ├── PartialAnswer      some queues did not answer; .found is the result of the others, .missing names them
 ├── LeaseLost          the job may be running elsewhere; stop writing
 ├── TimeLimitExceeded  a task ran longer than its time limit
-├── EmbeddedServerError the embedded Valkey did not start
-└── InvalidSettings    also django.core.exceptions.ImproperlyConfigured
+├── InvalidSettings    also django.core.exceptions.ImproperlyConfigured
+│   └── OtherShards    the queue was created with another number of SHARDS; .theirs and .ours
+└── EmbeddedServerError the embedded Valkey did not start
 
 Retry, Snooze and Cancel, which a task raises to decide about its job, are not errors: they are in
 jobs/decisions.py, and derive from BaseException.
@@ -425,3 +426,23 @@ class InvalidSettings(DelayqError, ImproperlyConfigured):
 
         DELAYQ = {"QUEUES": {"mail": {"MAX_ATEMPTS": 3}}}  # raises InvalidSettings: a misspelt key
     """
+
+
+class OtherShards(InvalidSettings):
+    """Raised when a queue was created with another number of ``SHARDS`` than the settings have. Nothing was changed.
+
+    Example::
+
+        try:
+            schedule(remind, 3600, order.pk)
+        except OtherShards as error:
+            logger.error("%s has %d shards, not %d", error.queue, error.theirs, error.ours)
+    """
+
+    def __init__(self, message: str, *, queue: str, theirs: int, ours: int) -> None:
+        super().__init__(message)
+        self.queue = queue
+        #: The number of shards that the queue has on the server; 0: none.
+        self.theirs = theirs
+        #: The number that the settings have; 0: none.
+        self.ours = ours

@@ -27,6 +27,7 @@ from django_delayq.conf import (
     override_worker,
     read_settings,
 )
+from django_delayq.delivery.sharding import shard_of
 from django_delayq.exceptions import InvalidSettings, NotSigned, QueueNotFound
 from django_delayq.redaction import hide
 from django_delayq.setting import settings_of
@@ -799,13 +800,11 @@ def test_queue_with_shards_is_its_shards() -> None:
         "mail:0",
         "mail:1",
         "mail:2",
-        "mail",
     ]
     assert [each.name for each in settings.queues_of()] == [
         "mail:0",
         "mail:1",
         "mail:2",
-        "mail",
         "a",
     ]
     shards = list(settings.queues.values())[:3]
@@ -816,17 +815,19 @@ def test_queue_with_shards_is_its_shards() -> None:
     assert (settings.whole("mail:2"), settings.whole("a")) == ("mail", "a")
 
 
-@pytest.mark.parametrize(
-    "queues", [{"mail": {"SHARDS": 2}}, {"mail": {}}], ids=["fewer", "none"]
-)
-def test_shard_of_another_number_is_known_by_its_name(queues: Any) -> None:
-    settings = read_settings({"QUEUES": queues})
+def test_parts_of_another_number_of_shards_are_not_configured() -> None:
+    settings = read_settings({"QUEUES": {"mail": {"SHARDS": 2}, "post": {}}})
 
-    assert settings.queue("mail:5").whole == "mail"
-    assert settings.queue("mail").name == "mail"
-    for name in ("mail:64", "mail:x", "post:1", "mail:05"):
+    for name in ("mail", "mail:2", "mail:x", "post:1"):
+        assert settings.find(name) is None
         with pytest.raises(QueueNotFound, match="'mail'"):
             settings.queue(name)
+    # What follows another job into one of them goes where it would go now.
+    assert settings.home_of("mail:1", "key").name == "mail:1"
+    for name in ("mail", "mail:5"):
+        assert settings.home_of(name, "key").name == f"mail:{shard_of('key', 2)}"
+    with pytest.raises(QueueNotFound):
+        settings.home_of("post:1", "key")
 
 
 @pytest.mark.parametrize("value", [0, -1, 65, True, "4", 2.0])
@@ -865,14 +866,6 @@ def test_shards_are_a_number_that_workers_can_serve(value: Any) -> None:
         (
             {"mail": {"SHARDS": 64, "RATE": "1/d"}},
             "E003 DELAYQ['QUEUES']['mail']['RATE'] is '1/d', which 64 shards cannot share",
-        ),
-        (
-            {"mail": {"KEY_SHARDS": 2}},
-            "E003 DELAYQ['QUEUES']['mail'] has KEY_SHARDS, but no SHARDS.",
-        ),
-        (
-            {"mail": {"SHARDS": 2, "KEY_SHARDS": -1}},
-            "E003 DELAYQ['QUEUES']['mail']['KEY_SHARDS'] is -1. Give a number of shards",
         ),
     ],
 )
@@ -926,9 +919,8 @@ def test_prefix_goes_before_all_queues_but_those_of_java() -> None:
         "a": "shop:a",
         "b:0": "shop:b:0",
         "b:1": "shop:b:1",
-        "b": "shop:b",
         "java": "java",
     }
-    assert read.queue("b:7").keys.control == "delayq_control:{shop:b:7}"
     assert {read.name_of(name) for name in there.values()} == set(there)
+    assert read.name_of("shop:b") == "b"
     assert read.name_of("shop:java") == "shop:java"

@@ -251,6 +251,7 @@ except ImportError:
 NAMES_KEYS = {
     "wire.keys",
     "delivery.keys",
+    "delivery.sharding",
     "queues.options",
     "conf",
     "health.problems",

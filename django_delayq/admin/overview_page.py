@@ -102,7 +102,6 @@ def show_queues(
             _row(visit, each)
             for queue in seen.queues
             for each in (queue, *(queue.shards if queue.name == chosen else ()))
-            if each.is_used
         ],
         "tabs": pages.TABS.values(),
         "chosen": chosen if chosen in names else "",

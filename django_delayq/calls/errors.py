@@ -37,8 +37,8 @@ REDIRECTIONS = (AskError, TryAgainError, ClusterDownError)
 FAILED = (ResponseError, *LOST)
 _REFUSALS = (OutOfMemoryError, ReadOnlyError, NoPermissionError, *REDIRECTIONS)
 #: By these codes the server says that it did not begin a script, or refused its first write. Our scripts check the
-#: types of their keys before they write.
-_REFUSED = re.compile(r"\b(?:WRONGTYPE|NOREPLICAS|MISCONF|BUSY)\b")
+#: types of their keys, and how many shards their queue has, before they write.
+_REFUSED = re.compile(r"\b(?:WRONGTYPE|NOREPLICAS|MISCONF|BUSY|OTHERSHARDS)\b")
 #: The attribute of an error that says whether its call may have run.
 MAY_HAVE_RUN = "_delayq_may_have_run"
 

@@ -53,7 +53,8 @@ class DeliveryKeys:
     moving: str = field(init=False)
     #: HASH token → where such a job was, its score there and its error.
     moving_from: str = field(init=False)
-    #: ZSET token → priority and start time of each job that waits, on a queue with priorities.
+    #: ZSET token → priority and start time of each job that waits, on a queue with priorities; a HASH where a queue with
+    #: shards is closed.
     ranked: str = field(init=False)
     #: ZSET of the leased jobs that have a limit, ordered by limit, its key and token.
     slots: str = field(init=False)

@@ -4,13 +4,16 @@ Each shard is a queue of its own: its keys share a slot, and Redisson knows it b
 queue are kept in the slot of its bare name. docs/wire-format.md, "Shards".
 """
 
-from typing import NamedTuple
+import secrets
+from typing import Any, NamedTuple
 from zlib import crc32
 
 from django_delayq.calls.call import Call
 from django_delayq.calls.script import bind
+from django_delayq.decoding import whole_number
 from django_delayq.delivery.binding import PACKAGES
 from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.wording import Wording, gettext, joined
 
 #: The most shards of a queue. Each worker process claims from all of them.
 MOST_SHARDS = 64
@@ -41,23 +44,145 @@ def share_of(total: int, number: int, shards: int) -> int:
     return total // shards + (number < total % shards)
 
 
-class Shards(NamedTuple):
-    """The shards of a queue, as the server knows them."""
-
-    #: The most that the queue ever had; 0: none.
-    most: int
-    #: How many keep unique keys, limits and schedules; 0: what has the bare name; None: nobody has said so.
-    with_keys: int | None
+def shard_keys(keys: DeliveryKeys, number: int) -> DeliveryKeys:
+    """Return the keys of a shard of the queue that has these keys."""
+    name = keys.queue.name
+    prefix = keys.queue.destination.removesuffix(name)
+    return DeliveryKeys.of(shard_name(name, number), prefix)
 
 
-def pin_shards(keys: DeliveryKeys, shards: int = 0, with_keys: int = 0) -> Call[Shards]:
-    """Say how many shards a queue has; with 0, only ask. The first process fixes how many keep keys."""
+class Pin(NamedTuple):
+    """How many shards a queue has, as its control hash says, and the hash of each of its shards."""
+
+    #: 0: the queue has no shards.
+    number: int = 0
+    #: Random characters, new with every change. So a late step of an earlier change finds another text, and does nothing.
+    id: str = ""
+    #: While the number changes, what it was; None: it does not change.
+    before: int | None = None
+
+    @classmethod
+    def new(cls, number: int, before: int | None = None) -> "Pin":
+        """Make one for a queue that gets this number."""
+        return cls(number, secrets.token_urlsafe(6), before)
+
+    @classmethod
+    def of(cls, text: bytes) -> "Pin":
+        """Read what a hash says; what cannot be read says nothing."""
+        number, _, rest = text.decode(errors="replace").partition(" ")
+        id, _, before = rest.partition(" ")
+        if whole_number(number) is None or not id:
+            return cls()
+        return cls(int(number), id, whole_number(before) if before else None)
+
+    @property
+    def text(self) -> str:
+        if not self.id:
+            return ""
+        change = "" if self.before is None else f" {self.before}"
+        return f"{self.number} {self.id}{change}"
+
+
+class Held(NamedTuple):
+    """Counts of everything that would be lost from sight if a queue got another number of shards."""
+
+    #: Jobs that wait or run, or are to be forwarded to another queue.
+    jobs: int = 0
+    #: Dead letters, and what is in quarantine.
+    kept: int = 0
+    #: Schedules that are stored, or were changed by hand.
+    schedules: int = 0
+    #: Pauses and limits that were set by hand.
+    set: int = 0
+
+    def plus(self, other: "Held") -> "Held":
+        return Held(*map(sum, zip(self, other, strict=True)))
+
+    @property
+    def words(self) -> Wording:
+        """Everything that there is, as a part of a sentence; empty if there is nothing."""
+        words = Wording("", {})
+        for number, part in (
+            (self.jobs, gettext("jobs: {number}", number=self.jobs)),
+            (self.kept, gettext("dead or quarantined: {number}", number=self.kept)),
+            (self.schedules, gettext("schedules: {number}", number=self.schedules)),
+            (self.set, gettext("pauses and limits: {number}", number=self.set)),
+        ):
+            if number:
+                words = joined(before=words, comma=", " if words else "", part=part)
+        return words
+
+
+class Part(NamedTuple):
+    """A shard, or what has the bare name, as its slot of the server has it."""
+
+    pin: Pin
+    held: Held
+
+    def differs(self, ours: int) -> bool:
+        """Return whether the queue whose bare name this is has another number of shards; 0: none."""
+        theirs = self.pin.number
+        return theirs != ours and (theirs > 0 or any(self.held))
+
+
+def read_shards(keys: DeliveryKeys) -> Call[Part]:
+    """Read how many shards a queue has, as a part of it says, and what that part holds."""
+    return _pinning(keys, 0, Pin(), Pin())
+
+
+def pin_shards(
+    keys: DeliveryKeys, old: Pin, new: Pin, *, closes: bool, if_empty: bool = False
+) -> Call[Part]:
+    """Have a part say ``new`` if it says ``old``, and refuse new jobs from then on, or take them. Safe to repeat.
+
+    ``if_empty``: only if it holds nothing.
+    """
+    return _pinning(keys, 1, old, new, int(closes), int(if_empty))
+
+
+def _pinning(
+    keys: DeliveryKeys,
+    changes: int,
+    old: Pin,
+    new: Pin,
+    closes: int = 0,
+    if_empty: int = 0,
+) -> Call[Part]:
     return Call(
-        *bind(PACKAGES, "pin_shards", keys)(shards=shards, with_keys=with_keys),
-        _read_shards,
+        *bind(PACKAGES, "pin_shards", keys)(
+            changes=changes,
+            old=old.text,
+            new=new.text,
+            closes=closes,
+            if_empty=if_empty,
+        ),
+        _read_part,
     )
 
 
-def _read_shards(reply: list[int]) -> Shards:
-    most, with_keys = reply
-    return Shards(most, None if with_keys < 0 else with_keys)
+def _read_part(reply: list[Any]) -> Part:
+    said, jobs, kept, schedules, set = reply
+    return Part(Pin.of(said), Held(jobs, kept, schedules, set))
+
+
+def words_of(queue: str, theirs: int, ours: int, held: Held) -> tuple[Wording, Wording]:
+    """Say that a queue has another number of shards than the settings say, and what to do; 0: no shards."""
+    what = gettext(
+        "Queue {queue!r} was created with SHARDS={theirs}, and the settings say SHARDS={ours}. No process with these"
+        " settings stores jobs there, or runs them.",
+        queue=queue,
+        theirs=theirs or "None",
+        ours=ours or "None",
+    )
+    if not any(held):
+        return what, gettext(
+            "The queue is empty, so the first worker that starts with the new number gives it that number. Restart"
+            " every process that has the old one."
+        )
+    return what, gettext(
+        "Set SHARDS to {theirs} again. The number can change only while the queue is empty, and it is not ({held}). To"
+        " change it now, let a new queue take the new jobs until the workers have emptied this one; or export this"
+        " queue, and import the file with the new number.",
+        theirs=theirs or "None",
+        held=held.words,
+    )

@@ -108,6 +108,18 @@ def tail_of(
     return b"x" + extras + named + run + batch.encode() + unique.encode()
 
 
+def key_in(tail: bytes) -> str:
+    """Return the limit, or else the unique key, that a tail of `tail_of` has; empty: it has neither."""
+    limit, unique = b"", tail
+    if tail[:1] == b"x":
+        flags, at = tail[1], 5 + int.from_bytes(tail[3:5], "big")
+        limit = tail[5:at]
+        at += 18 * bool(flags & _HAS_TIMES)
+        at += TOKEN_LENGTH * (bool(flags & _BEHIND) + bool(flags & _IN_BATCH))
+        unique = tail[at:]
+    return (limit or unique[1:]).decode(errors="replace")
+
+
 def new_token() -> str:
     """Make the token of a job: 22 characters, URL-safe."""
     # What secrets.token_urlsafe(16) does, in a third of its time.
@@ -123,6 +135,7 @@ def schedule(
     *,
     frame_format: FrameFormat = FrameFormat.BC0LC0,
     insertion_list: bool = True,
+    shards: int = 0,
     max_jobs: int | None = None,
     are_rows: bool = False,
     has_batches: bool = False,
@@ -132,6 +145,8 @@ def schedule(
 
     With ``max_jobs``, either all new jobs are stored or none is: a queue of that many takes no more. All that waits or
     runs counts, from Java too; dead letters and quarantined payloads do not.
+
+    ``shards``: how many shards the queue has. If it has another number, or is closed, the server's error says so.
 
     ``are_rows``: they are rows of a database, which `store_rows` sends. ``has_batches``: one of them is in a batch.
     """
@@ -154,6 +169,7 @@ def schedule(
             format=frame_format.number,
             listed=int(insertion_list),
             is_repeat=0,
+            shards=shards,
             jobs=jobs,
             **most,
         ),
@@ -169,6 +185,7 @@ def store_rows(
     *,
     frame_format: FrameFormat = FrameFormat.BC0LC0,
     insertion_list: bool = True,
+    shards: int = 0,
     now_us: int | None = None,
 ) -> Call[list[Scheduled]]:
     """Store jobs that are rows of a database. A token is stored once, until `let_go` or for a year.
@@ -180,6 +197,7 @@ def store_rows(
         jobs,
         frame_format=frame_format,
         insertion_list=insertion_list,
+        shards=shards,
         are_rows=True,
         now_us=now_us,
     )
@@ -219,6 +237,7 @@ def store(
     *,
     frame_format: FrameFormat = FrameFormat.BC0LC0,
     insertion_list: bool = True,
+    shards: int = 0,
     max_jobs: int | None = None,
     has_batches: bool = False,
     now_us: int | None = None,
@@ -228,7 +247,7 @@ def store(
     Not for a pipeline, which would not make the full call where this one replies nil.
     """
 
-    options = frame_format, insertion_list, max_jobs, has_batches, now_us
+    options = frame_format, insertion_list, shards, max_jobs, has_batches, now_us
     _, when, tail, payload = job
     if tail or not payload.startswith(signing.JOB_START):
         return _schedule_one(keys, job, *options)
@@ -256,6 +275,7 @@ def _schedule_one(
     job: NewJob,
     frame_format: FrameFormat,
     insertion_list: bool,
+    shards: int,
     max_jobs: int | None,
     has_batches: bool,
     now_us: int | None,
@@ -265,6 +285,7 @@ def _schedule_one(
         [job],
         frame_format=frame_format,
         insertion_list=insertion_list,
+        shards=shards,
         max_jobs=max_jobs,
         has_batches=has_batches,
         now_us=now_us,

@@ -29,7 +29,14 @@ from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.looking import Counts
 from django_delayq.delivery.pausing import Pause
 from django_delayq.delivery.reasons import Kind
-from django_delayq.delivery.sharding import pin_shards
+from django_delayq.delivery.sharding import (
+    Held,
+    Part,
+    parse_shard,
+    read_shards,
+    shard_keys,
+    words_of,
+)
 from django_delayq.delivery.states import State
 from django_delayq.delivery.workers import RegistryKeys
 from django_delayq.exceptions import EncodeError
@@ -97,7 +104,7 @@ def find_server_problems(
     key_ids: Collection[str] | None = None,
     max_jobs: Mapping[str, int] | None = None,
     durable: Mapping[str, Durable] | None = None,
-    key_homes: Mapping[str, int] | None = None,
+    shards: Mapping[str, int] | None = None,
     prefix: str = "",
     keys_of: Callable[[str], DeliveryKeys] = DeliveryKeys.of,
 ) -> list[ServerProblem]:
@@ -105,15 +112,17 @@ def find_server_problems(
 
     ``key_ids`` are the ids of this project's keys. With None, nothing looks for jobs signed with other keys.
     ``max_jobs`` says how many jobs a queue may hold, by name, if that is limited. ``durable`` says what its calls wait
-    for, if they do. ``key_homes`` says how many shards keep keys, by the bare name of a queue with shards.
+    for, if they do. ``shards`` says how many shards a queue has, by its name in the settings.
     ``prefix`` is that of the settings, and ``keys_of`` returns the keys of a queue.
 
     Raises:
         redis.exceptions.ConnectionError: the server does not answer, or does not let us in.
     """
-    keys = [keys_of(name) for name in queues]
     each = ask_each(client)
     facts = each[0]
+    others = find_other_shards(client, shards or {}, keys_of)
+    # Where others closed a part, a key has another type.
+    keys = [keys_of(name) for name in queues if _whole_of(name) not in others]
     # The nodes of a cluster are likely to have the same ones.
     problems = list(
         dict.fromkeys(
@@ -138,7 +147,7 @@ def find_server_problems(
                 problems += _left_behind(client, keys, key_ids, prefix)
             problems += _nearly_full(client, keys, max_jobs or {})
             problems += _paused(client, keys)
-            problems += _other_homes(client, key_homes or {}, keys_of)
+    problems += others.values()
     problems += _not_durable(client, durable or {})
     order = list(Level)
     return sorted(problems, key=lambda problem: order.index(problem.level))
@@ -553,30 +562,36 @@ def _paused(client: "Redis", queues: Sequence[DeliveryKeys]) -> Iterator[ServerP
             yield from find_paused(reply)
 
 
-def _other_homes(
+def find_other_shards(
     client: "Redis",
-    key_homes: Mapping[str, int],
+    shards: Mapping[str, int],
     keys_of: Callable[[str], DeliveryKeys],
-) -> Iterator[ServerProblem]:
-    """Report queues that would be neither served nor scheduled to, as the server keeps their keys elsewhere."""
-    replies = _replies(client, [pin_shards(keys_of(name)) for name in key_homes])
-    for name, found in zip(key_homes, replies, strict=True):
+) -> dict[str, ServerProblem]:
+    """Report queues that would be neither served nor scheduled to, as they have another number of shards, by name."""
+    problems: dict[str, ServerProblem] = {}
+    replies = _replies(client, [read_shards(keys_of(name)) for name in shards])
+    for (name, ours), found in zip(shards.items(), replies, strict=True):
         # Missing rights are reported with the commands themselves.
-        if isinstance(found, Exception) or found.with_keys in (None, key_homes[name]):
+        if isinstance(found, Exception):
             continue
-        yield ServerProblem(
-            Level.ERROR,
-            gettext(
-                "The unique keys, limits and schedules of queue {queue!r} are in {theirs} shards, but the settings say {ours}. No job can be scheduled there, and workers do not serve it.",
-                queue=name,
-                theirs=found.with_keys,
-                ours=key_homes[name],
-            ),
-            gettext(
-                "Set KEY_SHARDS of the queue to {theirs}; SHARDS may be any number.",
-                theirs=found.with_keys,
-            ),
-        )
+        if not found.differs(ours):
+            continue
+        theirs = found.pin.number
+        parts = [shard_keys(keys_of(name), number) for number in range(theirs)]
+        held = found.held if not theirs else Held()
+        for part in _replies(client, [read_shards(part) for part in parts]):
+            if isinstance(part, Part):
+                held = held.plus(part.held)
+        what, hint = words_of(name, theirs, ours, held)
+        # An empty queue takes the number of the first worker.
+        level = Level.ERROR if any(held) else Level.WARNING
+        problems[name] = ServerProblem(level, what, hint)
+    return problems
+
+
+def _whole_of(name: str) -> str:
+    shard = parse_shard(name)
+    return name if shard is None else shard[0]
 
 
 def _not_durable(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from django_delayq import conf
 from django_delayq.delivery.storing import NewJob, tail_of
-from django_delayq.exceptions import EncodeError, InvalidTask
+from django_delayq.exceptions import EncodeError, InvalidTask, QueueNotFound
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.envelope import Envelope, Follow, Follower
 
@@ -90,11 +90,11 @@ def bind(followers: Sequence[Follower], queue: str) -> Bound:
     bound = Bound()
     keyring = conf.get_keyring()
     for each in followers:
-        settings = queue_of(each.queue)
+        settings = queue_of(each.queue, each.limit or each.unique[1:] or each.token)
         payload = envelopes.encode(
             each.call,
             each.token,
-            each.queue,
+            settings.name,
             keyring,
             settings.payload_codec if settings.is_shared else None,
         )
@@ -102,10 +102,10 @@ def bind(followers: Sequence[Follower], queue: str) -> Bound:
         priority = 0 if settings.is_shared else each.priority
         new = NewJob(each.token, each.when, _tail(each, priority), payload)
         bound.weight += max(len(payload), LEAST_BYTES)
-        if each.queue == queue:
+        if settings.name == queue:
             bound.here.append(new)
         else:
-            bound.elsewhere.setdefault(each.queue, []).append(new)
+            bound.elsewhere.setdefault(settings.name, []).append(new)
     return bound
 
 
@@ -125,7 +125,13 @@ def _expires_ms(follower: Follower) -> int:
     return math.ceil(expires_s * 1000) if isinstance(expires_s, int | float) else 0
 
 
-def queue_of(name: str) -> conf.QueueSettings:
-    """Return the settings of a queue, by default where this process does not have it: what follows must not be lost."""
+def queue_of(name: str, key: str = "") -> conf.QueueSettings:
+    """Return the settings of a queue, by default where this process does not have it: what follows must not be lost.
+
+    With the ``key`` of a job, which may be its token, see `Settings.home_of`.
+    """
     settings = conf.get_settings()
-    return settings.find(name) or conf.QueueSettings(name=name, prefix=settings.prefix)
+    try:
+        return settings.home_of(name, key) if key else settings.queue(name)
+    except QueueNotFound:
+        return conf.QueueSettings(name=name, prefix=settings.prefix)

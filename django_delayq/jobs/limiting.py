@@ -252,8 +252,7 @@ def share_in(part: QueueSettings, whole: QueueSettings, value: int | str) -> int
     if value < shards:
         raise ValueError(value)
     shard = parse_shard(part.name)
-    number = shards if part.name == whole.name or shard is None else shard[1]
-    return share_of(value, number, shards)
+    return share_of(value, shard[1] if shard else 0, shards)
 
 
 def _checking_name(name: str, queues: list[QueueSettings]) -> Steps[None]:
@@ -351,12 +350,7 @@ def _merged(
 def _sum_of(
     whole: QueueSettings, of_parts: list[tuple[QueueSettings, LimitInForce]]
 ) -> int | None:
-    shards = [
-        each.concurrency
-        for part, each in of_parts
-        if (shard := parse_shard(part.name)) is not None
-        and shard[1] < (whole.shards or 1)
-    ]
+    shards = [each.concurrency for _, each in of_parts]
     if not shards or None in shards:
         return None
     return sum(each for each in shards if each is not None)

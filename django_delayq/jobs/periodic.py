@@ -162,18 +162,23 @@ def sealed(queue: str, kind: str, name: str, body: Definition | Change) -> bytes
     return keyring.seal(_signed_place(place, text), text)
 
 
-def sealed_anew(queue: str, kind: str, name: str, text: bytes) -> bytes:
+def sealed_anew(
+    queue: str, kind: str, name: str, text: bytes, *, target: str | None = None
+) -> bytes:
     """Sign and encrypt with the present key what another one, or an earlier version, has signed; what it says stays.
+
+    With ``target``, sign it for that queue.
 
     Raises:
         NotSigned: this project has not signed it for this place, or has another key for what is encrypted.
     """
-    keyring, place = conf.get_keyring(), _place(queue, kind, name)
+    keyring, source = conf.get_keyring(), _place(queue, kind, name)
+    place = source if target is None else _place(target, kind, name)
     body = unsealed(queue, kind, name, text).lstrip(REGISTERED)
     if body.startswith(ENCRYPTED):
 
         def encrypt_anew(found: re.Match[bytes]) -> bytes:
-            secret = keyring.decrypt("schedule", place, found[0].decode())
+            secret = keyring.decrypt("schedule", source, found[0].decode())
             return keyring.encrypt("schedule", place, secret).encode()
 
         body = _ENCRYPTED_PART.sub(encrypt_anew, body)

@@ -135,7 +135,7 @@ def _shard_of_call(
     elif options.unique:
         key = _unique_key(task, args, kwargs)
     else:
-        return settings.shard_of_token(whole, token)
+        key = token
     return settings.shard_of_key(whole, key)
 
 

@@ -1233,6 +1233,7 @@ def _firing(schedule: Schedule) -> Steps[Job[Any]]:
         [new],
         frame_format=queue.frame_format,
         insertion_list=queue.keeps_list,
+        shards=queue.shards or 0,
     )
     job.state, job.start_time_ms = State.SCHEDULED, stored.start_time_ms
     job.take_headers({SCHEDULE: found.name, OCCURRENCE: str(known.now_ms)})

@@ -46,6 +46,7 @@ from django_delayq.exceptions import (
     EncodeError,
     InvalidTask,
     MaybeScheduled,
+    OtherShards,
     QueueFull,
 )
 from django_delayq.faults import describe_fault
@@ -115,6 +116,8 @@ def _send(job: Job[R], *, is_promised: bool = False) -> Job[R]:
             perform(client, meeting)
     except RedisError as error:
         _forget_sending([draft], [sent_ms], error)
+        if sharding.is_refused(error):
+            perform(own_clients.of_thread, sharding.asking_why(job.queue))
         explain(error, [job], AGAIN if is_promised else PREPARE)
         raise
     if job.created:
@@ -151,6 +154,8 @@ async def asend(job: Job[R]) -> Job[R]:
             await aperform(client, _meeting(job, draft.extras.duplicates, waiting))
     except RedisError as error:
         _forget_sending([draft], [sent_ms], error)
+        if sharding.is_refused(error):
+            await aperform(own_clients.of_loop, sharding.asking_why(job.queue))
         explain(error, [job])
         raise
     if job.created:
@@ -220,7 +225,7 @@ def _drawing_anew(
     if commit is not None and _is_left(commit, task.name):
         return None
     tried.add(job.queue)
-    shards = [whole.shard(number) for number in range(whole.shards or 0)]
+    shards = settings.parts_of(whole)
     names = [shard.keys.queue.destination for shard in shards]
     lies_there: list[bool] = yield Neighbours(error, names)
     tried.update(shard.name for shard in compress(shards, lies_there))
@@ -488,6 +493,7 @@ def _store(
         new,
         frame_format=settings.frame_format,
         insertion_list=settings.keeps_list,
+        shards=settings.shards or 0,
         max_jobs=None if is_promised else settings.max_jobs,
         has_batches=has_batches,
     )
@@ -509,6 +515,7 @@ def _call(
         new,
         frame_format=settings.frame_format,
         insertion_list=settings.keeps_list,
+        shards=settings.shards or 0,
         max_jobs=None if is_promised else settings.max_jobs,
         has_batches=has_batches,
     )
@@ -698,6 +705,7 @@ def _stream(sending: "_Sending") -> None:
                     sending.take(reply)
                     # The stream occupies this client.
                     perform(own_clients.of_thread, sending.meeting())
+        perform(own_clients.of_thread, sending.asking_why())
     except RedisError as error:
         sending.fail(error)
     except BaseException as error:
@@ -798,6 +806,8 @@ class _Sending:
         #: Whether no more calls are made, though the server could be asked.
         self._is_stopped = False
         self.failure: Exception | None = None
+        # The queue whose call failed first.
+        self._failed_at = ""
         #: What the calls so far have to wait for.
         self.waiting: Wait | None = None
         # How many calls there were. The first one waits by itself.
@@ -881,11 +891,22 @@ class _Sending:
                 reply = yield from durably(call, self._waiting_at(queue))
             except RedisError as error:
                 self.take(error)
+                yield from self.asking_why()
                 return
             self.take(reply)
             yield from self.meeting()
             if self._is_stopped:
                 return
+
+    def asking_why(self) -> Steps[None]:
+        """Find out whether the server refused a call because its queue has got another number of shards."""
+        if self.failure is None or not sharding.is_refused(self.failure):
+            return
+        try:
+            yield from sharding.asking_why(self._failed_at)
+        except OtherShards as error:
+            error.__cause__ = self.failure
+            self.failure = error
 
     def _waiting_at(self, queue: str) -> Wait | None:
         """Return what a call to a queue waits for: the fence has to lie on the same node."""
@@ -1038,6 +1059,8 @@ class _Sending:
         batch, drafts, before = self._under_way.popleft()
         if isinstance(reply, Exception):
             self.fail(reply)
+            if self.failure is reply:
+                self._failed_at = batch[0].queue
             _forget_sending(drafts, before, reply)
             self._unsent += batch
             return

@@ -1,77 +1,139 @@
-"""Makes sure that all processes agree on where a queue with shards keeps unique keys, limits and schedules.
+"""Makes sure that all processes agree on how many shards a queue has.
 
-Where two processes disagreed, each would keep a key by itself, and two jobs would hold it. So the first process writes
-down how many shards keep keys, and a process with another number refuses to send, and to serve.
+Where two processes disagreed, each would keep a key in a shard of its own, and one would store jobs where the other does
+not look. So the first process writes the number down, and a process with another one refuses to store, and to serve. A
+worker changes the number of a queue that holds nothing. docs/internals.md, "Shards".
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import reduce
 from typing import TypeVar
 
 from django.core.signals import setting_changed
-from redis.exceptions import RedisError
+from redis.exceptions import OutOfMemoryError, RedisError, ResponseError
 
-from django_delayq.calls.command import Command
 from django_delayq.calls.errors import is_of_node, nothing_sent
 from django_delayq.calls.neighbours import Neighbours
 from django_delayq.calls.steps import Steps
 from django_delayq.clients.clients import own_clients
 from django_delayq.conf import QueueSettings, get_settings
-from django_delayq.delivery.sharding import Shards, pin_shards, shard_name
-from django_delayq.exceptions import InvalidSettings
+from django_delayq.delivery.sharding import (
+    MOST_SHARDS,
+    Held,
+    Part,
+    Pin,
+    pin_shards,
+    read_shards,
+    shard_keys,
+    words_of,
+)
+from django_delayq.exceptions import OtherShards
 
 T = TypeVar("T")
 
 #: The queues of which this process has made sure. Of each, `Clients.changes` when the server was asked: another one is
 #: asked again.
 _agreed: dict[str, int] = {}
-#: The parts of queues with shards to which this process may send, in the same way.
+#: The shards to which this process may send, in the same way.
 _ready: dict[str, int] = {}
 
 
-#: The field of a shard's control hash that says how many shards kept keys when a worker began to serve it. It lets others
-#: begin while the node of the bare name is down: the number never changes.
-JOINED = "joined"
+def agreeing(
+    whole: QueueSettings, part: QueueSettings, *, is_worker: bool = False
+) -> Steps[Pin | None]:
+    """Make sure that this process agrees with the others on the number of shards of a queue.
 
-
-def joined(shard: QueueSettings) -> Command[int | None]:
-    """Ask how many shards kept keys when a shard was served first; None: nobody has served it."""
-    return Command(
-        ("HMGET", shard.keys.control, JOINED),
-        lambda reply: None if reply[0] is None else int(reply[0]),
-    )
-
-
-def agreeing(whole: QueueSettings, part: QueueSettings) -> Steps[Shards | None]:
-    """Make sure that this process agrees with the others, before it uses a part of a queue with shards.
-
-    Returns what the server knows, None if nothing was asked.
+    Returns what the server says; None if the node that knows is down, and the part says the same. A worker gives an
+    empty queue its own number, unless it has agreed on another one before: then others have changed it since.
 
     Raises:
-        InvalidSettings: it does not agree.
+        OtherShards: it does not agree.
         redis.exceptions.RedisError: the server did not answer.
     """
-    changes = own_clients.changes
-    if _agreed.get(whole.name) == changes:
-        return None
-    ours = whole.key_home
-    assert ours is not None
-    try:
-        found: Shards = yield pin_shards(whole.keys, whole.most_shards, ours)
-    except RedisError as error:
-        # What has the bare name may lie on a node that is down, and this part elsewhere.
-        if is_of_node(error) and (yield joined(part)) == ours:
-            return None
-        raise
-    if found.with_keys != ours:
-        name, theirs = whole.name, found.with_keys
-        where = f"in its first {theirs} shards" if theirs else "under its bare name"
-        raise InvalidSettings(
-            f"queue {name!r} keeps unique keys, limits and schedules {where}, but these settings"
-            " say"
-            f" {ours}: set DELAYQ['QUEUES'][{name!r}]['KEY_SHARDS'] to {theirs}"
-        )
-    _agreed[whole.name] = changes
-    return found
+    changes, ours = own_clients.changes, whole.shards or 0
+    while True:
+        try:
+            there: Part = yield read_shards(whole.keys)
+        except RedisError as error:
+            # What has the bare name may lie on a node that is down, and this part elsewhere.
+            if is_of_node(error) and part.name != whole.name:
+                its: Part = yield read_shards(part.keys)
+                if its.pin.number == ours:
+                    return None
+            raise
+        pin = there.pin
+        if pin.before is not None and is_worker:
+            yield from _ending_change(whole, pin)
+            continue
+        if pin.number == ours and pin.before is None:
+            _agreed[whole.name] = changes
+            return pin
+        theirs = pin.number if pin.before in (None, ours) else pin.before
+        held, is_new = there.held, not pin.id
+        if is_new:
+            # Jobs of a number that the server has forgotten would lie in shards that nobody serves.
+            for number in range(ours, MOST_SHARDS):
+                lying = yield read_shards(shard_keys(whole.keys, number))
+                if any(lying.held):
+                    theirs, held = number + 1, held.plus(lying.held)
+        else:
+            found: list[Part] = []
+            for number in range(theirs):
+                found.append((yield read_shards(shard_keys(whole.keys, number))))
+            held = reduce(Held.plus, (each.held for each in found))
+        may_change = is_new or (is_worker and whole.name not in _agreed)
+        if any(held) or not may_change:
+            what, hint = words_of(whole.name, theirs, ours, held)
+            raise OtherShards(
+                f"{what} {hint}", queue=whole.name, theirs=theirs, ours=ours
+            )
+        new = Pin.new(ours, None if is_new else theirs)
+        yield pin_shards(whole.keys, pin, new, closes=True, if_empty=True)
+
+
+def _ending_change(whole: QueueSettings, pin: Pin) -> Steps[None]:
+    """End the change of an empty queue's number, which this process or another one has begun.
+
+    Until each old shard refuses what comes with the old number, a process that has it may store a job. Then the number
+    stays as it was.
+    """
+    old, done = pin.before or 0, Pin(pin.number, pin.id)
+    parts = [shard_keys(whole.keys, number) for number in range(old)]
+    for number, keys in enumerate(parts):
+        part: Part = yield read_shards(keys)
+        if part.pin != done:
+            closes = number >= done.number
+            part = yield pin_shards(keys, part.pin, done, closes=closes, if_empty=True)
+        if part.pin != done:
+            back = Pin.new(old)
+            there: Part = yield pin_shards(whole.keys, pin, back, closes=True)
+            if there.pin.number == old and there.pin.before is None:
+                for keys in parts:
+                    yield pin_shards(keys, done, there.pin, closes=False)
+            return
+    there_is = bool(done.number)
+    yield pin_shards(whole.keys, pin, done if there_is else Pin(), closes=there_is)
+
+
+def serving(part: QueueSettings) -> Steps[None]:
+    """Make sure that this process may serve a queue, or a shard of one, and that the shard says so to others.
+
+    Raises:
+        OtherShards: the queue has another number of shards.
+        redis.exceptions.RedisError: the server did not answer.
+    """
+    whole = get_settings().sharded.get(part.whole)
+    if whole is None:
+        yield from agreeing(part, part, is_worker=True)
+        return
+    # First the shard: what it says may be replaced only by what the queue says later.
+    there: Part = yield read_shards(part.keys)
+    pin = yield from agreeing(whole, part, is_worker=True)
+    if pin is not None and there.pin != pin:
+        # On a full server it goes on saying nothing.
+        with suppress(OutOfMemoryError):
+            yield pin_shards(part.keys, there.pin, pin, closes=False)
 
 
 def is_agreed(queue: str) -> bool:
@@ -83,7 +145,7 @@ def agreeing_on(queue: str) -> Steps[None]:
     """Make sure that this process agrees with the others on the shards of a queue, before it sends to it.
 
     Raises:
-        InvalidSettings: it does not agree; nothing was sent.
+        OtherShards: it does not agree; nothing was sent.
         redis.exceptions.RedisError: the server did not answer; nothing was sent.
     """
     if is_agreed(queue):
@@ -92,23 +154,68 @@ def agreeing_on(queue: str) -> Steps[None]:
     part = settings.find(queue)
     if part is None:
         return
-    if (whole := settings.sharded.get(part.whole)) is not None:
+    whole = settings.sharded.get(part.whole)
+    if whole is not None and _agreed.get(whole.name) != changes:
         with nothing_sent():
             yield from agreeing(whole, part)
     _ready[queue] = changes
 
 
+def is_refused(error: Exception) -> bool:
+    """Return whether the server may have refused jobs because their queue has got another number of shards."""
+    text = str(error)
+    return isinstance(error, ResponseError) and (
+        "OTHERSHARDS" in text or "WRONGTYPE" in text
+    )
+
+
+def asking_why(queue: str) -> Steps[None]:
+    """Say why the server has refused jobs, see `is_refused`.
+
+    Raises:
+        OtherShards: their queue has got another number of shards.
+    """
+    part = get_settings().find(queue)
+    if part is None:
+        return
+    whole = get_settings().sharded.get(part.whole, part)
+    _ready.pop(queue, None)
+    with suppress(RedisError):
+        there: Part = yield read_shards(part.keys)
+        pin = yield from agreeing(whole, part)
+        if part is not whole and pin is not None and there.pin.id and there.pin != pin:
+            # A change of the number was broken off.
+            yield pin_shards(part.keys, there.pin, pin, closes=False)
+
+
+def checking(queues: Sequence[QueueSettings]) -> Steps[None]:
+    """Make sure that this process agrees with the others on the shards of queues, except those whose node is down.
+
+    Raises:
+        OtherShards: it does not agree.
+        redis.exceptions.RedisError: the server did not answer.
+    """
+    sharded = get_settings().sharded
+    for queue in {queue.whole: queue for queue in queues}.values():
+        try:
+            yield from agreeing(sharded.get(queue.whole, queue), queue)
+        except RedisError as error:
+            if not is_of_node(error):
+                raise
+
+
 def on_each(
     queues: Sequence[QueueSettings], change: Callable[[QueueSettings], Steps[None]]
 ) -> Steps[list[QueueSettings]]:
-    """Change something of each queue, and of the shards that only the server knows, if all of their queue is meant.
+    """Change something of each queue. A node of a cluster that is down does not keep the others from the change.
 
-    Other processes have more shards in their settings, or had more, and the workers serve those as well. A node of a
-    cluster that is down does not keep the others from the change. Returns the queues.
+    Returns the queues.
 
     Raises:
+        OtherShards: a queue has another number of shards; nothing was changed.
         redis.exceptions.RedisError: the server's own error; a note says which queues may be as they were.
     """
+    yield from checking(queues)
     left: list[str] = []
     rest = list(queues)
     failure: RedisError | None = None
@@ -129,33 +236,16 @@ def on_each(
             rest = [queue for queue, is_near in paired if not is_near]
             return None
 
-    parts = {queue.name: queue for queue in queues}
     while rest:
         queue = rest.pop(0)
         yield from attempt(queue.name, change(queue))
-    # Last: where the node of the bare name is lost, and found again, nothing was left out meanwhile.
-    for whole in queues:
-        if whole.shard_of is None or whole.name != whole.whole:
-            continue
-        what = f"each further shard of {whole.name}"
-        known = yield from attempt(what, _shards_of(whole))
-        for number in range(known.most if known else 0):
-            name = shard_name(whole.name, number)
-            if name not in parts:
-                parts[name] = get_settings().queue(name)
-                yield from attempt(name, change(parts[name]))
     if failure is not None:
         failure.add_note(
             f"django-delayq: {', '.join(left)} may be unchanged; the others are changed. Repeat the call once the"
             " node answers."
         )
         raise failure
-    return list(parts.values())
-
-
-def _shards_of(whole: QueueSettings) -> Steps[Shards]:
-    known: Shards = yield pin_shards(whole.keys)
-    return known
+    return list(queues)
 
 
 def forget(**kwargs: object) -> None:

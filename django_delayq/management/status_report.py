@@ -106,7 +106,7 @@ def _queue_columns() -> list[Column]:
 def _rows_of(queue: QueueStatus) -> Sequence[QueueStatus]:
     """Return the queue; or its shards, if only some of them can be read."""
     if isinstance(queue.counts, Exception) and queue.shards:
-        return [each for each in queue.shards if each.is_used]
+        return list(queue.shards)
     return [queue]
 
 

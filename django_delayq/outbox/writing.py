@@ -237,4 +237,5 @@ def forwarding(queue: QueueSettings, drafts: list[Draft]) -> Call[list[Scheduled
         new,
         frame_format=queue.frame_format,
         insertion_list=queue.keeps_list,
+        shards=queue.shards or 0,
     )

@@ -7,10 +7,11 @@ from itertools import chain
 from redis.client import Redis
 from redis.exceptions import OutOfMemoryError
 
-from django_delayq import conf
 from django_delayq.calls.running import run
+from django_delayq.calls.steps import perform
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import looking
+from django_delayq.jobs import sharding
 from django_delayq.repair import pages
 from django_delayq.repair.lines import (
     VERSION,
@@ -21,7 +22,7 @@ from django_delayq.repair.lines import (
     Page,
     code_of,
 )
-from django_delayq.repair.moving import CannotMove, Tally, home_of_keys
+from django_delayq.repair.moving import CannotMove, Tally
 from django_delayq.repair.pages import Kind, Run
 from django_delayq.repair.taking import Taking, check_kind
 
@@ -48,8 +49,10 @@ class Exporting:
         """Begin the runs of all queues.
 
         Raises:
+            OtherShards: a queue has another number of shards.
             CannotMove: one of them is being moved in another way, or is not yet deleted here after another move.
         """
+        perform(self._client, sharding.checking(self._queues))
         taking = {}
         # Before any begins: a run that has begun has to be ended.
         runs = {} if self._is_copy else open_runs(self._client, self._queues)
@@ -79,7 +82,7 @@ class Exporting:
         """Take everything out that can move, and yield the lines of the file."""
         runs: dict[str, Run] = {}
         taking = self.begin()
-        yield Begin(VERSION, self._is_copy, self._homes())
+        yield Begin(VERSION, self._is_copy)
         for queue in self._queues:
             each, tally = taking[queue.name], self.tallies[queue.name]
             for line in chain(each.head(), each.body()):
@@ -96,15 +99,6 @@ class Exporting:
             assert each.run is not None
             runs[queue.name] = each.run
         yield End(code_of(runs))
-
-    def _homes(self) -> dict[str, int]:
-        found = {}
-        settings = conf.get_settings()
-        for name in dict.fromkeys(queue.whole for queue in self._queues):
-            whole = settings.sharded.get(name) or settings.queue(name)
-            if (home := home_of_keys(self._client, whole)) is not None:
-                found[name] = home
-        return found
 
 
 def open_runs(client: Redis, queues: Iterable[QueueSettings]) -> dict[str, Run]:

@@ -3,9 +3,17 @@
 It may be interrupted. A file is imported again from the beginning, and a server continues with the page that it holds.
 """
 
+from functools import partial
+
 from redis.client import Redis
 
 from django_delayq import conf
+from django_delayq.calls.steps import perform
+from django_delayq.delivery.sharding import parse_shard
+from django_delayq.delivery.storing import key_in
+from django_delayq.jobs import sharding
+from django_delayq.jobs.envelope import signed_for
+from django_delayq.jobs.periodic import all_schedules, read_definition, sealed_anew
 from django_delayq.repair import pages
 from django_delayq.repair.lines import (
     Begin,
@@ -16,10 +24,13 @@ from django_delayq.repair.lines import (
     Page,
     mark_of,
 )
-from django_delayq.repair.moving import CannotMove, Tally, check_home, keep_settings
-from django_delayq.repair.pages import Kind, Run
-from django_delayq.repair.storing import Storing
-from django_delayq.wire.signing import Keyring
+from django_delayq.repair.moving import CannotMove, Settings, Tally, keep_settings
+from django_delayq.repair.pages import Kind, Moved, Run
+from django_delayq.repair.storing import Storing, check_key
+from django_delayq.wire.signing import Keyring, key_id_of
+
+#: Bytes of a job's header before its tail, as `_job.lua` packs it.
+HEADER_SIZE = 32
 
 
 class Importing:
@@ -42,10 +53,15 @@ class Importing:
         self._is_copy = is_copy
         self._is_dry = is_dry
         self._waits = waits
-        self._queue: conf.QueueSettings | None = None
+        #: The queue of the file that is read; the one of the settings that it is, or is a part of; whether its jobs are
+        #: spread over all parts of that.
+        self._line: OfQueue | None = None
+        self._whole = ""
+        self._is_spread = False
         #: How far the runs of the file were read, by queue.
         self._runs: dict[str, Run] = {}
-        self._storing: Storing | None = None
+        #: By the name of each queue that gets its jobs.
+        self._storing: dict[str, Storing] = {}
         #: Pages of these runs that were imported before, by queue.
         self._before: dict[str, int] = {}
         #: Of the pages of this queue so far.
@@ -59,7 +75,7 @@ class Importing:
     @property
     def took_ms(self) -> float:
         """How long the server took to store the last page."""
-        return self._storing.took_ms if self._storing else 0.0
+        return sum(each.took_ms for each in self._storing.values())
 
     def take_in(self, line: Line) -> None:
         """Store what a line has.
@@ -77,10 +93,6 @@ class Importing:
                         " server is gone, give --copy."
                     )
                 self._is_copy = line.copy
-                for name, there in line.key_shards.items():
-                    whole = conf.get_settings().sharded.get(name)
-                    if whole is not None:
-                        check_home(whole, there)
             case OfQueue():
                 self._begin(line)
             case OfSchedule():
@@ -103,50 +115,125 @@ class Importing:
                 )
 
     def _begin(self, line: OfQueue) -> None:
-        settings = conf.get_settings()
-        queue = self._queue = settings.queue(line.name)
-        if queue.name not in {each.name for each in settings.queues_of()}:
-            raise CannotMove(
-                f"{line.name!r} is a shard that these settings do not have, so nobody would serve it here. Give"
-                f" {queue.whole!r} as many SHARDS as the source has, and import the file again."
-            )
+        self._line, self._mark, self._storing = line, "", {}
         tally = self.tallies.setdefault(line.name, Tally())
         kind = Kind.FILE if line.pages is None else Kind.DIRECT
-        self._runs[line.name] = Run(line.run, kind, line.pages or 0)
-        self._mark = ""
-        self._storing = None
+        run = self._runs[line.name] = Run(line.run, kind, line.pages or 0)
+        parts = self._parts_for(line)
         if self._is_dry:
             return
-        storing = self._storing = Storing(
-            self._client,
-            queue,
-            tally,
-            self._keyring,
-            is_signing=self._is_signing,
-            waits=self._waits,
-        )
-        self._storing.begin(self._runs[line.name])
-        self._before[line.name] = self._storing.stored
-        self._storing.prepare(line.format)
-        if line.settings.pauses or line.settings.limits:
-            storing.keep(lambda: keep_settings(self._client, queue, line.settings))
+        for queue in parts:
+            perform(self._client, sharding.checking([queue]))
+            storing = self._storing[queue.name] = Storing(
+                self._client,
+                queue,
+                tally,
+                self._keyring,
+                is_signing=self._is_signing,
+                waits=self._waits,
+            )
+            storing.begin(run)
+            before = max(self._before.get(line.name, 0), storing.stored)
+            self._before[line.name] = before
+            storing.prepare(line.format)
+            settings = line.settings
+            if self._is_spread:
+                # A limit of the queue is a share, which others have by now.
+                named = [each for each in settings.limits if each[0]]
+                settings = Settings(settings.pauses, named)
+            if settings.pauses or settings.limits:
+                storing.keep(partial(keep_settings, self._client, queue, settings))
         for name, changed in line.changed.items():
-            self._storing.put(name, changed)
+            self._put(name, changed, is_counted=False)
 
-    def _put(self, name: str, schedule: pages.MovedSchedule) -> None:
-        assert self._queue is not None
-        tally = self.tallies[self._queue.name]
-        if self._storing is None or self._storing.put(name, schedule):
-            tally.schedules += 1
+    def _parts_for(self, line: OfQueue) -> list[conf.QueueSettings]:
+        """Return where the jobs of a queue of the file go: they are spread, if it is a part of another number of shards.
+
+        Raises:
+            QueueNotFound: the queue is not in the settings.
+        """
+        settings = conf.get_settings()
+        shard = parse_shard(line.name) if line.shards else None
+        name = line.name if shard is None else shard[0]
+        self._whole = settings.queues_of(name)[0].whole
+        parts = settings.queues_of(self._whole)
+        self._is_spread = (parts[0].shards or 0) != line.shards
+        return parts if self._is_spread else [settings.queue(line.name)]
+
+    def _put(
+        self, name: str, schedule: pages.MovedSchedule, *, is_counted: bool = True
+    ) -> None:
+        assert self._line is not None
+        tally, source = self.tallies[self._line.name], self._line.name
+        if self._is_dry:
+            tally.schedules += is_counted
+            return
+        queue = source
+        if self._is_spread:
+            stored, change = schedule.stored, schedule.change
+            check_key(name, stored, change)
+            queue = self._home_of_schedule(name, stored)
+            schedule = schedule._replace(
+                stored=stored
+                and sealed_anew(source, "stored", name, stored, target=queue),
+                change=change
+                and sealed_anew(source, "change", name, change, target=queue),
+            )
+        if self._storing[queue].put(name, schedule):
+            tally.schedules += is_counted
+
+    def _home_of_schedule(self, name: str, stored: bytes) -> str:
+        """Return the queue for a schedule, or for the changes to one in code, where that has another number of shards."""
+        assert self._line is not None
+        if stored:
+            found = read_definition(self._line.name, "stored", name, stored)
+            return self._home_of(found.limit or name)
+        in_code = {each.name: each.queue for each in all_schedules()}
+        queue = in_code.get(name, "")
+        return queue if queue in self._storing else self._home_of(name)
 
     def _store(self, line: Page) -> None:
-        assert self._queue is not None
-        its_run = self._runs[self._queue.name]
-        self._runs[self._queue.name] = its_run._replace(pages=line.number)
+        assert self._line is not None
+        name = self._line.name
+        its_run = self._runs[name]
+        self._runs[name] = its_run._replace(pages=line.number)
         # A source that deletes each page has none of those before it.
         self._mark = mark_of(self._mark if its_run.kind is Kind.FILE else "", line.jobs)
         if self._is_dry:
-            self.tallies[self._queue.name].moved += len(line.jobs)
+            self.tallies[name].moved += len(line.jobs)
             return
-        assert self._storing is not None
-        self._storing.store(its_run.id, line.number, line.jobs, self._mark)
+        for queue, jobs in self._spread(line.jobs).items():
+            self._storing[queue].store(its_run.id, line.number, jobs, self._mark)
+
+    def _spread(self, jobs: list[Moved]) -> dict[str, list[Moved]]:
+        """Return the jobs of a page by queue: each queue notes each page, if only that nothing of it is for that queue.
+
+        Raises:
+            CannotMove: a job has to be signed for another shard, and its key is not here.
+        """
+        assert self._line is not None
+        source = self._line.name
+        if not self._is_spread:
+            return {source: jobs}
+        found: dict[str, list[Moved]] = {name: [] for name in self._storing}
+        for job in jobs:
+            key = key_in(job.header[HEADER_SIZE:])
+            # Without a key, a job keeps its shard if there is one, and with that its id.
+            is_kept = not key and source in found
+            queue = source if is_kept else self._home_of(key or job.token)
+            if queue != source and (key_id := key_id_of(job.payload)) is not None:
+                if key_id not in self._keyring.ids:
+                    raise CannotMove(
+                        f"job {source}:{job.token} is signed with key {key_id}, which this process does not have, and"
+                        f" needs a new signature, as it goes to {queue!r}. Add that key to DELAYQ['KEYS'], or its secret"
+                        " to SECRET_KEY_FALLBACKS, and import the file again."
+                    )
+                payload = signed_for(job.payload, source, queue)
+                job = job._replace(payload=payload)
+            found[queue].append(job)
+        return found
+
+    def _home_of(self, key: str) -> str:
+        settings = conf.get_settings()
+        whole = settings.sharded.get(self._whole)
+        return self._whole if whole is None else settings.shard_of_key(whole, key).name

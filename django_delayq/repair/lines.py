@@ -25,8 +25,6 @@ class Begin(msgspec.Struct, frozen=True, tag="begin", tag_field="is"):
     version: Count
     #: Whether the jobs also stay where they are, and run there.
     copy: bool
-    #: By queue, in how many shards its unique keys and schedules are, 0: under its bare name. A queue without any has none.
-    key_shards: dict[str, Count] = {}
 
 
 class OfQueue(
@@ -41,6 +39,8 @@ class OfQueue(
     settings: Settings
     #: What somebody has changed of schedules in code.
     changed: dict[str, MovedSchedule]
+    #: The number of shards of the queue that it is a part of; 0: it is a queue without shards.
+    shards: Count
     #: Pages that the source has taken so far, if it deletes each page that is stored; None in a file, which has them all.
     pages: Count | None = None
 

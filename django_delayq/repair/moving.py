@@ -29,7 +29,7 @@ from django_delayq.delivery import limiting, looking, pausing, prefixes
 from django_delayq.delivery.handing_over import HandOver, NotHandedOver
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.looking import Counts
-from django_delayq.delivery.sharding import pin_shards
+from django_delayq.delivery.sharding import read_shards
 from django_delayq.exceptions import DelayqError
 
 #: Keys that one step looks at, to find a server's queues.
@@ -138,35 +138,20 @@ def _scan(client: Redis, pattern: str) -> Iterator[bytes]:
         yield from node.scan_iter(match=pattern, count=SCANNED)
 
 
-def home_of_keys(client: Redis, whole: QueueSettings) -> int | None:
-    """Return in how many shards a server keeps unique keys and schedules of a queue, 0: under its bare name; None: it has none."""
-    known = run(client, pin_shards(whole.keys))
-    parts = [whole.bare(), *map(whole.shard, range(known.most))]
-    if not any(_has_keys(client, part) for part in parts):
-        return None
-    return known.with_keys or 0
-
-
-def check_home(whole: QueueSettings, there: int | None) -> None:
-    """Make sure that a queue's keys are looked for where they will lie: they move with the shard in which they are.
+def check_shards(source: Redis, whole: QueueSettings) -> None:
+    """Make sure that a queue has as many shards on the server that it leaves as in these settings.
 
     Raises:
-        CannotMove: the source keeps them in another number of shards than these settings.
+        CannotMove: it has another number; nothing has moved.
     """
-    here = whole.key_home
-    if there is None or there == here:
+    there = run(source, read_shards(whole.keys))
+    if not there.differs(whole.shards or 0):
         return
-    name = whole.name
-    where = f"in its first {there} shards" if there else "under its bare name"
     raise CannotMove(
-        f"queue {name!r} of the source keeps unique keys and schedules {where}, and these settings say {here}. Set"
-        f" DELAYQ['QUEUES'][{name!r}]['KEY_SHARDS'] to {there} before anything is scheduled here, or let those jobs"
-        " end there first. Nothing has moved."
+        f"queue {whole.name!r} of the source has SHARDS={there.pin.number or None}, and these settings say SHARDS={whole.shards}."
+        " Export it with the settings of the source, and import the file here: that gives each job its shard. Nothing"
+        " has moved."
     )
-
-
-def _has_keys(client: Redis, queue: QueueSettings) -> bool:
-    return bool(client.hlen(queue.keys.unique)) or _schedules_in(client, queue.keys)
 
 
 def _schedules_in(client: Redis, keys: DeliveryKeys) -> bool:

@@ -101,6 +101,7 @@ class Taking:
             run(self._client, looking.read_format(self._queue.keys)),
             settings_of(self._client, self._queue),
             there.changed,
+            self._queue.shards or 0,
             begun.pages if begun.kind is Kind.DIRECT else None,
         )
         is_copy = self._kind is None

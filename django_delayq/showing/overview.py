@@ -21,6 +21,7 @@ from django_delayq.delivery.forwarding import Forwards
 from django_delayq.delivery.holding import HeldNames
 from django_delayq.delivery.looking import Counts, sum_of
 from django_delayq.delivery.pausing import Pause
+from django_delayq.delivery.sharding import Part, read_shards
 from django_delayq.delivery.statistics import Figures, Unit, total
 from django_delayq.exceptions import DelayqError, InvalidSettings
 from django_delayq.faults import describe_fault, is_forbidden
@@ -58,7 +59,9 @@ class QueueStatus(NamedTuple):
     frames: Sequence[FrameHead] = ()
     #: What it has for other queues; None: that could not be read.
     forwards: Forwards | None = None
-    #: Of a queue with shards, all that hold its jobs; the numbers above are their sums.
+    #: What has its bare name on the server; None: that could not be read.
+    whole: Part | None = None
+    #: Of a queue with shards, each of them; the numbers above are their sums.
     shards: "Sequence[QueueStatus]" = ()
 
     @property
@@ -90,9 +93,7 @@ class QueueStatus(NamedTuple):
     @property
     def problems(self) -> Iterator[ServerProblem]:
         """The problems that `find_unserved` finds in it."""
-        if self.shards and any(
-            each.workers != self.workers for each in self.shards if each.is_used
-        ):
+        if self.shards and any(each.workers != self.workers for each in self.shards):
             for shard in self.shards:
                 yield from shard.problems
         elif isinstance(self.counts, Counts) and self.workers is not None:
@@ -113,15 +114,6 @@ class QueueStatus(NamedTuple):
                 yield from shard._own_problems(key_ids, ())
         else:
             yield from self._own_problems(key_ids, self.pauses)
-
-    @property
-    def is_used(self) -> bool:
-        """Whether it has anything to do with jobs now: what has the bare name of a queue with shards mostly has not."""
-        if self.name != self.settings.shard_of:
-            return True
-        if isinstance(self.counts, Exception):
-            return True
-        return self.counts.jobs + self.counts.forwards > 0
 
     def _own_problems(
         self, key_ids: Collection[str] | None, pauses: Sequence[Pause]
@@ -206,6 +198,14 @@ def look(
         found = look_at_queues(
             queues, serving, minutes=minutes, hours=hours, ahead_ms=ahead_ms
         )
+        # Of almost every queue nothing more has to be asked.
+        shards = conf.shards_of(
+            part.settings
+            for each in found
+            for part in each.shards or [each]
+            if part.whole and part.whole.differs(part.settings.shards or 0)
+        )
+        other_shards = problems.find_other_shards(client, shards, conf.keys_of)
     if found and all(isinstance(each.counts, Exception) for each in found):
         raise found[0].counts  # type: ignore[misc]
     each_facts = [each for each in nodes.values() if isinstance(each, Facts)]
@@ -214,6 +214,7 @@ def look(
     counted = [each.counts for each in found if isinstance(each.counts, Counts)]
     key_ids = _key_ids()
     told = [
+        *other_shards.values(),
         *(problem for each in found for problem in each.all_problems(key_ids)),
         *problems.find_other_versions(
             {each.name: each.version for each in shown or ()}, __version__
@@ -302,6 +303,7 @@ def look_at_queues(
             looking.read_format(queue.keys),
             holding.held_names(queue.keys),
             forwarding.forwards(queue.keys),
+            read_shards(conf.keys_of(queue.whole)),
         ]
         calls += [
             statistics.read_figures(queue.keys, unit, count=count)
@@ -325,6 +327,7 @@ def look_at_queues(
             # Counts without the pauses would not say whether the queue is at work.
             counts, pauses = pauses, []
         its_format, held, forwards = known(None), known(None), known(None)
+        has_bare_name = known(None)
         series: dict[Unit, Series] = {}
         for unit, count in measured:
             read = known(None) if count else None
@@ -351,6 +354,7 @@ def look_at_queues(
                 held,
                 stretch.frames if stretch is not None else (),
                 forwards,
+                has_bare_name,
             )
         )
     return list(_by_queue(found))
@@ -455,12 +459,7 @@ def _queue_data(queue: QueueStatus) -> dict[str, Any]:
     counts, figures = queue.counts, queue.recent
     told: dict[str, Any] = {"name": queue.name}
     if queue.shards:
-        told["shards"] = [
-            _queue_data(each)
-            for each in queue.shards
-            # What has the bare name of the queue mostly holds nothing.
-            if each.is_used
-        ]
+        told["shards"] = [_queue_data(each) for each in queue.shards]
     if isinstance(counts, Exception):
         return {**told, "fault": describe_fault(counts).message}
     return {

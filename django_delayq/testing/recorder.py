@@ -15,6 +15,7 @@ from redis.exceptions import NoScriptError, ResponseError
 
 from django_delayq import conf
 from django_delayq.calls.script import LOADED, NAMES
+from django_delayq.delivery.sharding import Held, Pin
 from django_delayq.delivery.states import Change, State
 from django_delayq.delivery.storing import NewJob
 from django_delayq.jobs import envelope as envelopes
@@ -147,7 +148,10 @@ class Recorder:
     # Scripts.
 
     def _pin_shards(self, queue: str, args: dict[str, Any]) -> Any:
-        return [int(args["shards"]), int(args["with_keys"])]
+        # A queue has the number of shards that the settings say.
+        whole = conf.get_settings().sharded.get(queue)
+        pin = Pin.new(whole.shards or 0).text if whole is not None else ""
+        return [pin.encode(), *Held()]
 
     def _store(self, queue: str, args: dict[str, Any]) -> Any:
         payload = _bytes(args["payload"])

@@ -8,12 +8,15 @@ from redis.exceptions import RedisError
 
 from django_delayq.calls.errors import is_of_node
 from django_delayq.calls.line import Line
+from django_delayq.calls.steps import perform
 from django_delayq.clients.primary import pause_ms
 from django_delayq.clock import boottime_ms, monotonic_ms
 from django_delayq.conf import WorkerSettings
 from django_delayq.delivery import claiming
 from django_delayq.delivery.claiming import Claimed, Limited, Mode
+from django_delayq.exceptions import OtherShards
 from django_delayq.faults import fault_line
+from django_delayq.jobs import sharding
 from django_delayq.logs import get_log
 from django_delayq.redaction import redact
 from django_delayq.waiting.alarm import Alarm
@@ -28,7 +31,6 @@ from django_delayq.worker.plan import NOTHING, Plan
 from django_delayq.worker.planning import AHEAD_MS, Planner
 from django_delayq.worker.queue_state import QueueState
 from django_delayq.worker.settlement import is_queues_own
-from django_delayq.worker.shards import OtherShards
 from django_delayq.worker.suspects import Suspects
 
 logger = get_log("django_delayq.worker")
@@ -61,10 +63,8 @@ class Claiming:
         outage: Outage,
         suspects: Suspects,
         ending: Ending,
-        shards: OtherShards,
     ) -> None:
         self._line = line
-        self._shards = shards
         self._queues = queues
         self._lease_ms = worker.lease_ms
         self._is_weighted = is_weighted
@@ -265,7 +265,7 @@ class Claiming:
         if queue.has_begun and not queue.is_outdated:
             return
         self._line.rest()
-        self._shards.begin(queue.settings)
+        perform(self._line.client, sharding.serving(queue.settings))
         queue.upkeep.begin()
         queue.has_begun, queue.is_outdated = True, False
 
@@ -374,14 +374,17 @@ class Claiming:
             upkeep = queue.upkeep
             upkeep.turn(now_ms)
             queue.periods.note_latest(upkeep.is_latest)
-            self._look_for_shards(queue)
+            self._check_shards(queue)
         is_due = now_us >= queue.periods.due_us or now_ms >= queue.periods.next_ms
         if is_due and self._may_move_on(queue):
             self._move_on(queue, now_ms, now_us)
 
-    def _look_for_shards(self, queue: QueueState) -> None:
+    def _check_shards(self, queue: QueueState) -> None:
         try:
-            self._shards.look(queue.settings)
+            perform(self._line.client, sharding.serving(queue.settings))
+        except OtherShards:
+            # The next claim says so, and makes none.
+            queue.has_begun = False
         except RedisError as error:
             queue.upkeep.note(error)
 

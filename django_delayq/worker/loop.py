@@ -37,7 +37,6 @@ from django_delayq.worker.progressing import Progressing
 from django_delayq.worker.pulse import Flag
 from django_delayq.worker.queue_state import QueueState
 from django_delayq.worker.registering import Registering
-from django_delayq.worker.shards import OtherShards
 from django_delayq.worker.suspects import Suspects
 
 logger = get_log("django_delayq.worker")
@@ -68,7 +67,6 @@ class ClaimLoop:
         max_jobs: int | None = None,
         follows_death: bool = False,
         watch: Callable[[str], None] = lambda queue: None,
-        subscribe: Callable[[QueueSettings], None] = lambda queue: None,
         revive: Callable[[], object] | None = None,
         accepted: Flag | None = None,
         forwards_by: Redis | None = None,
@@ -84,7 +82,6 @@ class ClaimLoop:
         self._grace_s = worker.grace_s
         self._is_burst = is_burst
         self._revive = revive
-        self._subscribe = subscribe
         self.queues = {
             settings.name: QueueState(client, settings, weight, owner)
             for settings, weight in queues
@@ -131,7 +128,6 @@ class ClaimLoop:
             outage=self._outage,
             suspects=self._suspects,
             ending=self.ending,
-            shards=OtherShards(client, self.queues, self._add),
         )
         #: What tasks say of their progress.
         self.progressing = Progressing(
@@ -156,14 +152,6 @@ class ClaimLoop:
         # When the waiting loop will look again by itself: a job that ends before then need not wake it.
         # Written by the loop, read by the threads that run jobs.
         self._awake_ms = 0.0
-
-    def _add(self, settings: QueueSettings) -> None:
-        """Serve one more queue: a shard of one that is served."""
-        whole = self.queues[settings.whole]
-        self.queues[settings.name] = QueueState(
-            self._client, settings, whole.weight, self._owner
-        )
-        self._subscribe(settings)
 
     # From other threads.
 

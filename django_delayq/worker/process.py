@@ -146,7 +146,6 @@ class WorkerProcess:
             accepted=accepted,
             forwards_by=forwarding,
             watch=self._watch,
-            subscribe=self._subscribe,
             # The embedded server comes back by itself, unless its guardian has died as well.
             revive=connection_url if conf.get_settings().connection is None else None,
         )

@@ -6,6 +6,8 @@ from itertools import count
 
 from redis.crc import key_slot
 
+from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.sharding import shard_keys
 from tests.chaos.arena import JOBS_OF_A_LOAD, SETTLE_S, SLACK_MS, Arena, Span
 from tests.chaos.fault import Layout, fault, trouble
 from tests.chaos.history import (
@@ -34,7 +36,7 @@ OPTIONS = {
 }
 
 
-#: How many shards a queue has, and has for a time.
+#: How many shards a queue has, and how many the settings of another deploy say.
 FEW, MORE = 2, 4
 
 
@@ -52,7 +54,7 @@ def without_replicas(kind: str) -> Layout:
 
 
 def with_shards(kind: str) -> Layout:
-    """A queue of two shards. If it has four, they lie on all nodes."""
+    """A queue of two shards. If it had four, they would lie on all nodes."""
     cluster = TestCluster(kind, replicas=0, options=OPTIONS)
     name = next(
         name
@@ -358,30 +360,39 @@ def cluster_move(arena: Arena) -> None:
 
 
 @fault(
-    "a queue gets more shards, and fewer again, by two rolling deploys",
+    "a deploy with another number of shards comes up beside the old one",
     layout=with_shards,
 )
 def other_shards(arena: Arena) -> None:
     (name,) = arena.queues
+    ours, place = arena.queues, place_of(arena)
     arena.let_it_run()
-    for number in (MORE, FEW):
-        (worker, load), told = (arena.workers[-1], arena.loads[-1]), len(arena.loads)
-        arena.queues = {name: {"SHARDS": number, "KEY_SHARDS": FEW}}
-        # Of the old and of the new settings there is first a site more, and then a worker.
-        arena.start_load(queue=name).wait_for_more()
-        arena.wait_for_work(arena.start_worker())
-        assert worker.stop() == 0, worker.log
-        load.wait_for_more()
-        load.stop()
-        arena.loads[told].wait_for_more()
+    # Else the queue is empty now and then, and takes the other number.
+    kept = shard_keys(DeliveryKeys.of(name), 0).dead
+    with place.client() as client:
+        client.zadd(kept, {"kept": now_ms()})
+        arena.queues = {name: {"SHARDS": MORE}}
+        worker = arena.start_worker()
+        told = f"SHARDS={FEW}, and the settings say SHARDS={MORE}"
+        wait_until(
+            lambda: all(
+                f"queue {name}:{part} cannot be served" in worker.log
+                for part in range(MORE)
+            ),
+            description=f"it serves no shard; {worker.log[-2_000:]}",
+        )
+        arena.prove(next(line for line in worker.log.splitlines() if told in line))
         arena.let_it_run()
+        assert worker.stop() == 0, worker.log
+        client.zrem(kept, "kept")
+    arena.queues = ours
+    arena.let_it_run()
 
     ran = Counter(
         job.rpartition(":")[0]
         for job in {line["job"] for line in arena.records.all("end")}
     )
-    place = place_of(arena)
-    for shard in (f"{name}:{part}" for part in range(MORE)):
+    for shard in (f"{name}:{part}" for part in range(FEW)):
         assert ran[shard], f"nothing ran in {shard}"
         arena.prove(
             f"{shard} is on the node at port {place.holder_of(shard).port}, {ran[shard]} of its jobs have run"

@@ -12,7 +12,7 @@ from django_delayq.calls.running import run
 from django_delayq.delivery import pausing, prefixes
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.reasons import Kind, Reason
-from django_delayq.delivery.sharding import pin_shards
+from django_delayq.delivery.sharding import Pin, pin_shards, shard_keys
 from django_delayq.delivery.storing import NewJob, new_token, schedule
 from django_delayq.health import facts as asked
 from django_delayq.health import problems
@@ -347,27 +347,35 @@ def test_nearly_full_queue_is_a_warning(
 
 
 @pytest.mark.parametrize(("ours", "is_told"), [(4, False), (8, True), (0, True)])
-def test_keys_in_another_number_of_shards_are_an_error(
-    client: redis.Redis, queue_name: str, ours: int, is_told: bool
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_another_number_of_shards_is_an_error_unless_the_queue_is_empty(
+    client: redis.Redis, queue_name: str, ours: int, is_told: bool, is_empty: bool
 ) -> None:
-    run(client, pin_shards(DeliveryKeys.of(queue_name), 4, 4))
+    keys = DeliveryKeys.of(queue_name)
+    run(client, pin_shards(keys, Pin(), Pin.new(4), closes=True))
+    if not is_empty:
+        client.zadd(shard_keys(keys, 3).dead, {"token": 1})
 
     found = find_server_problems(
-        client, [f"{queue_name}:0"], key_homes={queue_name: ours}
+        client,
+        [f"{queue_name}:0"] if ours == 4 else [f"{queue_name}:0", queue_name],
+        shards={queue_name: ours},
     )
 
-    told = [problem for problem in found if problem.level is Level.ERROR]
-    assert len(told) == is_told, told
+    level = Level.WARNING if is_empty else Level.ERROR
+    told = [each for each in found if queue_name in each.message]
+    assert [each.level for each in told] == is_told * [level], told
     for problem in told:
-        assert f"schedules of queue {queue_name!r} are in 4 shards" in problem.message
-        assert f"4 shards, but the settings say {ours}" in problem.message
-        assert "KEY_SHARDS of the queue to 4" in problem.hint
+        assert (
+            f"SHARDS=4, and the settings say SHARDS={ours or None}" in problem.message
+        )
+        assert ("Set SHARDS to 4 again" in problem.hint) is not is_empty
 
 
-def test_a_queue_that_nobody_has_used_has_its_keys_nowhere(
+def test_a_queue_that_nobody_has_used_has_any_number_of_shards(
     client: redis.Redis, queue_name: str
 ) -> None:
-    found = find_server_problems(client, [f"{queue_name}:0"], key_homes={queue_name: 2})
+    found = find_server_problems(client, [f"{queue_name}:0"], shards={queue_name: 2})
 
     assert [problem for problem in found if problem.level is Level.ERROR] == []
     assert not client.exists(DeliveryKeys.of(queue_name).control)

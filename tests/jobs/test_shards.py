@@ -1,25 +1,30 @@
 """A queue with shards, as callers see it: where jobs go, how they are found, what is shared among the shards."""
 
 import asyncio
+import random
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
-from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError
 
 from django_delayq import (
     Batch,
     InvalidArguments,
     InvalidSchedule,
-    InvalidSettings,
     InvalidTask,
     Job,
+    OtherShards,
     QueueFull,
     QueueNotFound,
     State,
     aget_job,
+    aschedule,
     aschedule_many,
     clear_limit,
     delayed_task,
@@ -36,17 +41,20 @@ from django_delayq import (
     set_limit,
     store_schedule,
 )
-from django_delayq.calls.errors import mark_of_node
+from django_delayq.calls.command import Command
 from django_delayq.calls.running import run
 from django_delayq.calls.steps import perform
 from django_delayq.checks import server_problems
 from django_delayq.clients.clients import own_clients
-from django_delayq.conf import QueueSettings, get_settings
+from django_delayq.conf import get_settings, keys_of
 from django_delayq.delivery import limiting
 from django_delayq.delivery.sharding import (
     MOST_SHARDS,
+    Pin,
     parse_shard,
     pin_shards,
+    read_shards,
+    shard_keys,
     shard_of,
     share_of,
 )
@@ -59,6 +67,7 @@ from django_delayq.jobs.statistics import (
     statistics_totals,
     tasks_statistics,
 )
+from django_delayq.showing.overview import look
 from tests.jobs import samples
 from tests.jobs.conftest import LATER
 
@@ -291,151 +300,330 @@ def test_batch_refuses_a_job_whose_key_is_kept_in_another_shard(
         Batch(callback).schedule(jobs)
 
 
-# Where keys are kept
+# The number of shards
 
 
-@pytest.mark.redis
-def test_more_shards_leave_keys_where_they_are(shards: Shards) -> None:
-    name = shards(2)
-    held = [schedule(samples.once.using(queue=name), LATER, n) for n in range(16)]
-
-    name = shards(4, KEY_SHARDS=2)
-    again = [schedule(samples.once.using(queue=name), LATER, n) for n in range(16)]
-    jobs = [schedule(samples.add.using(queue=name), LATER, n) for n in range(32)]
-
-    assert again == held
-    assert {job.queue for job in jobs} == {f"{name}:{n}" for n in range(4)}
+def begin(name: str) -> None:
+    """Do what a worker does before it serves a queue."""
+    for part in get_settings().queues_of(name):
+        perform(own_clients.of_thread, sharding.serving(part))
 
 
-@pytest.mark.redis
-def test_fewer_shards_leave_keys_where_they_are(shards: Shards) -> None:
-    name = shards(4)
-    held = [schedule(samples.once.using(queue=name), LATER, n) for n in range(16)]
-    other = [schedule(samples.add.using(queue=name), LATER, n) for n in range(32)]
-
-    name = shards(2, KEY_SHARDS=4)
-    again = [schedule(samples.once.using(queue=name), LATER, n) for n in range(16)]
-
-    assert again == held
-    assert find_jobs(queue=name).count() == 48
-    assert all(get_job(job.id).state is State.SCHEDULED for job in other)
+@contextmanager
+def stale(settings: Any) -> Iterator[None]:
+    """Be a process again that has begun with the settings that are in force now, whatever they become before."""
+    before, known = settings.DELAYQ, (dict(sharding._agreed), dict(sharding._ready))
+    yield
+    settings.DELAYQ = before
+    sharding._agreed.update(known[0])
+    sharding._ready.update(known[1])
 
 
-@pytest.mark.redis
-def test_queue_that_had_no_shards_keeps_keys_under_its_bare_name(
-    shards: Shards,
-) -> None:
-    name = shards(None)
-    held = [schedule(samples.once.using(queue=name), LATER, n) for n in range(4)]
-
-    name = shards(3)
-    with pytest.raises(InvalidSettings, match=r"\['KEY_SHARDS'\] to 0"):
-        schedule(samples.once.using(queue=name), LATER, 1)
-    name = shards(3, KEY_SHARDS=0)
-    again = [schedule(samples.once.using(queue=name), LATER, n) for n in range(4)]
-
-    assert again == held
-    assert [get_job(job.id).args for job in held] == [[0], [1], [2], [3]]
-    assert find_jobs(queue=name).count() == 4
+def number_of(name: str, client: Any) -> int:
+    return run(client, read_shards(keys_of(name))).pin.number
 
 
-@pytest.mark.redis
-def test_jobs_with_a_limit_that_wait_keep_all_keys_under_the_bare_name(
-    shards: Shards, client: Any, hand: Any
-) -> None:
-    name = shards(None)
-    hand.run(
-        limiting.declare(
-            hand.keys,
-            [("of-account", {"concurrency": 1})],
-            owner=b"process1",
-            loaded_ms=0,
-        )
-    )
-    schedule(samples.add.using(queue=name), LATER, 1)
-
-    name = shards(3)
-
-    with pytest.raises(InvalidSettings, match=r"\['KEY_SHARDS'\] to 0"):
-        schedule(charge.using(queue=name), LATER, 1)
-
-
-@pytest.mark.redis
-def test_another_number_of_shards_without_key_shards_is_refused_and_sends_nothing(
-    shards: Shards,
-) -> None:
-    name = shards(2)
-    schedule(samples.add.using(queue=name), LATER, 1)
-
-    name = shards(4)
-
-    task = samples.add.using(queue=name)
-    job = task.prepare(LATER, 2)
-    for send in (
-        lambda: schedule(task, LATER, 1),
+def kinds_of_call(task: Any) -> list[Callable[[], Any]]:
+    job = task.prepare(LATER, 9)
+    return [
+        lambda: schedule(task, LATER, 9),
+        lambda: asyncio.run(aschedule(task, LATER, 9)),
         lambda: schedule_many([job]),
         lambda: asyncio.run(aschedule_many([job])),
-    ):
-        with pytest.raises(InvalidSettings, match=r"\['KEY_SHARDS'\] to 2"):
-            send()
-    assert find_jobs(queue=name).count() == 1
-    # So `manage.py check --deploy` says it before anything is deployed.
-    (told,) = [each for each in server_problems() if each.level is Level.ERROR]
-    assert "are in 2 shards, but the settings say 4" in told.message
+    ]
 
 
 @pytest.mark.redis
-def test_another_server_is_asked_again_how_many_shards_keep_keys(
+@pytest.mark.parametrize(
+    ("first", "then"), [(2, 4), (4, 2), (None, 3), (3, None)], ids=str
+)
+@pytest.mark.parametrize("prefix", ["", "shop-"])
+def test_another_number_of_shards_is_refused_and_nothing_is_stored(
+    shards: Shards, settings: Any, first: Any, then: Any, prefix: str, client: Any
+) -> None:
+    settings.DELAYQ = settings.DELAYQ | {"PREFIX": prefix}
+    name = shards(first)
+    for n in range(16):
+        schedule(samples.add.using(queue=name), LATER, n)
+
+    name = shards(then)
+
+    calls = [] if then is None else kinds_of_call(samples.add.using(queue=name))
+    for call in [
+        *calls,
+        lambda: begin(name),
+        lambda: pause(name),
+        lambda: set_limit(name, rate="90/s"),
+    ]:
+        with pytest.raises(OtherShards) as caught:
+            call()
+        error = caught.value
+        assert (error.queue, error.theirs, error.ours) == (name, first or 0, then or 0)
+        assert f"SHARDS={first}, and the settings say SHARDS={then}" in str(error)
+        assert "(jobs: 16)" in str(error)
+    # So `manage.py check --deploy` says it before anything is deployed.
+    (told,) = [each for each in server_problems() if each.level is Level.ERROR]
+    assert f"{told.message} {told.hint}" == str(error)
+    assert told in look(get_settings().queues_of()).problems
+    name = shards(first)
+    assert find_jobs(queue=name).count() == 16
+    assert paused(name) == []
+    begin(name)
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize(
+    ("first", "then"), [(2, 4), (4, 2), (None, 3), (3, None)], ids=str
+)
+def test_empty_queue_takes_the_number_of_the_worker_that_begins(
+    shards: Shards, settings: Any, first: Any, then: Any, client: Any
+) -> None:
+    name = shards(first)
+    jobs = [schedule(samples.add.using(queue=name), LATER, n) for n in range(16)]
+    for job in jobs:
+        job.cancel()
+    begin(name)
+    with stale(settings):
+        name = shards(then)
+        if then is not None and first is not None:
+            with pytest.raises(
+                OtherShards, match="The queue is empty, so the first wor"
+            ):
+                schedule(samples.add.using(queue=name), LATER, 0)
+        begin(name)
+        assert number_of(name, client) == (then or 0)
+        held = [schedule(samples.once.using(queue=name), LATER, n) for n in range(16)]
+        for n in range(16):
+            schedule(samples.add.using(queue=name), LATER, n)
+
+    # It has the old settings, and does not ask before each job.
+    refused = 0
+    for n in range(16):
+        with pytest.raises(OtherShards):
+            schedule(samples.once.using(queue=name), LATER, n)
+        for call in kinds_of_call(samples.add.using(queue=name)):
+            try:
+                call()
+            except OtherShards:
+                refused += 1
+    with pytest.raises(OtherShards):
+        begin(name)
+
+    name = shards(then)
+    stored = [job.id for job in find_jobs(queue=name)]
+    assert len(stored) == len(set(stored)) == 32 + 16 * 4 - refused
+    assert {job.id for job in held} < set(stored)
+    assert (refused == 64) is (None in (first, then))
+    assert jobs_of_all_parts(name, client) == len(stored)
+
+
+def jobs_of_all_parts(name: str, client: Any) -> int:
+    """Count jobs wherever they may lie."""
+    keys = keys_of(name)
+    parts = [keys, *(shard_keys(keys, number) for number in range(8))]
+    return sum(run(client, read_shards(part)).held.jobs for part in parts)
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize(
+    ("leave", "words"),
+    [
+        (lambda name: schedule(samples.add.using(queue=name), LATER, 1), "jobs: 1"),
+        (
+            lambda name: store_schedule(
+                "s", samples.add, every(timedelta(hours=1)), args=[1], queue=name
+            ),
+            "jobs: 1, schedules: 1",
+        ),
+        (lambda name: pause(f"{name}:1"), "pauses and limits: 1"),
+        (lambda name: pause(name), "pauses and limits: 2"),
+        (lambda name: pause(f"{name}:0", task=samples.add), "pauses and limits: 1"),
+        (lambda name: set_limit(name, concurrency=2), "pauses and limits: 2"),
+    ],
+)
+def test_number_is_fixed_while_the_queue_holds_anything(
+    shards: Shards, leave: Callable[[str], Any], words: str, client: Any
+) -> None:
+    name = shards(2)
+    begin(name)
+    leave(name)
+
+    name = shards(3)
+
+    with pytest.raises(OtherShards, match=re.escape(f"({words})")):
+        begin(name)
+    assert number_of(name, client) == 2
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("place", ["dead", "quarantine", "forwards", "leases"])
+def test_number_is_fixed_while_the_queue_keeps_dead_letters_or_runs_jobs(
+    shards: Shards, client: Any, place: str
+) -> None:
+    name = shards(2)
+    begin(name)
+    keys = get_settings().queues[f"{name}:1"].keys
+    client.zadd(keys.key(place), {"token": 1})
+
+    name = shards(1)
+
+    with pytest.raises(OtherShards):
+        begin(name)
+    client.delete(keys.key(place))
+    begin(name)
+    assert number_of(name, client) == 1
+
+
+@pytest.mark.redis
+def test_limits_statistics_and_schedules_of_code_leave_a_queue_empty(
+    shards: Shards, client: Any
+) -> None:
+    name = shards(2)
+    begin(name)
+    keys = get_settings().queues[f"{name}:1"].keys
+    call = limiting.declare(
+        keys, [("of-account", {"concurrency": 1})], owner=b"process1", loaded_ms=0
+    )
+    run(client, call)
+    client.hset(keys.schedules, "code nightly", "text")
+    schedule(samples.add.using(queue=name), LATER, 1).cancel()
+
+    name = shards(3)
+    begin(name)
+
+    assert number_of(name, client) == 3
+
+
+@pytest.mark.redis
+def test_number_is_not_changed_back_by_a_worker_that_had_the_old_one(
+    shards: Shards, settings: Any, client: Any
+) -> None:
+    name = shards(2)
+    begin(name)
+    with stale(settings):
+        shards(3)
+        begin(name)
+
+    with pytest.raises(OtherShards, match="The queue is empty"):
+        begin(name)
+    assert number_of(name, client) == 3
+
+
+@pytest.mark.redis
+def test_jobs_of_a_number_that_the_server_has_forgotten_are_not_left_behind(
+    shards: Shards, client: Any
+) -> None:
+    name = shards(4)
+    for n in range(32):
+        schedule(samples.add.using(queue=name), LATER, n)
+    client.delete(keys_of(name).control)
+
+    name = shards(2)
+    with pytest.raises(OtherShards) as caught:
+        schedule(samples.add.using(queue=name), LATER, 1)
+
+    assert caught.value.theirs == 4
+    name = shards(4)
+    begin(name)
+    assert number_of(name, client) == 4
+    assert find_jobs(queue=name).count() == 32
+
+
+@pytest.mark.redis
+def test_another_server_is_asked_again_how_many_shards_a_queue_has(
     shards: Shards,
 ) -> None:
     name = shards(2)
     task = samples.add.using(queue=name)
-    client, keys = own_clients.of_thread(), get_settings().sharded[name].keys
-    schedule(task, LATER, 1)
+    client, keys = own_clients.of_thread(), keys_of(name)
+    schedule(task, LATER, 1).cancel()
     # Another process was first there.
-    client.delete(keys.control)
-    run(client, pin_shards(keys, 4, 4))
+    client.delete(keys.control, keys.ranked)
+    run(client, pin_shards(keys, Pin(), Pin.new(4), closes=True))
 
     own_clients.note_change()
 
-    for send in (
-        lambda: schedule(task, LATER, 1),
-        lambda: schedule_many([task.prepare(LATER, 1)]),
-    ):
-        with pytest.raises(InvalidSettings, match=r"\['KEY_SHARDS'\] to 4"):
+    for send in kinds_of_call(task):
+        with pytest.raises(OtherShards) as caught:
             send()
+        assert caught.value.theirs == 4
+
+
+class Process:
+    """A process with settings of its own, whose steps are made one by one."""
+
+    def __init__(self, settings: Any, delayq: Any, act: Callable[[], Any]) -> None:
+        self.settings, self.delayq, self.act = settings, delayq, act
+        self.known: tuple[dict[str, int], dict[str, int]] = ({}, {})
+        self.steps: Any = None
+        self.result: Any = None
+
+    def step(self, client: Any) -> None:
+        """Make one call; begin anew after the last one."""
+        self.settings.DELAYQ = self.delayq
+        sharding._agreed.update(self.known[0])
+        sharding._ready.update(self.known[1])
+        try:
+            if self.steps is None:
+                self.steps, call = self.act(), None
+                call = next(self.steps)
+            else:
+                call = self.steps.send(self.result)
+            self.result = run(client, call)
+        except (StopIteration, OtherShards):
+            self.steps = self.result = None
+        except ResponseError:
+            # The server refuses the job.
+            self.steps = self.result = None
+        self.known = dict(sharding._agreed), dict(sharding._ready)
+
+    def restart(self) -> None:
+        self.known, self.steps, self.result = ({}, {}), None, None
 
 
 @pytest.mark.redis
-def test_further_shards_are_changed_though_a_node_was_away_before(
-    shards: Shards,
+@pytest.mark.parametrize("seed", range(6))
+def test_no_job_is_left_behind_however_the_steps_of_processes_mix(
+    shards: Shards, settings: Any, client: Any, seed: int
 ) -> None:
-    name = shards(2, KEY_SHARDS=4)
-    settings = get_settings()
-    # Of those that keep keys, the settings know; of others, only the server.
-    run(own_clients.of_thread(), pin_shards(settings.sharded[name].keys, 6, 4))
-    changed = []
+    """Workers and callers of two numbers, each of which may die between any two calls."""
+    chance = random.Random(seed)
+    numbers = chance.sample([None, 1, 2, 3], 2)
+    names = iter(range(10_000))
 
-    def change(queue: QueueSettings) -> Iterator[None]:
-        changed.append(queue.name)
-        if queue.name == name:
-            error = RedisConnectionError("away")
-            mark_of_node(error)
-            raise error
-        yield from ()
+    def storing(name: str) -> Any:
+        job = samples.add.using(queue=name).prepare(LATER, next(names))
+        yield from sharding.agreeing_on(job.queue)
+        yield sending._store(job.queue, job.draft)
 
-    with pytest.raises(RedisConnectionError) as told:
-        perform(
-            own_clients.of_thread, sharding.on_each(settings.queues_of(name), change)
-        )
+    def serving(name: str) -> Any:
+        for part in get_settings().queues_of(name):
+            yield from sharding.serving(part)
 
-    assert changed == [
-        *(f"{name}:{n}" for n in range(4)),
-        name,
-        f"{name}:4",
-        f"{name}:5",
-    ]
-    assert told.value.__notes__[0].startswith(f"django-delayq: {name} may be unchanged")
+    def emptying(name: str) -> Any:
+        for part in get_settings().queues_of(name):
+            yield Command(("DEL", part.keys.queue.timeout_set, part.keys.locators))
+
+    processes = []
+    for number in numbers:
+        name = shards(number)
+        delayq = settings.DELAYQ
+        for act in (storing, serving, serving, emptying):
+            processes.append(Process(settings, delayq, partial(act, name)))
+    for _ in range(400):
+        process = chance.choice(processes)
+        if chance.random() < 0.03:
+            process.restart()
+        else:
+            process.step(client)
+
+        said = run(client, read_shards(keys_of(name))).pin
+        if said.before is None:
+            # A shard beyond the number holds nothing.
+            keys = keys_of(name)
+            beyond = [shard_keys(keys, each) for each in range(said.number, 3)]
+            beyond += [keys] if said.number else []
+            assert not any(run(client, read_shards(part)).held.jobs for part in beyond)
 
 
 @pytest.mark.redis
@@ -515,35 +703,10 @@ def test_pause_holds_all_shards_or_one(shards: Shards) -> None:
     pause(name, reason="mending")
     assert [(each.queue, each.reason) for each in paused(name)] == [(name, "mending")]
     assert resume(f"{name}:1")
-    assert {each.queue for each in paused(name)} == {
-        f"{name}:0",
-        f"{name}:2",
-        name,
-    }
+    assert {each.queue for each in paused(name)} == {f"{name}:0", f"{name}:2"}
     assert resume(name)
     assert paused() == []
     assert not resume(name)
-
-
-@pytest.mark.redis
-def test_pause_and_limit_reach_shards_that_only_the_server_knows(
-    shards: Shards,
-) -> None:
-    """Workers serve them, so a pause of the queue has to hold them."""
-    name = shards(4, KEY_SHARDS=2)
-    schedule_many(samples.add.using(queue=name).prepare(LATER, n) for n in range(8))
-    shards(2)
-
-    pause(name)
-    set_limit(name, concurrency=4)
-
-    assert [each.queue for each in paused(f"{name}:3")] == [f"{name}:3"]
-    assert limits(f"{name}:3")[0].concurrency == 2
-    assert [each.queue for each in paused(name)] == [name]
-    assert resume(name)
-    assert clear_limit(name)
-    assert paused(f"{name}:3") == []
-    assert limits(f"{name}:3") == []
 
 
 @pytest.mark.redis

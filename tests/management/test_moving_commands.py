@@ -8,6 +8,7 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +27,7 @@ from django_delayq import (
     get_schedule,
     pause,
     paused,
+    resume,
     schedule,
     schedule_many,
     store_schedule,
@@ -35,6 +37,7 @@ from django_delayq.clients.clients import own_clients
 from django_delayq.connection import embedded_url
 from django_delayq.delivery import looking
 from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.sharding import shard_of
 from django_delayq.management.commands import delayq_export
 from django_delayq.management.progress import ProgressLine
 from django_delayq.repair import lines as moved_lines
@@ -241,75 +244,113 @@ def test_all_shards_of_a_queue_move(
     assert not add_unique(queue, "k").created
 
 
-def test_shards_that_keep_keys_elsewhere_are_refused_before_anything_moves(
-    queue: str, hand: Hand, other: str, use: Any, server: Server, call: Call
+@pytest.mark.parametrize(
+    ("first", "then"), [(None, 3), (3, None), (3, 2), (2, 3)], ids=str
+)
+def test_a_queue_gets_another_number_of_shards_by_an_export_and_an_import(
+    queue: str,
+    server: Server,
+    other: str,
+    use: Any,
+    call: Call,
+    tmp_path: Path,
+    first: int | None,
+    then: int | None,
 ) -> None:
-    add(queue, 1, delay=3_600)
-    keyed = add_unique(queue, "k")
-    use(other, **shards(queue, SHARDS=3))
+    use(server.socket_url, **shards(queue, SHARDS=first))
+    for n in range(20):
+        add(queue, n, delay=3_600)
+        add_unique(queue, f"k{n}")
+    followed = samples.add.using(queue=queue).prepare(3_600, 98)
+    followed.then(samples.add.using(queue=queue).prepare(0, 99))
+    schedule(followed)
+    for n in range(4):
+        store_schedule(
+            f"s{n}", samples.add, every(timedelta(hours=1)), args=[n], queue=queue
+        )
+    pause(queue, reason="move")
+    use(other, **shards(queue, SHARDS=then))
 
     said = call("delayq_import", "--from", server.socket_url, "--queue", queue)
 
     assert said.status == 1
-    assert "keeps unique keys and schedules under its bare name" in said.err
-    assert f"['{queue}']['KEY_SHARDS'] to 0" in said.err
-    assert jobs_on(hand.client, queue) == 2
+    assert f"SHARDS={first}, and these settings say SHARDS={then}" in said.err
+    assert find_jobs(queue=queue).count() == 0
+    use(server.socket_url, **shards(queue, SHARDS=first))
+    path = exported(call, tmp_path, queue)
+    use(other, **shards(queue, SHARDS=then))
 
-    use(other, **shards(queue, SHARDS=3, KEY_SHARDS=0))
-    said = call("delayq_import", "--from", server.socket_url, "--queue", queue)
+    assert call("delayq_import", path, "--dry-run").status == 0
+    said = call("delayq_import", path)
+    again = call("delayq_import", path)
 
     assert (said.status, said.err) == (0, "")
-    assert get_job(keyed.id).state is State.SCHEDULED
-    assert not add_unique(queue, "k").created
+    assert again.status == 0
+    assert said.lines[-1] == again.lines[-1]
+    jobs = list(find_jobs(queue=queue))
+    assert len(jobs) == 45
+    assert not any(add_unique(queue, f"k{n}").created for n in range(20))
+    assert {each.queue for each in paused(queue)} == {queue}
+    for n in range(4):
+        stored = get_schedule(f"s{n}", queue)
+        assert stored.args == [n]
+        home = queue if then is None else f"{queue}:{shard_of(f's{n}', then)}"
+        assert stored.queue == home
+    resume(queue)
+    code = said.lines[-1].rpartition(" ")[2]
+    use(server.socket_url, **shards(queue, SHARDS=first))
+    assert call("delayq_export", "--confirm", code, "--queue", queue).status == 0
+    assert find_jobs(queue=queue).count() == 0
+    use(other, **shards(queue, SHARDS=then))
+    # Each is signed for the queue that it is in now.
+    assert {get_job(job.id).args[0] for job in jobs} >= {*range(20), "k0", "k19", 98}
 
 
-def test_a_file_whose_keys_would_be_looked_for_elsewhere_is_refused(
-    queue: str, other: str, use: Any, call: Call, tmp_path: Path
-) -> None:
-    add_unique(queue, "k")
-    path = exported(call, tmp_path, queue)
-    use(other, **shards(queue, SHARDS=3))
-
-    said = call("delayq_import", path)
-
-    assert said.status == 1
-    assert f"['{queue}']['KEY_SHARDS'] to 0" in said.err
-    use(other, **shards(queue, SHARDS=3, KEY_SHARDS=0))
-    assert call("delayq_import", path).lines[0] == f"queue {queue}: 1 moved"
-    assert not add_unique(queue, "k").created
-
-
-def test_a_file_with_shards_that_nobody_would_serve_is_refused(
+def test_a_job_that_gets_another_shard_needs_its_key(
     queue: str, server: Server, other: str, use: Any, call: Call, tmp_path: Path
 ) -> None:
-    use(server.socket_url, **shards(queue, SHARDS=3))
+    use(server.socket_url, KEYS=["a" * 32], **shards(queue, SHARDS=3))
     for n in range(30):
         add(queue, n, delay=3_600)
     path = exported(call, tmp_path, queue)
-    use(other, **shards(queue, SHARDS=2))
+    use(other, KEYS=["b" * 32], **shards(queue, SHARDS=2))
 
     said = call("delayq_import", path)
 
     assert said.status == 1
-    assert f"'{queue}:2' is a shard that these settings do not have" in said.err
-    use(other, **shards(queue, SHARDS=3))
+    assert "which this process does not have, and needs a new signature" in said.err
+    use(other, KEYS=["b" * 32, "a" * 32], **shards(queue, SHARDS=2))
     assert call("delayq_import", path).status == 0
     assert find_jobs(queue=queue).count() == 30
 
 
-def test_shards_beyond_those_of_the_settings_are_named(
-    queue: str, other: str, use: Any, server: Server, call: Call
+def test_an_import_into_a_queue_that_was_created_otherwise_is_refused(
+    queue: str, server: Server, other: str, use: Any, call: Call, tmp_path: Path
 ) -> None:
-    use(server.socket_url, **shards(queue, SHARDS=3))
-    for n in range(30):
-        add(queue, n, delay=3_600)
+    use(server.socket_url, **shards(queue, SHARDS=2))
+    add(queue, 1, delay=3_600)
+    path = exported(call, tmp_path, queue)
+    use(other, **shards(queue, SHARDS=3))
+    add(queue, 1, delay=3_600)
     use(other, **shards(queue, SHARDS=2))
 
-    for options in ([], ["--queue", queue]):
-        said = call("delayq_import", "--from", server.socket_url, *options)
+    said = call("delayq_import", path)
 
-        assert said.status == 1
-        assert f"{queue}:2" in said.lines[-1]
+    assert said.status == 1
+    assert "SHARDS=3, and the settings say SHARDS=2" in said.err
+
+
+def test_an_export_with_another_number_of_shards_is_refused(
+    queue: str, server: Server, use: Any, call: Call, tmp_path: Path
+) -> None:
+    use(server.socket_url, **shards(queue, SHARDS=3))
+    add(queue, 1, delay=3_600)
+    use(server.socket_url, **shards(queue, SHARDS=2))
+
+    said = call("delayq_export", tmp_path / "file", "--queue", queue)
+
+    assert said.status == 1
+    assert "SHARDS=3, and the settings say SHARDS=2" in said.err
 
 
 def test_a_server_is_not_moved_to_itself(
@@ -526,12 +567,12 @@ def test_only_a_whole_file_has_a_code(
     page = kinds.index("page", second)
     assert kinds[page : page + 2] == ["page", "page"]
     if missing == "queue":
-        end = kinds.index("queue", second + 1)
+        end = kinds.index("end")
         del lines[second:end]
     elif missing == "page between":
         del lines[page]
     elif missing == "last page":
-        last = page + kinds[page:].index("queue") - 1
+        last = kinds.index("end") - 1
         assert kinds[last] == "page"
         del lines[last]
     else:

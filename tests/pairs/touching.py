@@ -86,7 +86,7 @@ RESOURCE_OF = {
         (
             "",
             "claims control control.service control.format control.seen control.code control.fence control.cleared control.emptied"
-            " control.shards control.key_shards table.relayclaim",
+            " control.shards table.relayclaim",
         ),
     )
     for part in parts.split()

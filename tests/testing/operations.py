@@ -1009,10 +1009,17 @@ def _(world: World) -> Any:
     return looking.read_format(world.keys)
 
 
+@op(sharding.read_shards)
+def _(world: World) -> Any:
+    return sharding.read_shards(world.keys)
+
+
 @op(sharding.pin_shards)
 def _(world: World) -> Any:
-    shards, with_keys = world.random.choice(((0, 0), (2, 2), (4, 2), (3, 0)))
-    return sharding.pin_shards(world.keys, shards, with_keys)
+    pins = [sharding.Pin(), sharding.Pin(2, "a"), sharding.Pin(4, "b", 2)]
+    old, new = world.random.choices(pins, k=2)
+    is_careful = world.random.random() < 0.5
+    return sharding.pin_shards(world.keys, old, new, closes=False, if_empty=is_careful)
 
 
 @op(resigning.resign)

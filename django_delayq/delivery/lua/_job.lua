@@ -456,10 +456,11 @@ local function rank_of(priority, start)
   return string.format('%.0f', (100 - priority) * LEVEL + math.max(0, math.min(math.floor(start), LEVEL - 1)))
 end
 
--- To be called before the first write.
+-- To be called before the first write: in a closed part of a queue with shards, `ranked` is no set, see pin_shards.lua. Also
+-- returns what control says of shards.
 local function has_ranks()
-  check_hashes(keys.control)
-  return redis.call('ZCARD', keys.ranked) > 0
+  local pin = redis.call('HGET', keys.control, 'shards')
+  return redis.call('ZCARD', keys.ranked) > 0, pin
 end
 
 -- jobs: each with .token and .tail. start_of: returns the moment of a job of the list by which it comes before others of

@@ -1,32 +1,53 @@
--- Say how many shards a queue has, and how many of them keep keys; the first to say so fixes the latter.
+-- Read how many shards a queue has, as one part of it says; or change that, and close the part or open it.
 --
--- Keys     control, unique, slots, paces, schedules, locators, headers
--- Args     shards: how many shards may hold jobs; 0: only ask
---          with_keys: how many shards keep unique keys, limits and schedules; 0: what has the bare name, whose keys these are
--- Reply    most: the most shards that the queue ever had
---          with_keys: how many keep keys, -1 while nobody has said so
+-- A part is a shard, or what has the bare name. Nobody can store a job in a closed part: its key `ranked` has another type,
+-- which every script that stores jobs meets before its first write.
+--
+-- Keys     control, ranked, timeout_set, destination, leases, retries, returned, held, dead, quarantine, forwards, schedules
+-- Args     changes: 1: change it; 0: only read
+--          old: what the part has to say; empty: nothing
+--          new: what it says from now on; empty: nothing
+--          closes: 1: it is closed; 0: it is open
+--          if_empty: 1: only if it holds nothing
+-- Reply    said: what the part says now; empty: nothing
+--          jobs: how many wait or run, or go to another queue
+--          kept: how many are dead letters or in quarantine
+--          schedules: how many are stored or changed
+--          set: how many pauses and limits were set by hand
 
-local fields = redis.call('HMGET', keys.control, 'shards', 'key_shards')
-local most, pinned = tonumber(fields[1] or 0) or 0, tonumber(fields[2] or nil)
-local shards = tonumber(args.shards)
-if shards == 0 then return { most, pinned or -1 } end
+local function held()
+  local jobs, kept, schedules, set = redis.call('LLEN', keys.destination), 0, 0, 0
+  for _, each in ipairs({ keys.timeout_set, keys.leases, keys.retries, keys.returned, keys.held, keys.forwards }) do
+    jobs = jobs + redis.call('ZCARD', each)
+  end
+  for _, each in ipairs({ keys.dead, keys.quarantine }) do kept = kept + redis.call('ZCARD', each) end
+  for _, name in ipairs(redis.call('HKEYS', keys.schedules)) do
+    if name:match('^stored ') or name:match('^change ') then schedules = schedules + 1 end
+  end
+  local fields = redis.call('HGETALL', keys.control)
+  for i = 1, #fields, 2 do
+    local name = fields[i]
+    local is_limit = name == 'queue_limit' or name:match('^limit:')
+    if name == 'paused' or name == 'paused_tasks' or is_limit and fields[i + 1]:find('"set":', 1, true) then set = set + 1 end
+  end
+  return jobs, kept, schedules, set
+end
 
--- What a queue without shards has stored by keys stays where it is, and so has all of these keys.
-local kept = redis.call('HLEN', keys.unique) + redis.call('HLEN', keys.schedules)
-  + redis.call('ZCARD', keys.slots) + redis.call('ZCARD', keys.paces)
-if not pinned and redis.call('HLEN', keys.locators) + redis.call('HLEN', keys.headers) > 0 then
-  -- Of what waits or runs, some may have a limit, if tasks have any.
-  local said = redis.call('HGETALL', keys.control)
-  for i = 1, #said, 2 do
-    if string.sub(said[i], 1, 6) == 'limit:' then kept = kept + 1 end
+local said = redis.call('HGET', keys.control, 'shards') or ''
+local jobs, kept, schedules, set = held()
+local is_free = args.if_empty ~= '1' or jobs + kept + schedules + set == 0
+if args.changes == '1' and said == args.old and is_free then
+  said = args.new
+  if args.closes == '1' then
+    redis.call('DEL', keys.ranked)
+    redis.call('HSET', keys.ranked, 'closed', 1)
+  elseif redis.pcall('HEXISTS', keys.ranked, 'closed') == 1 then
+    redis.call('DEL', keys.ranked)
+  end
+  if said == '' then
+    redis.call('HDEL', keys.control, 'shards')
+  else
+    redis.call('HSET', keys.control, 'shards', said)
   end
 end
-if shards > most then
-  most = shards
-  redis.call('HSET', keys.control, 'shards', most)
-end
-if not pinned then
-  pinned = kept > 0 and 0 or tonumber(args.with_keys)
-  redis.call('HSET', keys.control, 'key_shards', pinned)
-end
-return { most, pinned }
+return { said, jobs, kept, schedules, set }

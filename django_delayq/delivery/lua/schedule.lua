@@ -10,6 +10,7 @@
 --          format: frame format, 1 (dLc0) or 2 (Bc0Lc0)
 --          listed: 1: the frames also go into the delay queue
 --          is_repeat: 1: this may have been sent before, so look for each token first
+--          shards: how many shards the queue has; 0: none
 --          most?held: how many jobs the queue may hold
 --          jobs... (token, when, tail, payload): a tail that says when the first of its unique key was scheduled gets the
 --            present time there; one that says that it waits behind a job gets the holder of its key, if a worker has that,
@@ -29,7 +30,8 @@ local head = redis.call('ZRANGE', keys.timeout_set, 0, 0, 'WITHSCORES')[2]
 head = head and tonumber(head) or math.huge
 redis.call('LLEN', keys.delay_queue)
 check_hashes(keys.locators)
-local is_ranked = has_ranks()
+local is_ranked, pin = has_ranks()
+if pin and pin:match('^%d+') ~= args.shards then return redis.error_reply('OTHERSHARDS the queue has another number of shards') end
 if keys.batches then check_hashes(keys.batches) end
 
 -- Whether nothing can change a living holder any more: a worker has it, it lies deep in the destination queue, or

@@ -15,11 +15,13 @@ from redis.client import Redis
 from redis.exceptions import RedisError
 
 from django_delayq import conf
+from django_delayq.calls.steps import perform
 from django_delayq.clients.clients import Clients, own_clients
 from django_delayq.conf import QueueSettings
 from django_delayq.connection import embedded_url
 from django_delayq.delivery.looking import Counts
 from django_delayq.faults import describe_fault
+from django_delayq.jobs import sharding
 from django_delayq.management.errors import explained
 from django_delayq.management.help import CommandWithExamples
 from django_delayq.management.moving_report import told
@@ -30,8 +32,7 @@ from django_delayq.repair.importing import Importing
 from django_delayq.repair.moving import (
     SameQueue,
     Tally,
-    check_home,
-    home_of_keys,
+    check_shards,
     left_of,
     left_on,
     queues_on,
@@ -182,10 +183,11 @@ class Command(CommandWithExamples):
         try:
             with of_source():
                 source.ping()
-                for whole in settings.sharded.values():
-                    if any(queue.whole == whole.name for queue in queues):
-                        there = replace(whole, prefix=there_prefix)
-                        check_home(whole, home_of_keys(source, there))
+                for name in dict.fromkeys(queue.whole for queue in queues):
+                    whole = settings.sharded.get(name) or settings.queue(name)
+                    check_shards(source, replace(whole, prefix=there_prefix))
+            perform(target, sharding.checking(queues))
+            with of_source():
                 found = queues_on(source, there_prefix, settings.prefix)
                 others = _not_among(queues, found, settings, options)
             for queue in queues:

@@ -308,7 +308,7 @@ class Command(CommandWithExamples):
                 key_ids=conf.get_keyring().ids,
                 max_jobs=conf.limits_of(queues),
                 durable=conf.durables_of(queues),
-                key_homes=conf.key_homes_of(queues),
+                shards=conf.shards_of(queues),
                 prefix=conf.get_settings().prefix,
                 keys_of=conf.keys_of,
             ):
@@ -397,11 +397,9 @@ def _describe_queues(options: WorkerOptions) -> Iterator[str]:
         facts = []
         if name in settings.sharded:
             whole = settings.sharded[name]
+            shards = whole.shards or 0
             facts.append(
-                _count(
-                    ngettext("{count} shard", "{count} shards", whole.most_shards),
-                    whole.most_shards,
-                )
+                _count(ngettext("{count} shard", "{count} shards", shards), shards)
             )
         if queue.redisson is not None:
             shared = gettext("shared with Redisson {version}")
