@@ -74,14 +74,17 @@ class Moving:
             CannotMove: both are one queue, the target does not read the format, or the key of a schedule is not here; or
                 the queue is being moved in another way.
         """
+        head = self._pass_on(self._taking.head())
         try:
-            for _ in self._pass_on(self._taking.head()):
-                pass
+            # The queue itself. What follows are schedules, which only this run can put back.
+            next(head)
         except CannotMove:
-            begun = self._taking.run
-            if begun is not None and begun.kind is Kind.DIRECT and not begun.pages:
-                self.end()
+            if self._taking.holds_nothing:
+                with self._at_source():
+                    self._taking.withdraw()
             raise
+        for _ in head:
+            pass
 
     def steps(self) -> Iterator[None]:
         """Move all that waits or was given up; stop when a walk finds nothing, or after some."""

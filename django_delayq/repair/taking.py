@@ -152,6 +152,21 @@ class Taking:
         # On another primary than the pages before, it finds what that has not heard of.
         return self._take(partial(self._end_page, 0, is_moved=is_moved))
 
+    @property
+    def holds_nothing(self) -> bool:
+        """Whether this run has begun, and nothing is on its way in it."""
+        there = self.schedules
+        return (
+            self.run is not None
+            and self.run.kind is self._kind
+            and not self.run.pages
+            and not (there and there.known.aside)
+        )
+
+    def withdraw(self) -> None:
+        """End a run that holds nothing, without waiting for replicas."""
+        self._end_page(0, is_moved=False)
+
     def end_steps(self, its_run: pages.Run, *, is_moved: bool) -> Iterator[None]:
         """End all that an export has taken out of the queue: another server has it, or it is put back here."""
         self.run = its_run

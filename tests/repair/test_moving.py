@@ -587,6 +587,30 @@ def test_the_source_keeps_a_schedule_that_is_not_durable_yet(
     assert rig.client.hkeys(rig.keys.schedules) == [b"version"]
 
 
+@pytest.mark.parametrize("repeats", [False, True])
+def test_a_schedule_on_its_way_can_be_put_back_after_the_move_has_failed(
+    rig: Rig, other: Rig, configure: Callable[..., None], repeats: bool
+) -> None:
+    rig.client.hset(rig.keys.schedules, "stored nightly", "s")
+    rig.client.zadd(rig.keys.periods, {"nightly": T0})
+    configure(DURABLE=Durable(replicas=1, timeout=0.1))
+    with pytest.raises(CannotMove, match="The source still has"):
+        moving_from(rig, other).begin()
+    if repeats:
+        # Refused before anything, it must not end the run that has the schedule either.
+        other.client.hset(other.keys.control, "format", "9999")
+        with pytest.raises(CannotMove):
+            moving_from(rig, other).begin()
+
+    queue = queue_of(rig)
+    its_run = exports.open_runs(rig.client, [queue])[queue.name]
+    taking = Taking(rig.client, queue, Tally(), its_run.kind, waits=False)
+    list(taking.end_steps(its_run, is_moved=False))
+
+    assert rig.client.hget(rig.keys.schedules, "stored nightly") == b"s"
+    assert b"moving stored nightly" not in rig.client.hkeys(rig.keys.schedules)
+
+
 def test_pages_that_only_the_replaced_server_has_are_stored_again(
     rig: Rig, private_server: Callable[..., Server]
 ) -> None:
