@@ -1,5 +1,6 @@
 """Texts about the outcome of an action on jobs."""
 
+from django.utils.functional import Promise
 from django.utils.translation import gettext, gettext_lazy
 
 from django_delayq.delivery.states import State
@@ -49,10 +50,26 @@ def text_of_one(
     """
     if is_done:
         return str(action.done_one).format(id=name)
-    if state is State.UNKNOWN and action.noted:
+    return _left_by(action, name, state, action.noted, use)
+
+
+def rehearsed_text(action: Action, name: str, state: State, use: str) -> str:
+    """Say how an action on one job would go; without a full stop. See `text_of_one`."""
+    if state in action.states:
+        template = gettext("{id} would be changed: it is {state}")
+        return template.format(id=name, state=state_label(state))
+    then = gettext("The change would apply only if a worker here takes it.")
+    return _left_by(action, name, state, action.noted and then, use)
+
+
+def _left_by(
+    action: Action, name: str, state: State, then: str | Promise, use: str
+) -> str:
+    """Say why an action leaves a job alone; ``then`` is what it does if a destination queue or Java has the job."""
+    if state is State.UNKNOWN and then:
         return gettext(
             "{id} is in a destination queue that is too long to search, or Java took it. {then}"
-        ).format(id=name, then=str(action.noted))
+        ).format(id=name, then=then)
     return left_text(
         name, state, use if state in ACTIONS[action.instead].states else ""
     )

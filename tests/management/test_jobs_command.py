@@ -15,7 +15,7 @@ from django.core.management import load_command_class
 
 from django_delayq import State, delayed_task, pause, schedule
 from django_delayq.conf import get_keyring
-from django_delayq.delivery import ended, looking, settling
+from django_delayq.delivery import claiming, ended, looking, settling
 from django_delayq.delivery.ended import EndRecord
 from django_delayq.delivery.progress import JobProgress, note_progress
 from django_delayq.delivery.settling import Rejected
@@ -590,6 +590,28 @@ def test_dry_run_changes_nothing(queue: str, hand: Hand, call: Call) -> None:
     )
 
     assert (job.refresh(), dead.refresh()) == (State.SCHEDULED, State.DEAD)
+
+
+@pytest.mark.parametrize("verb", ["run", "reschedule", "cancel", "retry"])
+def test_dry_run_says_what_would_be_if_a_job_is_deep_in_the_destination_queue(
+    queue: str, hand: Hand, call: Call, verb: str
+) -> None:
+    hand.client.rpush(hand.keys.queue.destination, *["x"] * 1_050)
+    job = add(queue, 1, delay=0)
+    hand.wait_until_due(1)
+    hand.run(claiming.transfer(hand.keys, batch=10))
+    when = ["--in", "5m"] if verb == "reschedule" else []
+
+    said = call("delayq_jobs", verb, job.id, *when, "--dry-run")
+
+    assert (said.status, said.out) == (1, "")
+    assert said.err == (
+        f"{job.id} is left alone: it is unknown\n"
+        if verb == "retry"
+        else f"{job.id} is in a destination queue that is too long to search, or Java took it."
+        " The change would apply only if a worker here takes it.\n"
+    )
+    assert not hand.client.hexists(hand.keys.notes, job.token)
 
 
 @pytest.mark.parametrize(

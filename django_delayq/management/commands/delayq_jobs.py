@@ -470,9 +470,8 @@ class Command(CommandWithExamples):
                 failed += 1
                 continue
             failed += not is_done
-            if is_done and options["dry_run"]:
-                template = gettext("{id} would be changed: it is {state}")
-                told = template.format(id=job.id, state=state_label(job.state))
+            if options["dry_run"]:
+                told = outcome.rehearsed_text(action, job.id, job.state, use)
             else:
                 told = outcome.text_of_one(
                     action, job.id, job.state, is_done=is_done, use=use
