@@ -203,6 +203,7 @@ def measure(case: str, rounds: int) -> tuple[float, float]:
                 Leased(job.token, 0, 0, 0, job.draft.new.payload, False, b"12345678"),
                 boottime_ms() + 60_000,
                 0.0,
+                gates=None,
             )
             for job in jobs
         ]

@@ -331,8 +331,7 @@ class FrozenQueue:
             return None
         (leased,) = reply.jobs
         offset_ms = reply.now_us / 1000 - boottime_ms()
-        attempt = Attempt(state.settings, leased, math.inf, offset_ms)
-        attempt.gates = state.gates
+        attempt = Attempt(state.settings, leased, math.inf, offset_ms, state.gates)
         # A claim leases such a job only if others follow it, for a worker to bury it.
         most_kills = conf.get_settings().worker.max_kills
         attempt.is_out_of_kills = leased.kills > most_kills

@@ -10,12 +10,12 @@ import random
 import re
 import socket
 import traceback as tracebacks
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from functools import cache, partial
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from django_delayq import logs
 from django_delayq.clock import boottime_ms
@@ -29,6 +29,8 @@ from django_delayq.delivery.holding import (
     Shape,
     can_be_held,
 )
+from django_delayq.delivery.limiting import held_for
+from django_delayq.delivery.pausing import Pause
 from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.settling import Done, Failed, Rejected
 from django_delayq.delivery.states import State
@@ -51,6 +53,7 @@ from django_delayq.jobs.decisions import Cancel, Decision, Retry, Snooze
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.envelope import Envelope, Follow
 from django_delayq.jobs.job import Here, Job
+from django_delayq.jobs.limit import Limit
 from django_delayq.jobs.options import TaskOptions, seconds
 from django_delayq.jobs.progress import running_report
 from django_delayq.jobs.registry import get_handler, get_task
@@ -94,8 +97,14 @@ Read = tuple[
     str,
 ]
 
-#: Asked about a job that this process can run, before it runs. Return why to hold it, or None to let it run.
-Gate = Callable[["Attempt", TaskDefinition], Hold | None]
+
+class Gates(NamedTuple):
+    """What may hold a job although this process can run it."""
+
+    #: The pauses of tasks, by the names of the tasks.
+    paused: Mapping[str, Pause]
+    #: Jobs get the present limit of their task before they run.
+    gives_limits: bool
 
 
 class DoubleFound(DelayqError):
@@ -160,8 +169,6 @@ class Attempt:
     is_refused = False
     #: What the job is held for.
     hold: Hold | None = None
-    #: What may hold the job although this process can run it.
-    gates: Sequence[Gate] = ()
     #: The name of the task that this process does not know, or the key or the format that it lacks.
     unknown_task = ""
     #: Why the function cannot be called with the arguments; None: it can.
@@ -196,6 +203,7 @@ class Attempt:
         leased: Leased,
         lease_end_ms: float,
         offset_ms: float,
+        gates: Gates | None,
     ) -> None:
         self.queue = queue
         self.leased = leased
@@ -203,6 +211,8 @@ class Attempt:
         self.lease_end_ms = lease_end_ms
         #: What to add to `boottime_ms` for the server's clock, epoch ms.
         self.server_minus_local_ms = offset_ms
+        #: None: nothing holds a job that this process can run.
+        self._gates = gates
 
     @property
     def id(self) -> str:
@@ -397,8 +407,16 @@ class Attempt:
                 self._say_little(read, kind)
                 self.verdict = Verdict.QUARANTINE
             return None
-        self.task, self.options, self.args, self.kwargs = read[:4]
-        self.follow, self.headers, self.expires_since_ms, self.later = read[4:]
+        (
+            self.task,
+            self.options,
+            self.args,
+            self.kwargs,
+            self.follow,
+            self.headers,
+            self.expires_since_ms,
+            self.later,
+        ) = read
         if self.is_out_of_kills:
             self._bury_unrun()
             return None
@@ -406,8 +424,12 @@ class Attempt:
             if not self._expire_if_late(boottime_ms()):
                 self._take_misfit(self.task)
             return None
-        if self.gates and self._is_held_back(self.task):
-            return None
+        gates = self._gates
+        if gates is not None:
+            if gates.paused and self._hold_if_paused(gates.paused, self.task):
+                return None
+            if gates.gives_limits and self.options.limit is not None:
+                return self._take_limited(self.task, self.options.limit)
         return self.task
 
     def _take_misfit(self, task: TaskDefinition) -> None:
@@ -424,16 +446,25 @@ class Attempt:
         if not self._hold(hold):
             self._reject(Verdict.QUARANTINE, error, kind="task")
 
-    def _is_held_back(self, task: TaskDefinition) -> bool:
-        """Ask each gate until one holds the job. A gate that raises is a failed attempt."""
+    def _take_limited(
+        self, task: TaskDefinition, limit: Limit
+    ) -> TaskDefinition | None:
+        """Hold a job whose stored limit is not its task's; the next claim applies the right one.
+
+        A job that a worker has just given a limit to runs with it. Otherwise no job would start whose key is another each
+        time.
+        """
+        if self.leased.limit == "" or self.leased.is_foreign:
+            return task
         try:
-            for gate in self.gates:
-                if self._hold(gate(self, task)):
-                    return True
+            found = limit.of_call(task.name, tuple(self.args), self.kwargs)
         except Exception as error:
             self.fail(error)
-            return True
-        return False
+            return None
+        if found == self.leased.limit:
+            return task
+        self._hold(Hold(held_for(found), f"it gets its limit, {limit.name}"))
+        return None
 
     def _bury_unrun(self) -> None:
         """Record that the job lost its worker too often. A claim leaves that to a worker if others follow the job then."""
@@ -482,6 +513,14 @@ class Attempt:
         self.ended_ms = self.ended_ms or boottime_ms()
         self.verdict = Verdict.HOLD
         return True
+
+    def _hold_if_paused(
+        self, paused: Mapping[str, Pause], task: TaskDefinition
+    ) -> bool:
+        pause, hold = paused.get(task.name), None
+        if pause is not None:
+            hold = Hold(Reason(Kind.PAUSED, task.name), str(pause))
+        return self._hold(hold)
 
     def _hold_for_task(self, error: TaskNotFound) -> bool:
         """Hold the job for a worker that knows its task, if the settings allow it and the name can be held."""

@@ -52,9 +52,7 @@ class Dispatch:
         gates = queue.gates
         self._ends.note_busy()
         for leased in reply.jobs:
-            attempt = Attempt(settings, leased, lease_end_ms, offset_ms)
-            if gates:
-                attempt.gates = gates
+            attempt = Attempt(settings, leased, lease_end_ms, offset_ms, gates)
             running[attempt] = None
             if async_names:
                 is_async = attempt.is_async = guess(name, leased)

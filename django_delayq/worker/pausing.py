@@ -1,21 +1,18 @@
-"""The pauses of a queue, as its last claim returned them, and the gate that holds the jobs of paused tasks."""
+"""The pauses of a queue, as its last claim returned them."""
 
 import math
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping
 
 from redis.client import Redis
 
 from django_delayq.calls.running import run
 from django_delayq.delivery import looking
 from django_delayq.delivery.claiming import Claimed
-from django_delayq.delivery.holding import Hold, held_names
+from django_delayq.delivery.holding import held_names
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.pausing import Pause, StoredPauses, read_pauses
 from django_delayq.delivery.reasons import Kind, Reason
-from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.logs import get_log
-from django_delayq.worker.attempt import Attempt, Gate
 
 logger = get_log("django_delayq.worker")
 
@@ -30,8 +27,8 @@ class Pauses:
         self._found: dict[str | None, Pause] = {}
         #: The queue itself is paused.
         self.is_paused = False
-        #: What asks whether the task of a job is paused; nothing if none is.
-        self.gates: Sequence[Gate] = ()
+        #: The pauses of tasks, by the names of the tasks.
+        self.of_tasks: Mapping[str, Pause] = {}
         #: The pauses of all tasks have ended by themselves, and are still stored.
         self.are_over = False
         # When the first pause of a task ends, by the server's clock, epoch ms.
@@ -53,7 +50,7 @@ class Pauses:
         before, self._found = self._found, found
         self.is_paused = self._stored is not None and self._stored.of_queue is not None
         tasks = {task: each for task, each in found.items() if task is not None}
-        self.gates = [partial(hold_if_paused, tasks)] if tasks else ()
+        self.of_tasks = tasks
         self._first_end_ms = min(
             (each.until_ms for each in tasks.values()), default=float("inf")
         )
@@ -93,11 +90,3 @@ class Pauses:
                 count = held.counts.get(reason, 0)
                 left = f"{count:,} of its jobs are held there"
             logger.warning("%s; %s", pause, left)
-
-
-def hold_if_paused(
-    paused: Mapping[str, Pause], attempt: Attempt, task: TaskDefinition
-) -> Hold | None:
-    """Hold a job whose task is paused. ``paused``: by the names of tasks."""
-    pause = paused.get(task.name)
-    return None if pause is None else Hold(Reason(Kind.PAUSED, task.name), str(pause))

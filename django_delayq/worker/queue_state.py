@@ -1,16 +1,13 @@
 """The claim loop's state of one queue. Owned by the loop's thread."""
 
-from collections.abc import Sequence
-
 from redis.client import Redis
 
 from django_delayq.calls.batch import BatchSizer
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery.claiming import Mode
 from django_delayq.delivery.limits import MAX_BATCH
-from django_delayq.worker.attempt import Gate
+from django_delayq.worker.attempt import Gates
 from django_delayq.worker.held import HeldJobs
-from django_delayq.worker.limited import hold_for_limit
 from django_delayq.worker.pausing import Pauses
 from django_delayq.worker.periodic import Periods
 from django_delayq.worker.plan import Asked
@@ -109,10 +106,10 @@ class QueueState:
         )
 
     @property
-    def gates(self) -> Sequence[Gate]:
-        """Gates for the jobs of a claim."""
-        gates = self.pauses.gates
-        return [*gates, hold_for_limit] if self.upkeep.gives_limits else gates
+    def gates(self) -> Gates | None:
+        """What may hold the jobs of a claim; None: nothing."""
+        paused, gives_limits = self.pauses.of_tasks, self.upkeep.gives_limits
+        return Gates(paused, gives_limits) if paused or gives_limits else None
 
     def expect_anything(self) -> None:
         """Note that there may be something to claim and to transfer."""

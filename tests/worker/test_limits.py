@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import os
 import signal
+import sys
 import time
 
 import pytest
@@ -20,9 +21,10 @@ from django_delayq import (
     set_limit,
 )
 from django_delayq.calls.running import run
-from django_delayq.clock import monotonic_ms
+from django_delayq.clock import boottime_ms, monotonic_ms
 from django_delayq.conf import get_settings
 from django_delayq.delivery import limiting
+from django_delayq.delivery.claiming import Leased
 from django_delayq.delivery.rates import numbers_of
 from django_delayq.delivery.states import State
 from django_delayq.jobs import periodic as definitions
@@ -30,6 +32,7 @@ from django_delayq.jobs.job import NO_EXTRAS
 from django_delayq.jobs.periodic import LOADED_MS
 from django_delayq.testing import frozen_queue
 from django_delayq.worker import upkeep
+from django_delayq.worker.attempt import Attempt, Gates
 from tests.polling import wait_until
 from tests.worker.project import tasks
 from tests.worker.test_loop import commandstats
@@ -342,6 +345,34 @@ def test_key_of_a_limit_is_not_asked_while_the_task_is_paused(records, with_limi
 
         assert [each.outcome for each in held] == ["held"]
         assert [each.outcome for each in q.run_due()] == ["retrying"]
+
+
+def calls_to_take_in(gates, queue_name):
+    """Count the calls that an attempt makes to take in a job without a limit."""
+    queue = get_settings().queue(queue_name)
+    job = tasks.note.using(queue=queue_name).prepare(0)
+    payload = job.draft.new.payload
+    leased = Leased(job.token, 0, 0, 0, payload, False, b"request.")
+    attempt = Attempt(queue, leased, boottime_ms() + 60_000, 0.0, gates)
+    read = attempt.read()
+    calls = []
+
+    def note(frame, event, called):
+        if event == "call":
+            calls.append(frame.f_code.co_name)
+
+    sys.setprofile(note)
+    try:
+        assert attempt.take(read) is tasks.note
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def test_job_without_a_limit_does_not_pay_for_the_limits_of_other_tasks(queue_name):
+    gates = Gates(paused={}, gives_limits=True)
+
+    assert calls_to_take_in(gates, queue_name) == calls_to_take_in(None, queue_name)
 
 
 def test_limit_that_no_task_has_is_not_set(queue_name):

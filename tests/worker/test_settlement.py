@@ -32,7 +32,9 @@ def large(client, configure, queue_name):
                 lease_ms=60_000,
             ),
         ).jobs
-        attempts.append(Attempt(queue, leased, monotonic_ms() + 60_000, 0.0))
+        attempts.append(
+            Attempt(queue, leased, monotonic_ms() + 60_000, 0.0, gates=None)
+        )
     return attempts
 
 

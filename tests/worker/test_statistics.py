@@ -228,7 +228,7 @@ def attempts(count=1, *, task=tasks.note, verdict=Verdict.SUCCEED, late_ms=3.0):
     made = []
     for n in range(count):
         leased = Leased("t" * 22, 0, 0, 1_000_000, b"", False, b"f" * 8)
-        attempt = Attempt(QueueSettings(name="q"), leased, 0.0, 900_000.0)
+        attempt = Attempt(QueueSettings(name="q"), leased, 0.0, 900_000.0, gates=None)
         attempt.task, attempt.verdict = task, verdict
         attempt.started_ms = 100_000 + late_ms
         attempt.ended_ms = attempt.started_ms + n
