@@ -1,11 +1,12 @@
 """Lua scripts: reading their files, adding the preludes that they use, binding their keys and arguments by name."""
 
 import re
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from hashlib import sha1
 from importlib import resources
 from itertools import chain, combinations
+from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -25,6 +26,8 @@ class Script(msgspec.Struct, frozen=True):
     lists: tuple["Record", ...] = ()
     #: One more argument, the last, that a call may leave out: each costs the server as much as a command.
     spare: str = ""
+    #: Takes the first of them out of those that a call names; quick, as each call does it.
+    pick: Callable[[Mapping[str, Any]], tuple[Any, ...]] = lambda _: ()
 
     def named(self, args: Sequence[Any]) -> dict[str, Any]:
         """Return the arguments of a call by name; of lists, the first has all that stands behind the others."""
@@ -64,21 +67,24 @@ class Bound(NamedTuple):
         """
         script = self.script
         try:
-            args = [named.pop(name) for name in script.args]
+            args = [*script.pick(named)]
             if script.spare and script.spare in named:
-                args.append(named.pop(script.spare))
+                args.append(named[script.spare])
+            count = len(args)
             for record in script.lists:
-                values, before = named.pop(record.name), len(args)
+                values, before = named[record.name], len(args)
                 args += chain.from_iterable(values) if record.fields else values
                 if (len(args) - before) % record.size:
                     raise TypeError(
                         f"{script.name}.lua takes rows of {record.size} as {record.name!r}"
                     )
+                count += 1
         except KeyError as missing:
             raise TypeError(f"{script.name}.lua needs the argument {missing}") from None
-        if named:
+        if len(named) > count:
+            known = {*script.args, script.spare, *(each.name for each in script.lists)}
             raise TypeError(
-                f"{script.name}.lua has no argument {min(named)!r} in its header"
+                f"{script.name}.lua has no argument {min(named.keys() - known)!r} in its header"
             )
         return script, self.keys, args
 
@@ -161,9 +167,18 @@ def load_script(
     NAMES[sha] = f"{packages[0].rpartition('.')[2]}/{name}"
     named = tuple(_name_of(arg) for arg in given if arg[-1] != "?")
     spare = "".join(_name_of(arg) for arg in given if arg[-1] == "?")
-    script = Script(name, source, sha, keys, named, lists, spare)
+    pick = _picker_of(named)
+    script = Script(name, source, sha, keys, named, lists, spare, pick)
     LOADED[sha] = script
     return script
+
+
+def _picker_of(
+    names: tuple[str, ...],
+) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
+    if len(names) > 1:
+        return itemgetter(*names)
+    return lambda named: tuple(named[name] for name in names)
 
 
 def variants_of(packages: tuple[str, ...], name: str) -> Iterator[Script]:
