@@ -28,12 +28,13 @@ from django.utils.translation import gettext, ngettext
 from django_delayq import conf
 from django_delayq.admin.chosen import Named, Step, time_text
 from django_delayq.admin.forms import PriorityForm, RescheduleForm
-from django_delayq.admin.pages import Row, row_of
+from django_delayq.admin.pages import Row, row_of, row_of_id
 from django_delayq.admin.search import Filter, SearchForm, count_at_most, look
 from django_delayq.admin.visit import Visit, add_outcome
 from django_delayq.calls.steps import Steps, perform
 from django_delayq.clients.clients import own_clients
 from django_delayq.decoding import Decoder
+from django_delayq.delivery.looking import Inspected
 from django_delayq.exceptions import (
     DecodeError,
     DelayqError,
@@ -329,20 +330,27 @@ def _ask_first(
 
 def _rows_of(visit: Visit, jobs: list[Job[Any]]) -> list[Row]:
     """Look where the jobs are, as far as they are shown."""
-    named = Named(jobs[:SHOWN])
-    rows = perform(own_clients.of_thread, _looking(named))
+    shown = jobs[:SHOWN]
+    named = Named(shown)
+    seen = perform(own_clients.of_thread, _looking(named))
     visit.tell_missing(named.missing)
-    return rows
+    # A job whose queue does not answer is changed all the same if the queue is back by then, so its id is shown.
+    return [_row_of(job, seen.get(job.id)) for job in shown]
 
 
-def _looking(named: Named) -> Steps[list[Row]]:
-    rows = []
+def _looking(named: Named) -> Steps[dict[str, Inspected]]:
+    """Return what the server has of each job, by id."""
+    seen: dict[str, Inspected] = {}
     while (jobs := (yield from named.next())) is not None:
-        for job, seen in zip(jobs, named.page, strict=True):
-            queue = conf.get_settings().queue(job.queue)
-            state = str(job.state)
-            rows.append(row_of(queue, job.token, seen, state, None, seen.now_ms))
-    return rows
+        seen |= zip((job.id for job in jobs), named.page, strict=True)
+    return seen
+
+
+def _row_of(job: Job[Any], seen: Inspected | None) -> Row:
+    if seen is None:
+        return row_of_id(job.queue, job.token)
+    queue = conf.get_settings().queue(job.queue)
+    return row_of(queue, job.token, seen, str(job.state), None, seen.now_ms)
 
 
 def _change_named(

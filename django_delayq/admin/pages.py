@@ -185,6 +185,12 @@ def row_of(
     )
 
 
+def row_of_id(queue: str, token: str) -> Row:
+    """Make the row of a job of which nothing but its id is known."""
+    content = Content("", True, "")
+    return Row(0, token, None, content, State.UNKNOWN, 0, 0, None, "", queue)
+
+
 def rows_of(
     tab: Tab, page: Page, first: int, now_ms: int, queue: QueueSettings
 ) -> list[Row]:

@@ -512,6 +512,26 @@ def test_jobs_that_a_search_finds_are_changed_in_the_admin_where_a_queue_answers
     assert {job.refresh() for job in jobs} == {State.CANCELLED}
 
 
+def test_question_about_ticked_jobs_has_each_in_the_order_of_the_ticks(
+    lame: Lame, browser: Client
+) -> None:
+    first, last = (
+        schedule(add.using(queue=name), LATER, 1).id for name in lame.there[:2]
+    )
+    away = [f"{name}:{'A' * 22}" for name in lame.away]
+    ids = [last, away[1], first, away[0]]
+
+    question = browser.post(url("bulk"), {"action": "cancel:ticked", "job": ids})
+
+    assert [row.id for row in question.context["rows"]] == ids
+    said = text_of(question)
+    assert names_what_is_missing(said, lame)
+    assert "4 jobs" in said
+    assert "more" not in said
+    labels = [row.state_label for row in question.context["rows"]]
+    assert labels == ["scheduled", "unknown"] * 2
+
+
 def test_metrics_say_which_node_and_which_queues_are_away(
     lame: Lame, scrape: Callable[[], Scrape]
 ) -> None:
