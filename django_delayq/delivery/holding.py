@@ -31,7 +31,7 @@ class Hold(NamedTuple):
     #: The same in words, for the log and the admin.
     why: str
     #: How long to hold it, counted from the first time that it was held for a limited time; None: without limit.
-    ms: int | None = None
+    for_ms: int | None = None
 
 
 class Held(NamedTuple):
@@ -96,14 +96,15 @@ def hold(
 ) -> Call[list[int]]:
     """Keep jobs for a worker that knows their tasks or keys; returns the indexes of those whose lease was lost.
 
-    `release` quarantines a job that was held for longer than the ``ms`` of its `Hold`. A job that was signed with another
-    key meanwhile is not held for the old key, but is due again.
+    `release` quarantines a job that was held for longer than the ``for_ms`` of its `Hold`. A job that was signed with
+    another key meanwhile is not held for the old key, but is due again.
     """
     bound = bind(PACKAGES, "hold", keys, **(slot_keys(keys) if has_slots else {}))
     rows: list[tuple[Argument, ...]] = []
     for job in jobs:
-        reason, why, ms = job.hold
-        rows.append((job.token, job.fence, reason.text, why, "" if ms is None else ms))
+        reason, why, for_ms = job.hold
+        ms = "" if for_ms is None else for_ms
+        rows.append((job.token, job.fence, reason.text, why, ms))
     return Call(*bound(now_us=now_argument(now_us), jobs=rows))
 
 

@@ -124,7 +124,7 @@ class Verdict(StrEnum):
     QUARANTINE = "quarantined"
     #: The job was too late to begin.
     EXPIRE = "expired"
-    #: The job waits for a worker that knows its task or its key.
+    #: The job waits for what its `Hold` names.
     HOLD = "held"
     #: The job was not run, and nothing is counted.
     GIVE_BACK = "given_back"
@@ -167,7 +167,7 @@ class Attempt:
     is_unrun = False
     #: The server refused this end; it is told again later.
     is_refused = False
-    #: What the job is held for.
+    #: Why the job is held, and for how long.
     hold: Hold | None = None
     #: The name of the task that this process does not know, or the key or the format that it lacks.
     unknown_task = ""
@@ -271,10 +271,10 @@ class Attempt:
         return envelopes.result_text(state, encrypt=self._encrypting, **told)
 
     @property
-    def waits_for_key(self) -> bool:
-        """Whether the job is held for a worker that can verify it."""
+    def is_held_without_end(self) -> bool:
+        """Whether the job is held without a time limit."""
         is_held, hold = self.verdict is Verdict.HOLD, self.hold
-        return is_held and hold is not None and hold.ms is None
+        return is_held and hold is not None and hold.for_ms is None
 
     @property
     def has_lease(self) -> bool:
@@ -923,8 +923,8 @@ class Attempt:
         level = logging.INFO
         if self.is_lost:
             level = logging.WARNING
-        elif verdict is not Verdict.SUCCEED and not self.waits_for_key:
-            # One error has said what to do about a missing key, however many jobs wait for it.
+        elif verdict is not Verdict.SUCCEED and not self.is_held_without_end:
+            # A pause or a missing key was logged once, however many jobs wait; a job that gets its limit needs nobody.
             level = _LEVELS.get(verdict, logging.INFO)
         if not logger.isEnabledFor(level):
             return

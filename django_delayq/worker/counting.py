@@ -16,6 +16,7 @@ from django_delayq.calls.line import Line, UnderWay
 from django_delayq.clock import monotonic_ms
 from django_delayq.conf import QueueSettings, keys_of
 from django_delayq.delivery import statistics
+from django_delayq.delivery.reasons import Kind
 from django_delayq.delivery.statistics import (
     FIGURES_BATCH,
     LAST_BUCKET,
@@ -154,8 +155,10 @@ class Counting:
             return
         has_run = verdict in _RAN and not attempt.is_unrun
         task: TaskDefinition | str | None = attempt.task
-        if task is None and verdict is Verdict.HOLD and not attempt.waits_for_key:
-            task = attempt.unknown_task
+        if task is None and verdict is Verdict.HOLD and attempt.hold is not None:
+            # What lacks a key, a format or a codec was not read: nobody knows its task.
+            reason = attempt.hold.reason
+            task = reason.name if reason.kind == Kind.TASK else None
         key = attempt.queue.name, task, verdict, has_run
         if key not in self._counted:
             self._counted[key] = _Counted(has_run=has_run)

@@ -1,5 +1,6 @@
 """A job whose arguments the function does not take waits for code that does: while a deploy rolls out, both run."""
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -402,8 +403,12 @@ def test_call_that_fits_is_held_under_no_name() -> None:
     ],
 )
 def test_task_of_any_name_is_held_and_paused(
-    monkeypatch: pytest.MonkeyPatch, ran: list[Any], name: str
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    ran: list[Any],
+    name: str,
 ) -> None:
+    caplog.set_level(logging.INFO, "django_delayq")
     task = delayed_task(name=name)(lambda: RAN.append((name,)))
     with frozen_queue() as q:
         job = task.schedule(0)
@@ -422,3 +427,7 @@ def test_task_of_any_name_is_held_and_paused(
         (done,) = q.advance(minutes=1)
 
     assert (done.outcome, ran) == ("succeeded", [(name,)])
+    # That the task is paused was logged already.
+    assert [
+        each.levelname for each in caplog.records if "outcome=held" in each.getMessage()
+    ] == ["WARNING", "INFO"]

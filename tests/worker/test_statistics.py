@@ -259,14 +259,14 @@ def test_clock_that_is_off_makes_no_negative_sum() -> None:
 def test_held_jobs_are_counted_by_the_names_that_this_process_does_not_know() -> None:
     found = Counting(_Line(), 1_000)
     first, second, third, unsigned = attempts(4, task=None, verdict=Verdict.HOLD)
-    for attempt, name, hold_ms in (
-        (first, "shop.gone", 900),
-        (second, "shop.lost", 900),
-        (third, "shop.gone", 900),
-        (unsigned, "key 0a1b", None),
+    for attempt, kind, name in (
+        (first, Kind.TASK, "shop.gone"),
+        (second, Kind.TASK, "shop.lost"),
+        (third, Kind.TASK, "shop.gone"),
+        (unsigned, Kind.KEY, "0a1b"),
     ):
-        attempt.unknown_task = name
-        attempt.hold = Hold(Reason(Kind.TASK, name), "no such task.", hold_ms)
+        # How long a job is held does not say whether its task is known.
+        attempt.hold = Hold(Reason(kind, name), "no such task.", for_ms=900)
     found.note([first, second, third, unsigned])
 
     assert {name: each.outcomes.total() for name, each in taken(found).items()} == {
