@@ -461,7 +461,7 @@ class Book:
         if verdict in (Verdict.HOLD, Verdict.GIVE_BACK):
             if life.state == "running":
                 self.fail(f"{life} is held while it runs")
-            if attempt.held_for is not None:
+            if attempt.hold is not None:
                 life.call.features.add("pause")
             if "unique until start" in life.call.features:
                 life.has_lost_key = True
