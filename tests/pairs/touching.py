@@ -124,8 +124,8 @@ _KEYS = {
     b"LMOVE": 2,
     b"BLMOVE": 2,
 }
-#: Scripts that look for people.
-_FOR_PEOPLE = ("inspect", "search")
+#: Scripts that look for people, or, once for each process, at how many shards a queue has.
+_NOT_OF_A_FEATURE = ("inspect", "search", "pin_shards")
 #: Before its first write a script looks whether keys have their type. That is no look at what they hold.
 _TYPE_CHECK = re.compile(rb"redis\.call\('(HLEN|ZCARD)', key\)")
 _OUTCOMES = ("", "succeeded", "cancelled", "discarded", "expired", "taken")
@@ -153,7 +153,7 @@ class Touches:
         self._starts: dict[bytes, int] = {}
 
     def note(self, mode: str, part: str) -> None:
-        if self.script not in _FOR_PEOPLE:
+        if self.script not in _NOT_OF_A_FEATURE:
             self.all.add(f"{mode} {part} in {self.script}")
 
     def note_command(
