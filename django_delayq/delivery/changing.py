@@ -1,7 +1,7 @@
 """Changes to a job that does not run: cancel, reschedule, reprioritize, retry, discard."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from django_delayq.calls.call import Call
 from django_delayq.calls.script import bind, bind_list
@@ -12,8 +12,6 @@ from django_delayq.delivery.states import Change, State
 from django_delayq.redaction import brief
 from django_delayq.wire.publishing import note_refusal, read_published
 from django_delayq.wire.signing import TOKEN_LENGTH
-
-T = TypeVar("T")
 
 #: Jobs of one `cancel_many` call: some 4 ms of the server's time, besides the search for them in the delay queue.
 CANCEL_BATCH = 100
@@ -34,23 +32,6 @@ class Kept(NamedTuple):
 _NOTHING = Kept(b"", {})
 
 
-def cancel(
-    keys: DeliveryKeys,
-    token: str,
-    *,
-    keep_ended: int = 0,
-    kept: Kept = _NOTHING,
-    now_us: int | None = None,
-) -> Call[Change | State]:
-    """Cancel a job unless it runs; returns how that went, or the state in which the job was left.
-
-    With ``keep_ended``, the queue remembers this number of its last ended jobs, this one included.
-    """
-    return _cancel(
-        keys, [token], lambda reply: _read_cancelled(reply[0]), keep_ended, kept, now_us
-    )
-
-
 def cancel_many(
     keys: DeliveryKeys,
     tokens: Iterable[str],
@@ -59,9 +40,10 @@ def cancel_many(
     kept: Kept = _NOTHING,
     now_us: int | None = None,
 ) -> Iterator[Call[dict[str, Change | State]]]:
-    """Cancel jobs as `cancel` does, some hundred a call: the jobs of a call share a scan of the delay queue.
+    """Cancel jobs unless they run, some hundred a call: the jobs of a call share a scan of the delay queue.
 
-    Each call returns how that went with its own jobs, by token.
+    Each call returns how that went with its own jobs, or the state in which a job was left, by token. With
+    ``keep_ended``, the queue remembers this number of its last ended jobs, these included.
     """
     ours: list[str] = []
     foreign: list[str] = []
@@ -71,23 +53,19 @@ def cancel_many(
     for group, size in ((ours, CANCEL_BATCH), (foreign, FOREIGN_BATCH)):
         for start in range(0, len(group), size):
             batch = group[start : start + size]
-
-            def read(
-                reply: list[bytes], batch: list[str] = batch
-            ) -> dict[str, Change | State]:
-                return dict(zip(batch, map(_read_cancelled, reply), strict=True))
-
-            yield _cancel(keys, batch, read, keep_ended, kept, now_us)
+            yield _cancel(keys, batch, keep_ended, kept, now_us)
 
 
 def _cancel(
     keys: DeliveryKeys,
     tokens: Sequence[str],
-    read: Callable[[list[bytes]], T],
     keep_ended: int,
     kept: Kept,
     now_us: int | None,
-) -> Call[T]:
+) -> Call[dict[str, Change | State]]:
+    def read(reply: list[bytes]) -> dict[str, Change | State]:
+        return dict(zip(tokens, map(_read_cancelled, reply), strict=True))
+
     named = {"last_ended": keys.last_ended} if keep_ended else {}
     results = [keys.result(token) for token in tokens if token in kept.ttl_ms]
     return Call(

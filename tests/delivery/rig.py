@@ -646,9 +646,8 @@ class Rig:
         return entries
 
     def cancel(self, name: str, **options: Any) -> Change | State:
-        return self.run(
-            changing.cancel(self.keys, token(name), now_us=self.now_us, **options)
-        )
+        (outcome,) = self.cancel_many([name], **options).values()
+        return outcome
 
     def cancel_many(
         self, names: Iterable[str], **options: Any

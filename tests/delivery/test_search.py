@@ -106,9 +106,8 @@ def test_elements_of_others_have_the_names_by_which_they_are_cancelled(
         "",
         None,
     )
-    assert rig.run(changing.cancel(rig.keys, waits.token, now_us=rig.now_us)) is (
-        Change.CANCELLED
-    )
+    (call,) = changing.cancel_many(rig.keys, [waits.token], now_us=rig.now_us)
+    assert rig.run(call) == {waits.token: Change.CANCELLED}
 
 
 def test_members_that_are_no_frames_and_scores_that_are_no_times_are_found(

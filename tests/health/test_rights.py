@@ -175,7 +175,8 @@ def test_user_with_these_rights_can_do_all_that_a_worker_does(
     failed = settling.Failed(token, leased.fence, "+60000", b"{}")
     assert run(client, settling.retry(keys, [failed])) == []
     assert run(client, changing.reschedule(keys, token, "+5000"))[0] == "rescheduled"
-    assert run(client, changing.cancel(keys, token)) == "cancelled"
+    (cancel,) = changing.cancel_many(keys, [token])
+    assert run(client, cancel) == {token: "cancelled"}
 
 
 @pytest.mark.parametrize(

@@ -252,8 +252,8 @@ def test_jobs_with_one_start_time_are_each_found_among_javas_frames(
     moved = run(client, changing.reschedule(keys, jobs[7].token, f"={due + 1}"))
     assert moved == (states.Change.RESCHEDULED, due + 1)
     for job in random.Random(4).sample(jobs, len(jobs)):
-        outcome = run(client, changing.cancel(keys, job.token))
-        assert outcome is states.Change.CANCELLED
+        (cancel,) = changing.cancel_many(keys, [job.token])
+        assert run(client, cancel) == {job.token: states.Change.CANCELLED}
 
     listed, waiting = frames_of(client, queue_name)
     assert len(listed) == 200
