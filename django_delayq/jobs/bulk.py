@@ -169,7 +169,7 @@ def _cancel(jobs: Sequence[Job[Any]], tally: _Tally) -> Steps[None]:
             raise
         named = [by_token[token] for token in reply]
         for job in named:
-            job.take_cancelled(reply[job.token])
+            job._take_cancelled(reply[job.token])
             tally.take(job, job.state is State.CANCELLED)
         yield from tell_cancelled(named)
 

@@ -269,7 +269,7 @@ class FoundJobs(Generic[R]):
         self._check(walk.missing, total)
         return total
 
-    def changing(self, action: Action, asked: Asked = UNSAID) -> Steps[Changed]:
+    def _changing(self, action: Action, asked: Asked = UNSAID) -> Steps[Changed]:
         """Do an action to the jobs."""
         # What moves, and waits or dies again meanwhile, is passed over: its start time is that of this walk.
         walk = self.walk(moves_to=asked.when if action.moves else None)
@@ -282,11 +282,11 @@ class FoundJobs(Generic[R]):
             MaybeChanged: an error of the server or the connection interrupted the change, or stopped it for some queues.
                 The error says what was done.
         """
-        return perform(own_clients.of_thread, self.changing(CANCEL))
+        return perform(own_clients.of_thread, self._changing(CANCEL))
 
     async def acancel(self) -> Changed:
         """`cancel` on the event loop."""
-        return await aperform(own_clients.of_loop, self.changing(CANCEL))
+        return await aperform(own_clients.of_loop, self._changing(CANCEL))
 
     def reschedule(self, delay: Delay) -> Changed:
         """Give all jobs the same new start time, each as `Job.reschedule` does. The delay counts from now.
@@ -298,12 +298,12 @@ class FoundJobs(Generic[R]):
             MaybeChanged: see `cancel`.
         """
         asked = Asked(parse_delay(delay))
-        return perform(own_clients.of_thread, self.changing(RESCHEDULE, asked))
+        return perform(own_clients.of_thread, self._changing(RESCHEDULE, asked))
 
     async def areschedule(self, delay: Delay) -> Changed:
         """`reschedule` on the event loop."""
         asked = Asked(parse_delay(delay))
-        return await aperform(own_clients.of_loop, self.changing(RESCHEDULE, asked))
+        return await aperform(own_clients.of_loop, self._changing(RESCHEDULE, asked))
 
     def run_now(self) -> Changed:
         """Make jobs that wait due now, each as `Job.run_now` does.
@@ -313,11 +313,11 @@ class FoundJobs(Generic[R]):
         Raises:
             MaybeChanged: see `cancel`.
         """
-        return perform(own_clients.of_thread, self.changing(RUN_NOW))
+        return perform(own_clients.of_thread, self._changing(RUN_NOW))
 
     async def arun_now(self) -> Changed:
         """`run_now` on the event loop."""
-        return await aperform(own_clients.of_loop, self.changing(RUN_NOW))
+        return await aperform(own_clients.of_loop, self._changing(RUN_NOW))
 
     def retry(self) -> Changed:
         """Retry dead letters and quarantined jobs, each as `Job.retry` does.
@@ -325,11 +325,11 @@ class FoundJobs(Generic[R]):
         Raises:
             MaybeChanged: see `cancel`.
         """
-        return perform(own_clients.of_thread, self.changing(RETRY))
+        return perform(own_clients.of_thread, self._changing(RETRY))
 
     async def aretry(self) -> Changed:
         """`retry` on the event loop."""
-        return await aperform(own_clients.of_loop, self.changing(RETRY))
+        return await aperform(own_clients.of_loop, self._changing(RETRY))
 
     def discard(self) -> Changed:
         """Delete dead letters and quarantined payloads for good, each as `Job.discard` does.
@@ -337,11 +337,11 @@ class FoundJobs(Generic[R]):
         Raises:
             MaybeChanged: see `cancel`.
         """
-        return perform(own_clients.of_thread, self.changing(DISCARD))
+        return perform(own_clients.of_thread, self._changing(DISCARD))
 
     async def adiscard(self) -> Changed:
         """`discard` on the event loop."""
-        return await aperform(own_clients.of_loop, self.changing(DISCARD))
+        return await aperform(own_clients.of_loop, self._changing(DISCARD))
 
 
 def _counting_in(queue: conf.QueueSettings) -> Steps[Counts]:

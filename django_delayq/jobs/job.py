@@ -647,11 +647,11 @@ class Job(Generic[R_co]):
             return False
         for call in cancel_calls(self.queue, [self]):
             reply = yield from durably(call, waiting)
-            self.take_cancelled(reply[self.token])
+            self._take_cancelled(reply[self.token])
         yield from tell_cancelled([self])
         return self.state is State.CANCELLED
 
-    def take_cancelled(self, change: Change | State) -> None:
+    def _take_cancelled(self, change: Change | State) -> None:
         """Take in how a call of `cancel_calls` went with the job."""
         self.state = State.UNKNOWN if change is Change.NOTED else State(change)
 

@@ -527,7 +527,7 @@ class Command(CommandWithExamples):
                 return
             if not self._agrees(action, counts):
                 raise SystemExit(1)
-        change = found.changing(action, _asked(options))
+        change = found._changing(action, _asked(options))
         changed = perform(own_clients.of_thread, change)
         self._progress.end()
         if options["json"]:
