@@ -363,7 +363,7 @@ def _change_named(
         model.label = display.clean(job.id)
         models.append(model)
     flag = DELETION if action.deletes else CHANGE
-    noted = visit.note(models, flag, _log_text(action, asked))
+    entries = visit.log(models, flag, _log_text(action, asked))
     named = Named(jobs, moves_to=asked.when)
     went: dict[str, str] = {}
 
@@ -375,10 +375,10 @@ def _change_named(
 
     changed = _perform(visit, action, named, asked, took)
     if isinstance(changed, Changed):
-        noted.end(texts=went)
+        entries.end(texts=went)
         _tell(visit, action, asked, changed.won, changed.lost)
     else:
-        noted.end(changed, went)
+        entries.end(changed, went)
     return _back(visit)
 
 
@@ -479,7 +479,7 @@ def _log_search(
     conditions = "; ".join(search.words) or gettext("all jobs")
     text = display.clean(f"{_log_text(action, asked)} {conditions}.")
     flag = DELETION if action.deletes else CHANGE
-    return [visit.note(visit.queue_model(name), flag, text).pk for name in queues]
+    return [visit.log(visit.queue_model(name), flag, text).pk for name in queues]
 
 
 def _outcome(action: Action, asked: Asked, won: int, lost: Any) -> str:

@@ -9,7 +9,7 @@ from django.utils.translation import gettext
 
 from django_delayq.admin.chosen import time_text
 from django_delayq.admin.job_page import context_of
-from django_delayq.admin.visit import Noted, Visit
+from django_delayq.admin.visit import LogEntries, Visit
 from django_delayq.calls.steps import perform
 from django_delayq.clients.clients import own_clients
 from django_delayq.conf import QueueSettings
@@ -50,7 +50,7 @@ def change_job(action: Action, visit: Visit, job_id: str) -> HttpResponse:
     if action.moves and job.state is State.SCHEDULED:
         template = gettext("Its start time was {time}.")
         begun += f" {template.format(time=time_text(seen.score_ms))}"
-    noted = _note(visit, settings, seen, job.id, begun, is_deletion=action.deletes)
+    entries = _log(visit, settings, seen, job.id, begun, is_deletion=action.deletes)
     error = ""
     try:
         is_done = job.state not in OVER and perform(
@@ -59,7 +59,7 @@ def change_job(action: Action, visit: Visit, job_id: str) -> HttpResponse:
     except NotDurable as lacking:
         is_done, error = True, f" {_sentence(display.clean(lacking))}"
     text = _sentence(_text_of(action, job, is_done=is_done)) + error
-    _tell(visit, noted, text, is_done=is_done and not error)
+    _tell(visit, entries, text, is_done=is_done and not error)
     there = visit.queue_url(job.queue) if action.deletes else visit.job_url(job.id)
     return HttpResponseRedirect(visit.next(there))
 
@@ -83,7 +83,7 @@ def schedule_again(visit: Visit, job_id: str) -> HttpResponse:
         visit.message(text, messages.WARNING)
         return HttpResponseRedirect(here)
     begun = gettext("Schedule again, as another job.")
-    noted = _note(visit, settings, seen, old, begun)
+    entries = _log(visit, settings, seen, old, begun)
     same = _with_options(task, job)
     # At once, even where the request is a transaction: its page is shown next, and nothing here writes a row.
     (again,) = send_all([prepare(same, 0, job.args, job.kwargs)])
@@ -95,7 +95,7 @@ def schedule_again(visit: Visit, job_id: str) -> HttpResponse:
         text = gettext(
             "Job {id} was not scheduled again: job {other} holds its unique key."
         )
-    _tell(visit, noted, text.format(id=old, other=again.id), is_done=again.created)
+    _tell(visit, entries, text.format(id=old, other=again.id), is_done=again.created)
     return HttpResponseRedirect(visit.job_url(again.id))
 
 
@@ -147,7 +147,7 @@ def _text_of(action: Action, job: Job[Any], *, is_done: bool) -> str:
     )
 
 
-def _note(
+def _log(
     visit: Visit,
     settings: QueueSettings,
     seen: Inspected,
@@ -155,16 +155,16 @@ def _note(
     text: str,
     *,
     is_deletion: bool = False,
-) -> Noted:
+) -> LogEntries:
     """Write into the admin's log what is about to happen."""
     task = display.read_content(seen.payload, len(seen.payload), settings).task
     model = JobModel(id=display.clean(job_id))
     model.label = display.clean(f"{task} ({job_id})" if task else job_id)
     # ModelAdmin.log_deletions keeps no message, and cancelled differs from discarded.
-    return visit.note(model, DELETION if is_deletion else CHANGE, text)
+    return visit.log(model, DELETION if is_deletion else CHANGE, text)
 
 
-def _tell(visit: Visit, noted: Noted, text: str, *, is_done: bool) -> None:
+def _tell(visit: Visit, entries: LogEntries, text: str, *, is_done: bool) -> None:
     """Say how it went, here and in the admin's log."""
     visit.message(text, messages.SUCCESS if is_done else messages.WARNING)
-    noted.end(text)
+    entries.end(text)

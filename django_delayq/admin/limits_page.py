@@ -69,7 +69,7 @@ def _set(
     )
     template = gettext("Change the limit from “{before}” to “{after}”.")
     text = template.format(before=say(limit.words), after=say(wanted.words))
-    noted = visit.begin(settings, text)
+    entry = visit.begin(settings, text)
     try:
         set_limit(
             settings.name,
@@ -82,27 +82,27 @@ def _set(
     else:
         text = gettext("The limit was changed. Workers apply it at once.")
         level = messages.SUCCESS
-    noted.end(text)
+    entry.end(text)
     visit.message(text, level)
 
 
 def _clear(visit: Visit, settings: QueueSettings, name: str) -> None:
     template = gettext("Remove the limit “{before}”.")
     before = say(_limit_of(settings, name).words)
-    noted = visit.begin(settings, template.format(before=before))
+    entry = visit.begin(settings, template.format(before=before))
     try:
         was_set = clear_limit(settings.name, limit=name or None)
     except DelayqError as error:
-        noted.end(str(error))
+        entry.end(str(error))
         visit.message(str(error), messages.ERROR)
         return
     if was_set:
         text = gettext("The limit from the settings and the code applies again.")
-        noted.end(f"{text} {say(_limit_of(settings, name).words)}")
+        entry.end(f"{text} {say(_limit_of(settings, name).words)}")
         visit.message(text, messages.SUCCESS)
     else:
         text = gettext("No limit was set here. Nothing was changed.")
-        noted.end(text)
+        entry.end(text)
         visit.message(text, messages.WARNING)
 
 

@@ -33,14 +33,14 @@ def pause_queue(visit: Visit, queue: str) -> HttpResponse:
             "Pause for {count} minute.", "Pause for {count} minutes.", minutes
         ).format(count=number_text(minutes))
     )
-    noted = visit.begin(settings, with_reason(begun, reason))
+    entry = visit.begin(settings, with_reason(begun, reason))
     pause(
         settings.name,
         until=None if minutes is None else timedelta(minutes=minutes),
         reason=reason,
     )
     text = gettext("Queue {queue} is paused.").format(queue=settings.name)
-    noted.end(text)
+    entry.end(text)
     visit.message(text, messages.SUCCESS)
     return HttpResponseRedirect(visit.queue_url(settings.name))
 
@@ -53,7 +53,7 @@ def resume_queue(visit: Visit, queue: str) -> HttpResponse:
     task = visit.request.POST.get("task") or None
     names = {"queue": settings.name, "task": task}
     begun = gettext("Resume.") if task is None else gettext("Resume task {task}.")
-    noted = visit.begin(settings, begun.format(**names))
+    entry = visit.begin(settings, begun.format(**names))
     try:
         was_paused = resume(settings.name, task=task)
     except TaskNotFound:
@@ -68,6 +68,6 @@ def resume_queue(visit: Visit, queue: str) -> HttpResponse:
     else:
         text = gettext("Task {task} on queue {queue} is no longer paused.")
     text = text.format(**names)
-    noted.end(text)
+    entry.end(text)
     visit.message(text, messages.SUCCESS if was_paused else messages.WARNING)
     return HttpResponseRedirect(visit.queue_url(settings.name))

@@ -211,10 +211,10 @@ def _change_schedule(visit: Visit, settings: QueueSettings) -> None:
         name=name, before=when_text(schedule.when), after=_wanted(posted)
     )
     reason = posted.get("reason", "") if action is ACTIONS["pause"] else ""
-    noted = visit.begin(settings, with_reason(begun, str(reason)[:MAX_REASON]))
+    entry = visit.begin(settings, with_reason(begun, str(reason)[:MAX_REASON]))
     try:
         text, level = action.act(schedule, posted), messages.SUCCESS
     except DelayqError as error:
         text, level = str(error), messages.WARNING
-    noted.end(text)
+    entry.end(text)
     visit.message(text, level)

@@ -1,4 +1,4 @@
-"""One request for a page: what its user may do, where links lead, how a page is rendered and an action is noted.
+"""One request for a page: what its user may do, where links lead, how a page is rendered and an action is logged.
 
 The pages are functions that take a `Visit`; ``job_admin`` says which address leads to which of them.
 """
@@ -56,7 +56,7 @@ PLACES = (
 )
 
 
-class Noted:
+class LogEntries:
     """Entries of the admin's log that were written before an action, and get its outcome."""
 
     def __init__(
@@ -141,7 +141,7 @@ class Visit:
         self.per_page = job_admin.list_per_page
         self._refresh_s = refresh_s
         # What was begun, and has no outcome yet.
-        self._open: list[Noted] = []
+        self._open: list[LogEntries] = []
 
     # What its user may do
 
@@ -332,23 +332,23 @@ class Visit:
             found: T = error.found
             return found
 
-    def note(self, jobs: Job | Sequence[Job], flag: int, text: str) -> Noted:
-        """Write into the admin's log what is about to be done to jobs, or to a queue; `Noted.end` says how it went.
+    def log(self, jobs: Job | Sequence[Job], flag: int, text: str) -> LogEntries:
+        """Write into the admin's log what is about to be done to jobs, or to a queue; `LogEntries.end` says how it went.
 
         If the request breaks off before that, the entry says so.
         """
-        noted = Noted(self._user_pk, jobs, flag, text)
-        self._open.append(noted)
-        return noted
+        entries = LogEntries(self._user_pk, jobs, flag, text)
+        self._open.append(entries)
+        return entries
 
     def break_off(self, error: BaseException) -> None:
-        """Note that what was begun has ended with an error."""
+        """Say that what was begun has ended with an error."""
         text = gettext(
             "Interrupted by {error}. The change may or may not have been made."
         )
-        for noted in self._open:
-            if not noted.is_over:
-                noted.end(text.format(error=type(error).__name__))
+        for entries in self._open:
+            if not entries.is_over:
+                entries.end(text.format(error=type(error).__name__))
 
     @property
     def user_id(self) -> str:
@@ -367,9 +367,9 @@ class Visit:
         job.label = display.clean(gettext("queue {queue}").format(queue=name))
         return job
 
-    def begin(self, queue: QueueSettings, text: str) -> Noted:
+    def begin(self, queue: QueueSettings, text: str) -> LogEntries:
         """Write into the admin's log what is about to be done to a queue."""
-        return self.note(self.queue_model(queue.name), CHANGE, text)
+        return self.log(self.queue_model(queue.name), CHANGE, text)
 
 
 #: A page: it takes the visit, and the parts of the address by name.

@@ -195,14 +195,14 @@ def _give_order(visit: Visit) -> HttpResponse:
         return visit.render("worker_order", context)
     model = Job(id=f"{_WORKER}:{name}")
     model.label = gettext("worker {worker}").format(worker=name)
-    noted = visit.note(model, CHANGE, str(order.log))
+    entry = visit.log(model, CHANGE, str(order.log))
     is_there = (quiet_worker if order.name == "quiet" else stop_worker)(worker.id)
     text = (
         str(order.done).format(worker=name)
         if is_there
         else gettext("This process no longer exists.")
     )
-    noted.end(text)
+    entry.end(text)
     visit.message(text, messages.SUCCESS if is_there else messages.WARNING)
     return HttpResponseRedirect(back)
 
