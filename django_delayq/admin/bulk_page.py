@@ -47,13 +47,12 @@ from django_delayq.jobs.actions import (
     ACTIONS,
     REPRIORITIZE,
     RESCHEDULE,
-    UNSAID,
     Action,
-    Asked,
+    Details,
 )
 from django_delayq.jobs.bulk import Changed, Pages, Took
 from django_delayq.jobs.finding import Mark
-from django_delayq.jobs.job import Job, handle_of
+from django_delayq.jobs.job import NOW, Job, handle_of
 from django_delayq.models import Job as JobModel
 from django_delayq.showing import display, outcome
 from django_delayq.translating import list_text, number_text, say, state_label
@@ -78,7 +77,7 @@ class Progress(msgspec.Struct, array_like=True):
 
     action: str
     query: str
-    asked: Asked
+    details: Details
     mark: Mark | None = None
     looked: int = 0
     total: int = 0
@@ -194,10 +193,10 @@ def _change_jobs(visit: Visit) -> HttpResponse:
     if not is_sure or (form is not None and not form.is_valid()):
         return _ask_first(visit, action, over, form)
     said = form.cleaned_data if form is not None else {}
-    asked = Asked(said.get("when", UNSAID.when), said.get("priority", UNSAID.priority))
+    details = Details(said.get("when", NOW), said.get("priority", 0))
     if over.jobs is not None:
-        return _change_named(visit, action, over.jobs, asked)
-    progress = Progress(action.name, over.search.query, asked)
+        return _change_named(visit, action, over.jobs, details)
+    progress = Progress(action.name, over.search.query, details)
     return _continue(visit, action, over.search, progress)
 
 
@@ -235,13 +234,13 @@ def _was_asked(visit: Visit, action: Action, over: _Over) -> bool:
         _NotNow: another user was asked.
     """
     try:
-        _, asked = _read_signed(visit.request.POST.get("asked", ""), visit.user_id)
+        _, digest = _read_signed(visit.request.POST.get("asked", ""), visit.user_id)
     except _Stale as error:
         visit.message(str(error), messages.WARNING)
         return False
     except signing.BadSignature:
         return False
-    return asked == over.digest(action)
+    return digest == over.digest(action)
 
 
 def _back(visit: Visit) -> HttpResponse:
@@ -354,7 +353,7 @@ def _row_of(job: Job[Any], seen: Inspected | None) -> Row:
 
 
 def _change_named(
-    visit: Visit, action: Action, jobs: list[Job[Any]], asked: Asked
+    visit: Visit, action: Action, jobs: list[Job[Any]], details: Details
 ) -> HttpResponse:
     """Change the jobs that were ticked."""
     models = []
@@ -363,30 +362,30 @@ def _change_named(
         model.label = display.clean(job.id)
         models.append(model)
     flag = DELETION if action.deletes else CHANGE
-    entries = visit.log(models, flag, _log_text(action, asked))
-    named = Named(jobs, moves_to=asked.when)
+    entries = visit.log(models, flag, _log_text(action, details))
+    named = Named(jobs, moves_to=details.when)
     went: dict[str, str] = {}
 
     def took(job: Job[Any], is_won: bool) -> None:
         lost = {} if is_won else {job.state: 1}
-        before = _from_to(action, named, job, asked) if is_won else ""
-        text = f"{_outcome(action, asked, int(is_won), lost)} {before}"
+        before = _from_to(action, named, job, details) if is_won else ""
+        text = f"{_outcome(action, details, int(is_won), lost)} {before}"
         went[display.clean(job.id)] = text.strip()
 
-    changed = _perform(visit, action, named, asked, took)
+    changed = _perform(visit, action, named, details, took)
     if isinstance(changed, Changed):
         entries.end(texts=went)
-        _tell(visit, action, asked, changed.won, changed.lost)
+        _tell(visit, action, details, changed.won, changed.lost)
     else:
         entries.end(changed, went)
     return _back(visit)
 
 
-def _from_to(action: Action, named: Named, job: Job[Any], asked: Asked) -> str:
+def _from_to(action: Action, named: Named, job: Job[Any], details: Details) -> str:
     """Say what a job had before, if the action gives it another start time or priority."""
     start_ms, priority = named.before[job.id]
     if action is REPRIORITIZE:
-        before, after = f"{priority or 0:+d}", f"{asked.priority:+d}"
+        before, after = f"{priority or 0:+d}", f"{details.priority:+d}"
     elif action.moves and start_ms is not None:
         before, after = time_text(start_ms), time_text(named.target_ms)
     else:
@@ -400,29 +399,29 @@ def _continue(
     visit: Visit, action: Action, search: Filter, progress: Progress
 ) -> HttpResponse:
     """Do one step of a change of all that a search finds."""
-    jobs, asked = search.jobs(), progress.asked
-    walk = jobs.walk(progress.mark, moves_to=asked.when if action.moves else None)
+    jobs, details = search.jobs(), progress.details
+    walk = jobs.walk(progress.mark, moves_to=details.when if action.moves else None)
     if progress.mark is None:
         progress.total, missing = count_at_most(jobs)
         # The steps leave them out, so this is said once.
         visit.tell_missing(missing)
         walk.pass_over(missing)
         queues = [name for name in jobs.queues if name not in missing]
-        progress.entries = _log_search(visit, action, search, queues, asked)
+        progress.entries = _log_search(visit, action, search, queues, details)
     step = Step(walk)
-    changed = _perform(visit, action, step, asked)
+    changed = _perform(visit, action, step, details)
     if not isinstance(changed, Changed):
         won, lost = progress.won, progress.lost
-        so_far = f"{_outcome(action, asked, won, lost)} " if won or lost else ""
+        so_far = f"{_outcome(action, details, won, lost)} " if won or lost else ""
         add_outcome(progress.entries, f"{so_far}{changed}")
         return _back(visit)
     progress.mark, progress.looked = step.mark, progress.looked + step.looked
     progress.won += changed.won
     progress.lost = dict(Counter(progress.lost) + Counter(changed.lost))
-    said = _outcome(action, asked, progress.won, progress.lost)
+    said = _outcome(action, details, progress.won, progress.lost)
     add_outcome(progress.entries, said)
     if progress.mark.is_at_end:
-        _tell(visit, action, asked, progress.won, progress.lost)
+        _tell(visit, action, details, progress.won, progress.lost)
         return _back(visit)
     total = max(progress.total, progress.looked)
     context = {
@@ -447,12 +446,14 @@ def _perform(
     visit: Visit,
     action: Action,
     pages: Pages,
-    asked: Asked,
+    details: Details,
     took: Took = lambda job, is_won: None,
 ) -> Changed | str:
     """Change jobs and return the message to the user, which says how far it came if it broke off."""
     try:
-        return perform(own_clients.of_thread, bulk.changing(pages, action, asked, took))
+        return perform(
+            own_clients.of_thread, bulk.changing(pages, action, details, took)
+        )
     except MaybeChanged as error:
         told = display.clean(error)
     except DelayqError as error:
@@ -462,29 +463,33 @@ def _perform(
     return told
 
 
-def _log_text(action: Action, asked: Asked) -> str:
+def _log_text(action: Action, details: Details) -> str:
     text = str(action.label)
     if action is REPRIORITIZE:
-        text += f" ({asked.priority:+d})"
+        text += f" ({details.priority:+d})"
     elif action is RESCHEDULE:
-        how, ms = asked.when[0], int(asked.when[1:])
+        how, ms = details.when[0], int(details.when[1:])
         text += f" ({time_text(ms) if how == '=' else f'+{display.span_text(ms)}'})"
     return say(sentence(text))
 
 
 def _log_search(
-    visit: Visit, action: Action, search: Filter, queues: Sequence[str], asked: Asked
+    visit: Visit,
+    action: Action,
+    search: Filter,
+    queues: Sequence[str],
+    details: Details,
 ) -> list[int]:
     """Write into the admin's log what is about to happen, an entry a queue."""
     conditions = "; ".join(search.words) or gettext("all jobs")
-    text = display.clean(f"{_log_text(action, asked)} {conditions}.")
+    text = display.clean(f"{_log_text(action, details)} {conditions}.")
     flag = DELETION if action.deletes else CHANGE
     return [visit.log(visit.queue_model(name), flag, text).pk for name in queues]
 
 
-def _outcome(action: Action, asked: Asked, won: int, lost: Any) -> str:
+def _outcome(action: Action, details: Details, won: int, lost: Any) -> str:
     """Say how many were changed, and how many were left alone and why."""
-    said = say(sentence(outcome.done_text(action, won, asked)))
+    said = say(sentence(outcome.done_text(action, won, details)))
     if left := sum(lost.values()):
         why = list_text(
             gettext("{count} {state}").format(
@@ -499,6 +504,6 @@ def _outcome(action: Action, asked: Asked, won: int, lost: Any) -> str:
     return said
 
 
-def _tell(visit: Visit, action: Action, asked: Asked, won: int, lost: Any) -> None:
+def _tell(visit: Visit, action: Action, details: Details, won: int, lost: Any) -> None:
     level = messages.SUCCESS if won or not lost else messages.WARNING
-    visit.message(_outcome(action, asked, won, lost), level)
+    visit.message(_outcome(action, details, won, lost), level)

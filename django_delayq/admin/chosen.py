@@ -9,10 +9,9 @@ from django_delayq.calls.together import together
 from django_delayq.delivery import looking
 from django_delayq.delivery.looking import Inspected
 from django_delayq.jobs import bulk
-from django_delayq.jobs.actions import UNSAID
 from django_delayq.jobs.answers import leaving_out
 from django_delayq.jobs.finding import Mark, Walk, ask_time, target_of
-from django_delayq.jobs.job import Job
+from django_delayq.jobs.job import NOW, Job
 from django_delayq.showing.display import Moment
 
 #: A step changes so many jobs at most, and makes no further call after so long, s.
@@ -30,9 +29,7 @@ def time_text(ms: int) -> str:
 class Named:
     """The jobs that somebody has named, as pages of a change."""
 
-    def __init__(
-        self, jobs: Sequence[Job[Any]], *, moves_to: str = UNSAID.when
-    ) -> None:
+    def __init__(self, jobs: Sequence[Job[Any]], *, moves_to: str = NOW) -> None:
         # A page is of one queue.
         self._jobs = sorted(jobs, key=lambda job: job.queue)
         self._moves_to = moves_to

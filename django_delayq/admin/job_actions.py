@@ -23,7 +23,7 @@ from django_delayq.exceptions import (
     TaskNotFound,
 )
 from django_delayq.jobs import registry
-from django_delayq.jobs.actions import ACTIONS, UNSAID, Action
+from django_delayq.jobs.actions import ACTIONS, NO_DETAILS, Action
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.job import Job, get_job
 from django_delayq.jobs.preparing import prepare
@@ -54,7 +54,7 @@ def change_job(action: Action, visit: Visit, job_id: str) -> HttpResponse:
     error = ""
     try:
         is_done = job.state not in OVER and perform(
-            own_clients.of_thread, action.change(job, UNSAID, None)
+            own_clients.of_thread, action.change(job, NO_DETAILS, None)
         )
     except NotDurable as lacking:
         is_done, error = True, f" {_sentence(display.clean(lacking))}"

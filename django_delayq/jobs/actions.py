@@ -6,7 +6,7 @@ Each action has its words, the jobs that it is for, who may do it, and the opera
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy, ngettext_lazy
@@ -20,7 +20,7 @@ from django_delayq.jobs.job import NOW, Job
 WAITING = frozenset({State.SCHEDULED, State.DUE, State.RETRYING, State.HELD})
 
 
-class Asked(NamedTuple):
+class Details(NamedTuple):
     """The details of an action."""
 
     #: The new start time, as `parse_delay` returns it.
@@ -28,8 +28,15 @@ class Asked(NamedTuple):
     priority: int = 0
 
 
-#: Nothing.
-UNSAID = Asked()
+#: For actions that take none.
+NO_DETAILS = Details()
+
+
+class Counted(Protocol):
+    """A text about a number of jobs, as `ngettext_lazy` returns it."""
+
+    def format(self, *, count: int, **parts: object) -> str:
+        """Return the text for ``count`` jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,14 +51,14 @@ class Action:
     #: In the help of ``delayq_jobs``.
     help: str | Promise = ""
     #: Asked before it is done to many jobs, and what the admin adds to that.
-    question: Any
-    note: str | Promise
+    question: Counted
+    explanation: str | Promise
     #: Said of many jobs once it is done; of reprioritized ones with ``{priority}``.
-    done: Any
+    done: Counted
     #: Said of one job.
     done_one: str | Promise = ""
     #: Said of a job that a destination queue or Java has; "": it is left alone there.
-    noted: str | Promise = ""
+    unknown_one: str | Promise = ""
     #: Said of the jobs in errors, in English.
     past: str
     #: It is for jobs in these states, and leaves others alone.
@@ -65,7 +72,7 @@ class Action:
     #: It gives jobs another start time.
     moves: bool = False
     #: Does it to a job as it was at the last look; returns whether it is done.
-    change: Callable[[Job[Any], Asked, Durability | None], Steps[bool]]
+    change: Callable[[Job[Any], Details, Durability | None], Steps[bool]]
 
     @property
     def right(self) -> Literal["change", "delete"]:
@@ -79,10 +86,10 @@ RUN_NOW = Action(
     label=gettext_lazy("Run now"),
     help=gettext_lazy("make jobs that wait due now; dead letters need retry."),
     question=ngettext_lazy("Run {number} job now?", "Run {number} jobs now?", "count"),
-    note=gettext_lazy("They become due at once."),
+    explanation=gettext_lazy("They become due at once."),
     done=ngettext_lazy("{number} job is due now", "{number} jobs are due now", "count"),
     done_one=gettext_lazy("{id} is due now"),
-    noted=gettext_lazy(
+    unknown_one=gettext_lazy(
         "It is due at once if a worker here takes it, but not if Java does."
     ),
     past="due now",
@@ -90,7 +97,7 @@ RUN_NOW = Action(
     needless=State.DUE,
     instead="retry",
     moves=True,
-    change=lambda job, asked, durable: job._moving(NOW, durable, "run_now"),
+    change=lambda job, details, durable: job._moving(NOW, durable, "run_now"),
 )
 RETRY = Action(
     name="retry",
@@ -100,14 +107,16 @@ RETRY = Action(
         "retry dead letters and quarantined jobs, with all their attempts."
     ),
     question=ngettext_lazy("Retry {number} job?", "Retry {number} jobs?", "count"),
-    note=gettext_lazy("They have all their attempts again, and are due at once."),
+    explanation=gettext_lazy(
+        "They have all their attempts again, and are due at once."
+    ),
     done=ngettext_lazy("{number} job is retried", "{number} jobs are retried", "count"),
     done_one=gettext_lazy("{id} is retried: it is due now"),
     past="retried",
     states=GRAVES,
     instead="run_now",
     moves=True,
-    change=lambda job, asked, durable: job._retrying(durable, is_seen=True),
+    change=lambda job, details, durable: job._retrying(durable, is_seen=True),
 )
 RESCHEDULE = Action(
     name="reschedule",
@@ -117,19 +126,19 @@ RESCHEDULE = Action(
     question=ngettext_lazy(
         "Reschedule {number} job?", "Reschedule {number} jobs?", "count"
     ),
-    note=gettext_lazy(
+    explanation=gettext_lazy(
         "The jobs get the start time that you give here. Running jobs are not affected."
     ),
     done=ngettext_lazy(
         "{number} job is rescheduled", "{number} jobs are rescheduled", "count"
     ),
     done_one=gettext_lazy("{id} is rescheduled"),
-    noted=gettext_lazy("The change applies if a worker here takes it."),
+    unknown_one=gettext_lazy("The change applies if a worker here takes it."),
     past="rescheduled",
     states=WAITING,
     instead="retry",
     moves=True,
-    change=lambda job, asked, durable: job._moving(asked.when, durable),
+    change=lambda job, details, durable: job._moving(details.when, durable),
 )
 REPRIORITIZE = Action(
     name="reprioritize",
@@ -139,7 +148,7 @@ REPRIORITIZE = Action(
         "Change the priority of {number} jobs?",
         "count",
     ),
-    note=gettext_lazy(
+    explanation=gettext_lazy(
         "Start times do not change. Among the due jobs of a queue, those with a higher priority run first."
     ),
     done=ngettext_lazy(
@@ -150,7 +159,7 @@ REPRIORITIZE = Action(
     past="reprioritized",
     states=WAITING,
     instead="retry",
-    change=lambda job, asked, durable: job._reprioritizing(asked.priority, durable),
+    change=lambda job, details, durable: job._reprioritizing(details.priority, durable),
 )
 CANCEL = Action(
     name="cancel",
@@ -158,19 +167,19 @@ CANCEL = Action(
     label=gettext_lazy("Cancel"),
     help=gettext_lazy("cancel waiting jobs."),
     question=ngettext_lazy("Cancel {number} job?", "Cancel {number} jobs?", "count"),
-    note=gettext_lazy(
+    explanation=gettext_lazy(
         "Cancelled jobs are deleted. A job that a worker takes first runs all the same."
     ),
     done=ngettext_lazy(
         "{number} job is cancelled", "{number} jobs are cancelled", "count"
     ),
     done_one=gettext_lazy("{id} is cancelled and will not run"),
-    noted=gettext_lazy("Workers here will not run it, but Java may."),
+    unknown_one=gettext_lazy("Workers here will not run it, but Java may."),
     past="cancelled",
     states=WAITING,
     instead="discard",
     deletes=True,
-    change=lambda job, asked, durable: job._cancelling(durable),
+    change=lambda job, details, durable: job._cancelling(durable),
 )
 DISCARD = Action(
     name="discard",
@@ -180,7 +189,7 @@ DISCARD = Action(
     question=ngettext_lazy(
         "Discard {number} job for good?", "Discard {number} jobs for good?", "count"
     ),
-    note=gettext_lazy("They will not run again, and nothing of them is kept."),
+    explanation=gettext_lazy("They will not run again, and nothing of them is kept."),
     done=ngettext_lazy(
         "{number} job is discarded", "{number} jobs are discarded", "count"
     ),
@@ -189,7 +198,7 @@ DISCARD = Action(
     states=GRAVES,
     instead="cancel",
     deletes=True,
-    change=lambda job, asked, durable: job._discarding(durable, is_seen=True),
+    change=lambda job, details, durable: job._discarding(durable, is_seen=True),
 )
 #: In the order of their buttons.
 ACTIONS = {

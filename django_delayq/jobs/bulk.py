@@ -17,7 +17,7 @@ from django_delayq.calls.together import together
 from django_delayq.delivery.states import Change, State
 from django_delayq.exceptions import MaybeChanged
 from django_delayq.faults import describe_fault
-from django_delayq.jobs.actions import CANCEL, UNSAID, Action, Asked
+from django_delayq.jobs.actions import CANCEL, NO_DETAILS, Action, Details
 from django_delayq.jobs.answers import missing_line
 from django_delayq.jobs.job import Job, cancel_calls, tell_cancelled
 
@@ -67,7 +67,7 @@ def _ignore(job: Job[Any], is_won: bool) -> None:
 
 
 def changing(
-    pages: Pages, action: Action, asked: Asked = UNSAID, took: Took = _ignore
+    pages: Pages, action: Action, details: Details = NO_DETAILS, took: Took = _ignore
 ) -> Steps[Changed]:
     """Do an action to jobs; one that moves them moves them to the target of the pages.
 
@@ -79,13 +79,13 @@ def changing(
     try:
         while (jobs := (yield from pages.next())) is not None:
             if action.moves:
-                asked = asked._replace(when=f"={pages.target_ms}")
+                details = details._replace(when=f"={pages.target_ms}")
             while batch := list(islice(jobs, BATCH)):
                 try:
                     if action is CANCEL:
                         yield from _cancel(batch, tally)
                     else:
-                        yield from _change(batch, action, asked, tally)
+                        yield from _change(batch, action, details, tally)
                 except RedisError as error:
                     yield from pages.leave_out(batch[0].queue, error)
                     break
@@ -175,11 +175,13 @@ def _cancel(jobs: Sequence[Job[Any]], tally: _Tally) -> Steps[None]:
 
 
 def _change(
-    jobs: Sequence[Job[Any]], action: Action, asked: Asked, tally: _Tally
+    jobs: Sequence[Job[Any]], action: Action, details: Details, tally: _Tally
 ) -> Steps[None]:
     """Change jobs of one queue, each in a call of its own, in one round trip."""
     try:
-        results = yield from together([_change_one(job, action, asked) for job in jobs])
+        results = yield from together(
+            [_change_one(job, action, details) for job in jobs]
+        )
     except BaseException as error:
         tally.fail(jobs, error)
         raise
@@ -194,10 +196,10 @@ def _change(
         raise failure
 
 
-def _change_one(job: Job[Any], action: Action, asked: Asked) -> Steps[bool]:
+def _change_one(job: Job[Any], action: Action, details: Details) -> Steps[bool]:
     if job.state is action.needless:
         return True
     if not job.token:
         return False
     # No job of many is waited for.
-    return (yield from action.change(job, asked, False))
+    return (yield from action.change(job, details, False))

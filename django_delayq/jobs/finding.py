@@ -43,12 +43,12 @@ from django_delayq.jobs import bulk
 from django_delayq.jobs.actions import (
     CANCEL,
     DISCARD,
+    NO_DETAILS,
     RESCHEDULE,
     RETRY,
     RUN_NOW,
-    UNSAID,
     Action,
-    Asked,
+    Details,
 )
 from django_delayq.jobs.answers import asking, complete, leaving_out
 from django_delayq.jobs.arguments import has_sensitive, shown_arguments
@@ -269,11 +269,13 @@ class FoundJobs(Generic[R]):
         self._check(walk.missing, total)
         return total
 
-    def _changing(self, action: Action, asked: Asked = UNSAID) -> Steps[Changed]:
+    def _changing(
+        self, action: Action, details: Details = NO_DETAILS
+    ) -> Steps[Changed]:
         """Do an action to the jobs."""
         # What moves, and waits or dies again meanwhile, is passed over: its start time is that of this walk.
-        walk = self.walk(moves_to=asked.when if action.moves else None)
-        return bulk.changing(walk, action, asked)
+        walk = self.walk(moves_to=details.when if action.moves else None)
+        return bulk.changing(walk, action, details)
 
     def cancel(self) -> Changed:
         """Cancel the jobs, each as `Job.cancel` does; return how many were cancelled, and why others were not.
@@ -297,13 +299,13 @@ class FoundJobs(Generic[R]):
             InvalidDelay: see `parse_delay`.
             MaybeChanged: see `cancel`.
         """
-        asked = Asked(parse_delay(delay))
-        return perform(own_clients.of_thread, self._changing(RESCHEDULE, asked))
+        details = Details(parse_delay(delay))
+        return perform(own_clients.of_thread, self._changing(RESCHEDULE, details))
 
     async def areschedule(self, delay: Delay) -> Changed:
         """`reschedule` on the event loop."""
-        asked = Asked(parse_delay(delay))
-        return await aperform(own_clients.of_loop, self._changing(RESCHEDULE, asked))
+        details = Details(parse_delay(delay))
+        return await aperform(own_clients.of_loop, self._changing(RESCHEDULE, details))
 
     def run_now(self) -> Changed:
         """Make jobs that wait due now, each as `Job.run_now` does.

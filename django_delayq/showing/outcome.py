@@ -4,7 +4,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext, gettext_lazy
 
 from django_delayq.delivery.states import State
-from django_delayq.jobs.actions import ACTIONS, UNSAID, Action, Asked
+from django_delayq.jobs.actions import ACTIONS, NO_DETAILS, Action, Details
 from django_delayq.translating import number_text, state_label
 
 #: Of a job that has ended, that runs, or that needs another action.
@@ -29,16 +29,14 @@ _TOO_LATE = {
 
 def question_text(action: Action, count: int) -> str:
     """Ask whether to do an action to many jobs."""
-    text: str = action.question.format(count=count, number=number_text(count))
-    return text
+    return action.question.format(count=count, number=number_text(count))
 
 
-def done_text(action: Action, count: int, asked: Asked = UNSAID) -> str:
+def done_text(action: Action, count: int, details: Details = NO_DETAILS) -> str:
     """Say that an action was done to many jobs; without a full stop."""
-    text: str = action.done.format(
-        count=count, number=number_text(count), priority=asked.priority
+    return action.done.format(
+        count=count, number=number_text(count), priority=details.priority
     )
-    return text
 
 
 def text_of_one(
@@ -50,7 +48,7 @@ def text_of_one(
     """
     if is_done:
         return str(action.done_one).format(id=name)
-    return _left_by(action, name, state, action.noted, use)
+    return _left_by(action, name, state, action.unknown_one, use)
 
 
 def rehearsed_text(action: Action, name: str, state: State, use: str) -> str:
@@ -59,7 +57,7 @@ def rehearsed_text(action: Action, name: str, state: State, use: str) -> str:
         template = gettext("{id} would be changed: it is {state}")
         return template.format(id=name, state=state_label(state))
     then = gettext("The change would apply only if a worker here takes it.")
-    return _left_by(action, name, state, action.noted and then, use)
+    return _left_by(action, name, state, action.unknown_one and then, use)
 
 
 def _left_by(

@@ -16,7 +16,7 @@ from django_delayq.admin.search import Filter
 from django_delayq.calls.running import run
 from django_delayq.delivery import looking
 from django_delayq.delivery.states import State
-from django_delayq.jobs.actions import Asked
+from django_delayq.jobs.actions import Details
 from tests.admin.conftest import url
 from tests.admin.filling import TASK, Queue
 from tests.admin.test_job_admin import content_of, messages_of
@@ -343,7 +343,9 @@ def test_lists_have_the_buttons_that_their_reader_may_use(
 def test_steps_over_a_queue_that_has_gone_from_the_settings_end(
     browser: Client, queue: Queue
 ) -> None:
-    sealed = Progress("cancel", "queue=gone", Asked()).seal(str(User.objects.get().pk))
+    sealed = Progress("cancel", "queue=gone", Details()).seal(
+        str(User.objects.get().pk)
+    )
 
     assert browser.post(url("bulk"), {"progress": sealed}).status_code == 404
 

@@ -32,12 +32,12 @@ from django_delayq.jobs.actions import (
     ACTIONS,
     CANCEL,
     DISCARD,
+    NO_DETAILS,
     RESCHEDULE,
     RETRY,
     RUN_NOW,
-    UNSAID,
     Action,
-    Asked,
+    Details,
 )
 from django_delayq.jobs.answers import complete, leaving_out
 from django_delayq.jobs.bulk import Changed
@@ -450,7 +450,7 @@ class Command(CommandWithExamples):
                 f"Give either the IDs of jobs or options that select jobs: leave out {' and '.join(given)}.",
                 returncode=WRONG_CALL,
             )
-        asked, use = _asked(options), ACTIONS[action.instead].verb
+        details, use = _details(options), ACTIONS[action.instead].verb
         failed = 0
         done: set[str] = set()
         for job_id in options["ids"]:
@@ -463,7 +463,7 @@ class Command(CommandWithExamples):
                     is_done = job.state in action.states
                 else:
                     # The job may have moved since this look, and the call decides.
-                    change = action.change(job, asked, None)
+                    change = action.change(job, details, None)
                     is_done = perform(own_clients.of_thread, change)
             except (JobNotFound, QueueNotFound, PartialAnswer, RedisError) as error:
                 self._tell_of(job_id, _why_not(error, options["ids"]), None, options)
@@ -527,7 +527,7 @@ class Command(CommandWithExamples):
                 return
             if not self._agrees(action, counts):
                 raise SystemExit(1)
-        change = found._changing(action, _asked(options))
+        change = found._changing(action, _details(options))
         changed = perform(own_clients.of_thread, change)
         self._progress.end()
         if options["json"]:
@@ -583,11 +583,11 @@ class Command(CommandWithExamples):
         self.stdout.write(json_text(value))
 
 
-def _asked(options: dict[str, Any]) -> Asked:
+def _details(options: dict[str, Any]) -> Details:
     """Return the details of an action from the options."""
     span, at = options.get("span"), options.get("at")
     when = at if span is None else span
-    return UNSAID if when is None else Asked(parse_delay(when))
+    return NO_DETAILS if when is None else Details(parse_delay(when))
 
 
 def _by_id_or_token(look: Callable[[str], T], given: str) -> T:
