@@ -1,5 +1,7 @@
 """``DELAYQ`` → one frozen `Settings`.
 
+The key of a setting is the name of its field in capitals, without the unit: ``HOLD_UNKNOWN`` is `hold_unknown_s`.
+
 Functions call `get_settings`; nothing reads a setting at import. The result is cached until Django says that the setting
 has changed. `find_problems` collects what is wrong; ``manage.py check`` prints it, and `get_settings` raises it.
 """
@@ -62,11 +64,11 @@ from django_delayq.redaction import (
 )
 from django_delayq.setting import (
     BOOLEAN,
-    DICT,
     Problem,
     Values,
     count,
     declare,
+    dict_of,
     find_wrong,
     list_of,
     read_fields,
@@ -196,11 +198,11 @@ def _is_module(value: Any) -> bool:
     )
 
 
-def _paths(example: str) -> Values:
+def _paths(example: str) -> Values[tuple[str, ...]]:
     return list_of(_is_path, f"dotted paths, such as {example!r}")
 
 
-CONNECTION = Values(
+CONNECTION = Values[str](
     _is_connection,
     "the alias of a django-redis cache, or a URL that redis-py reads, such as"
     " 'redis://localhost:6379/0': port and database are numbers, parameters those of redis-py, special"
@@ -210,24 +212,24 @@ CONNECTION = Values(
     hide_url,
     _show_connection,
 )
-SECRETS = Values(
+SECRETS = Values[Sequence[str | bytes]](
     _are_secrets,
     f"a list of secrets, the one to sign with first, each a string of at least {SHORTEST_SECRET} characters",
     hide,
     _describe_secrets,
 )
-TOKENS = list_of(
+TOKENS: Values[Sequence[str]] = list_of(
     _is_token,
     f"strings of at least {SHORTEST_SECRET} printable ASCII characters without spaces, such as"
     " secrets.token_urlsafe() returns",
 )._replace(read=hide, show=_describe_secrets)
-DIRECTORY = Values(
+DIRECTORY = Values[Path](
     lambda value: isinstance(value, str | os.PathLike) and str(value) != "",
     "the path of a directory",
     Path,
 )
 #: What may go before the names of queues.
-PREFIX = Values(
+PREFIX = Values[str](
     _is_prefix,
     f"a string of at most {LONGEST_PREFIX} characters without spaces and braces, such as 'shop-', or '' for none",
 )
@@ -250,7 +252,7 @@ class QueueSettings:
     #: Waits between attempts, see [Retries](#retries): some of these keys, or a `Backoff`.
     retry: Backoff = setting(
         Backoff(),
-        Values(
+        Values[Backoff](
             lambda value: isinstance(value, Backoff | dict),
             "a Backoff, or a dict such as {'BASE': 5, 'FACTOR': 3, 'MAX': 3600, 'JITTER': 0.25} (seconds)",
             read_backoff,
@@ -266,11 +268,13 @@ class QueueSettings:
     #: How many jobs of the queue run at a time in all workers; see [limits](howto/limits.md).
     concurrency: int | None = setting(
         None,
-        Values(is_concurrency, f"a number of jobs at a time, 1 to {MOST_AT_A_TIME:,}"),
+        Values[int](
+            is_concurrency, f"a number of jobs at a time, 1 to {MOST_AT_A_TIME:,}"
+        ),
         "any number",
     )
     #: How often a job of the queue starts; see [limits](howto/limits.md).
-    rate: str | None = setting(None, Values(is_rate, RATE_WANTED), "any rate")
+    rate: str | None = setting(None, Values[str](is_rate, RATE_WANTED), "any rate")
     #: How many jobs the queue may hold, waiting or running. When it is full, `schedule()` raises
     #: [`QueueFull`](howto/limits-on-size.md#jobs-of-a-queue).
     max_jobs: int | None = setting(None, count(1, MOST_JOBS, "jobs"), "any number")
@@ -279,7 +283,7 @@ class QueueSettings:
     #: [moves](howto/move-servers.md) wait for a replica either.
     durable: Durable | None = setting(
         None,
-        Values(is_durability, DURABLE_WANTED, as_durable),
+        Values[Durable | None](is_durability, DURABLE_WANTED, as_durable),
         "the memory of the primary",
     )
     #: [Encrypt](howto/encryption.md) arguments, results, errors and progress on the server. Needs `pip install
@@ -306,20 +310,24 @@ class QueueSettings:
     #: `INSERTION_LIST`.
     redisson: str | None = setting(
         None,
-        Values(_is_redisson, "a version of Redisson such as '3.16.6', 3.2.0 or later"),
+        Values[str](
+            _is_redisson, "a version of Redisson such as '3.16.6', 3.2.0 or later"
+        ),
         "a queue that only Django uses",
     )
     #: The [codec](codecs.md) of payloads that Java or a `DelayedQueue` puts into the queue. An object has `name`,
     #: `encode` and `decode`. You can [change it](codecs.md#changing-the-codec-of-a-queue) while jobs wait.
     codec: str | Codec | None = setting(
         None,
-        Values(_is_codec, "the name of a codec such as 'StringCodec', or a codec"),
+        Values[str | Codec](
+            _is_codec, "the name of a codec such as 'StringCodec', or a codec"
+        ),
         "the default of REDISSON, else 'json'",
     )
     #: [Frame format](wire-format.md#frame).
     frame: str | None = setting(
         None,
-        Values(
+        Values[str](
             lambda value: value in [item.value for item in FrameFormat],
             "'dLc0' (Redisson up to 3.21.0) or 'Bc0Lc0' (3.21.1 and later)",
         ),
@@ -501,7 +509,8 @@ class Settings:
     queues: Mapping[str, QueueSettings] = field(
         default_factory=dict,
         metadata=declare(
-            DICT._replace(wanted="a dict of queue names to dicts of options")
+            # `read_settings` makes the queues: they depend on other settings.
+            dict_of("queue names to dicts of options", dict)
         ),
     )
     #: A prefix for the names of all queues on the server, so that [two projects can share
@@ -511,8 +520,9 @@ class Settings:
     #: [Options of the worker](#worker).
     worker: WorkerSettings = setting(
         WorkerSettings(),
-        DICT._replace(
-            read=lambda value: WorkerSettings(**read_fields(WorkerSettings, value))
+        dict_of(
+            "options",
+            lambda value: WorkerSettings(**read_fields(WorkerSettings, value)),
         ),
     )
     #: What happens to jobs [in tests](howto/testing.md#for-all-tests): `"captured"` only records them, `"immediate"`
@@ -520,7 +530,7 @@ class Settings:
     #: `"connection"` to that of `CONNECTION`.
     test: str = setting(
         "captured",
-        Values(
+        Values[str](
             lambda value: value in TEST_MODES,
             f"what jobs do in tests, one of {', '.join(map(repr, TEST_MODES))}",
         ),

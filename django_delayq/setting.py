@@ -7,7 +7,7 @@ the error and its row in docs/settings.md follow from them.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field, fields
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from django_delayq.redaction import show
 from django_delayq.suggestions import suggestion
@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 T = TypeVar("T")
+Default = TypeVar("Default")
+#: What the field of a setting holds.
+Held = TypeVar("Held", covariant=True)
+
+#: In the metadata of a field, the name of its values and of what None means.
+_DECLARED = "setting"
 
 
 class Problem(NamedTuple):
@@ -26,37 +32,37 @@ class Problem(NamedTuple):
     hint: str
 
 
-class Values(NamedTuple):
+class Values(NamedTuple, Generic[Held]):
     """The values that a setting may have."""
 
     is_fit: Callable[[Any], bool]
     #: The values, as the error and the page say them.
     wanted: str
     #: What the dataclass holds of a value.
-    read: Callable[[Any], Any] = lambda value: value
+    read: Callable[[Any], Held] = lambda value: value
     #: What an error shows of a value that does not fit.
     show: Callable[[Any], str] = show
 
 
-def count(least: int, most: int, of: str = "", zero: str = "") -> Values:
+def count(least: int, most: int, of: str = "", zero: str = "") -> Values[int]:
     """Return the whole numbers of a range, such as a number of jobs. ``zero`` says what 0 stands for."""
     what = f"a number of {of}" if of else "a whole number"
     first = 1 if zero else least
-    return Values(
+    return Values[int](
         lambda value: isinstance(value, int) and _is_within(value, least, most),
         f"{what}, {first:,} to {most:,}" + (f", or 0 for {zero}" if zero else ""),
     )
 
 
-def number(least: float, most: float, what: str, why: str = "") -> Values:
+def number(least: float, most: float, what: str, why: str = "") -> Values[float]:
     """Return all numbers of a range."""
-    return Values(
+    return Values[float](
         lambda value: _is_within(value, least, most),
         f"{what}, {least:,} to {most:,}" + (f"; {why}" if why else ""),
     )
 
 
-def seconds(least: float, most: float) -> Values:
+def seconds(least: float, most: float) -> Values[float]:
     """Return the numbers of seconds of a range."""
     return number(least, most, "a number of seconds")
 
@@ -69,17 +75,21 @@ def _is_within(value: Any, least: float, most: float) -> bool:
     )
 
 
-def list_of(is_fit: Callable[[Any], bool], wanted: str) -> Values:
-    """Return the lists and tuples of what fits."""
-    return Values(
+def list_of(is_fit: Callable[[Any], bool], wanted: str) -> Values[tuple[str, ...]]:
+    """Return the lists and tuples of texts that fit."""
+    return Values[tuple[str, ...]](
         lambda value: isinstance(value, list | tuple) and all(map(is_fit, value)),
         f"a list of {wanted}",
         tuple,
     )
 
 
-BOOLEAN = Values(lambda value: isinstance(value, bool), "True or False")
-DICT = Values(lambda value: isinstance(value, dict), "a dict of options")
+def dict_of(wanted: str, read: Callable[[dict[str, Any]], T]) -> Values[T]:
+    """Return the dicts, of which ``read`` makes what the field holds."""
+    return Values[T](lambda value: isinstance(value, dict), f"a dict of {wanted}", read)
+
+
+BOOLEAN = Values[bool](lambda value: isinstance(value, bool), "True or False")
 
 
 class Setting(NamedTuple):
@@ -88,7 +98,7 @@ class Setting(NamedTuple):
     #: Its key in the settings: the name of the field in capitals, without the unit.
     key: str
     field: str
-    values: Values
+    values: Values[Any]
     #: What None means; empty: None is a wrong value.
     none: str
 
@@ -106,25 +116,31 @@ class Setting(NamedTuple):
         return None if value is None else self.values.read(value)
 
 
-def declare(values: Values, none: str = "") -> Mapping[str, Any]:
+def declare(values: Values[Any], none: str = "") -> Mapping[str, Any]:
     """Return the metadata that make a field a setting."""
-    return {"values": values, "none": none}
+    return {_DECLARED: (values, none)}
 
 
-def setting(default: T, values: Values, none: str = "", *, repr: bool = True) -> T:
-    """Return a field that is a setting. ``none`` says what None means; without it, None is a wrong value."""
+def setting(
+    default: Default, values: Values[T], none: str = "", *, repr: bool = True
+) -> Default | T:
+    """Return a field that is a setting: for a type checker, what the field holds.
+
+    ``none`` says what None means; without it, None is a wrong value.
+    """
     return field(default=default, repr=repr, metadata=declare(values, none))
 
 
 @cache
 def settings_of(cls: "type[DataclassInstance]") -> dict[str, Setting]:
     """Return the settings of a dataclass by their keys."""
-    found = [
-        Setting(each.name.removesuffix("_s").upper(), each.name, **each.metadata)
-        for each in fields(cls)
-        if each.metadata
-    ]
-    return {each.key: each for each in found}
+    found = {}
+    for each in fields(cls):
+        declared: tuple[Values[Any], str] | None = each.metadata.get(_DECLARED)
+        if declared is not None:
+            key = each.name.removesuffix("_s").upper()
+            found[key] = Setting(key, each.name, *declared)
+    return found
 
 
 def find_wrong(

@@ -18,7 +18,7 @@ class BackendOptions:
     #: How long a result is kept after the task has ended; by default a day.
     result_ttl: Seconds = setting(
         86_400,
-        Values(
+        Values[Seconds](
             lambda value: seconds(value) is not None, "seconds above 0 or a timedelta"
         ),
     )
@@ -27,7 +27,7 @@ class BackendOptions:
     #: [`DELAYQ["OUTBOX"]`](outbox.md#store-the-job-with-the-commit) does, unless this is `False`.
     on_commit: bool | str | None = setting(
         None,
-        Values(
+        Values[bool | str](
             lambda value: isinstance(value, bool | str),
             "True, False or a database alias",
         ),
