@@ -248,6 +248,9 @@ def _read_claimed_or_none(request: bytes, reply: list[Any] | None) -> Any:
     return None if reply is None else _read_claimed(request, reply)
 
 
+_FEW = ("now_us", "owner", "request", "limit", "lease_ms", "format", "read_format")
+
+
 def claim_few(
     keys: DeliveryKeys,
     *,
@@ -263,16 +266,12 @@ def claim_few(
     The reply None means that nothing was done, and that the caller has to use `claim`. So does the repeat of a
     ``request``.
     """
+    now = now_argument(now_us)
+    script, found = bind(PACKAGES, "claim_few", keys, _FEW)
     return Call(
-        *bind(PACKAGES, "claim_few", keys)(
-            now_us=now_argument(now_us),
-            owner=owner,
-            request=request,
-            limit=limit,
-            lease_ms=lease_ms,
-            format=frame_format.number,
-            read_format=signing.FORMAT,
-        ),
+        script,
+        found,
+        [now, owner, request, limit, lease_ms, frame_format.number, signing.FORMAT],
         partial(_read_claimed_or_none, request),
         repeat=None,
     )

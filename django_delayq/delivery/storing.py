@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from django_delayq.calls.call import Call
+from django_delayq.calls.call import Argument, Call
 from django_delayq.calls.command import Command
 from django_delayq.calls.script import bind, rows
 from django_delayq.delivery.binding import PACKAGES, now_argument
@@ -252,22 +252,19 @@ def store(
     if tail or not payload.startswith(signing.JOB_START):
         return _schedule_one(keys, job, *options)
     named = {"delay_queue": keys.queue.delay_queue} if insertion_list else {}
-    given = {}
+    order: tuple[str, ...] = ("when", "format", "payload")
+    args: list[Argument] = [when, frame_format.number, payload]
     if max_jobs is not None:
         named |= _counted(keys) | {"destination": keys.queue.destination}
-        given["most"] = max_jobs
+        order += ("most",)
+        args.append(max_jobs)
     if now_us is not None:
-        given["now_us"] = now_us
-    bound = bind(PACKAGES, "store", keys, **named)
-    described = bound(
-        when=when,
-        format=frame_format.number,
-        payload=payload,
-        **given,
-    )
+        order += ("now_us",)
+        args.append(now_us)
+    script, found = bind(PACKAGES, "store", keys, order, **named)
     # Not a function in this one: each variable that it shared would be kept in a cell, a tenth of what this costs.
     full = partial(_schedule_one, keys, job, *options)
-    return Call(*described, _read_stored, {}, REPEAT_MS, full)
+    return Call(script, found, args, _read_stored, {}, REPEAT_MS, full)
 
 
 def _schedule_one(

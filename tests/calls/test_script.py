@@ -90,6 +90,19 @@ def test_keys_that_no_header_names_are_refused() -> None:
         bind_list(packages, "leave", keys, ("k",))
 
 
+def test_arguments_in_the_callers_own_order_have_to_be_in_that_of_the_header() -> None:
+    packages = ("django_delayq.delivery", "django_delayq.wire")
+    keys, given = DeliveryKeys.of("q"), ("when", "format", "payload")
+
+    for order in (given, (*given, "now_us")):
+        assert bind(packages, "store", keys, order).script.name == "store"
+    for wrong in (given[:2], ("format", "when", "payload"), (*given, "most")):
+        with pytest.raises(
+            TypeError, match=r"store\.lua takes when, format, payload, in this order"
+        ):
+            bind(packages, "store", keys, wrong)
+
+
 def test_key_that_a_call_leaves_out_is_nil_in_a_script_of_its_own() -> None:
     keys = DeliveryKeys.of("q")
 
