@@ -116,13 +116,12 @@ class Taking:
     def body(self) -> Iterator[Page]:
         """Take pages until a walk finds nothing, or after `WALKS`; yield those first that are held already.
 
-        A run that deletes each page holds the last one at most.
+        A run that deletes each page holds the last one, and those whose deletion a failover has lost.
         """
         begun = self.run
         assert begun is not None
         is_direct = begun.kind is Kind.DIRECT
-        first = max(1, begun.pages) if is_direct else 1
-        for number in range(first, begun.pages + 1):
+        for number in range(1, begun.pages + 1):
             jobs = self._export(Source.FRAMES, number, 0).jobs
             if jobs or not is_direct:
                 yield Page(number, jobs)

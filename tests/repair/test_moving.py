@@ -611,6 +611,28 @@ def test_a_schedule_on_its_way_can_be_put_back_after_the_move_has_failed(
     assert b"moving stored nightly" not in rig.client.hkeys(rig.keys.schedules)
 
 
+def test_pages_whose_deletion_a_failover_has_lost_are_deleted_again(
+    rig: Rig, other: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {f"j{n}": 1_000 for n in range(300)}
+    rig.schedule(names)
+    with monkeypatch.context() as patch:
+        # What a replica has that lags behind by these two.
+        patch.setattr(Taking, "delete", lambda *_: None)
+        one = moving_from(rig, other)
+        one.begin()
+        steps = one.steps()
+        next(steps)
+        next(steps)
+    held = rig.client.zcard(rig.keys.held)
+    assert held > taking.FIRST
+
+    move(rig, other)
+
+    assert run(rig.client, looking.counts(rig.keys)).jobs == 0
+    assert run(other.client, looking.counts(other.keys)).jobs == len(names)
+
+
 def test_pages_that_only_the_replaced_server_has_are_stored_again(
     rig: Rig, private_server: Callable[..., Server]
 ) -> None:
