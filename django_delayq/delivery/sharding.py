@@ -182,7 +182,7 @@ def words_of(queue: str, theirs: int, ours: int, held: Held) -> tuple[Wording, W
     return what, gettext(
         "Set SHARDS to {theirs} again. The number can change only while the queue is empty, and it is not ({held}). To"
         " change it now, let a new queue take the new jobs until the workers have emptied this one; or export this"
-        " queue, and import the file with the new number.",
+        " queue, and import the file on another server with the new number.",
         theirs=theirs or "None",
         held=held.words,
     )

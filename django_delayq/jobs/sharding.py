@@ -78,7 +78,7 @@ def agreeing(
                 if any(lying.held):
                     theirs, held = number + 1, held.plus(lying.held)
         else:
-            found: list[Part] = []
+            found: list[Part] = [] if theirs else [there]
             for number in range(theirs):
                 found.append((yield read_shards(shard_keys(whole.keys, number))))
             held = reduce(Held.plus, (each.held for each in found))

@@ -417,6 +417,28 @@ def test_empty_queue_takes_the_number_of_the_worker_that_begins(
     assert jobs_of_all_parts(name, client) == len(stored)
 
 
+@pytest.mark.redis
+def test_old_processes_are_refused_while_shards_are_taken_away(
+    shards: Shards, settings: Any, client: Any
+) -> None:
+    """The worker that changes the number dies in the middle."""
+    name = shards(3)
+    schedule(samples.add.using(queue=name), LATER, 1).cancel()
+    with stale(settings):
+        shards(None)
+        steps = sharding.serving(get_settings().queue(name))
+        said = run(client, next(steps))
+        while said.pin.before is None:
+            said = run(client, steps.send(said))
+
+    with stale(settings):
+        shards(3)
+        with pytest.raises(OtherShards, match="SHARDS=None, and the"):
+            schedule(samples.add.using(queue=name), LATER, 1)
+    begin(shards(None))
+    assert number_of(name, client) == 0
+
+
 def jobs_of_all_parts(name: str, client: Any) -> int:
     """Count jobs wherever they may lie."""
     keys = keys_of(name)

@@ -192,6 +192,17 @@ def test_a_dry_run_counts_and_changes_nothing(
         assert keys_of(there, queue) == []
 
 
+def test_a_dry_run_does_not_write_the_number_of_shards(
+    queue: str, other: str, use: Any, server: Server, call: Call
+) -> None:
+    use(other, QUEUES={queue: {"SHARDS": 2}})
+
+    call("delayq_import", "--from", server.socket_url, "--queue", queue, "--dry-run")
+
+    with client_of(server) as here:
+        assert keys_of(here, queue) == []
+
+
 def test_json_has_a_summary_for_programs(
     queue: str, other: str, use: Any, server: Server, call: Call
 ) -> None:

@@ -186,7 +186,9 @@ class Command(CommandWithExamples):
                 for name in dict.fromkeys(queue.whole for queue in queues):
                     whole = settings.sharded.get(name) or settings.queue(name)
                     check_shards(source, replace(whole, prefix=there_prefix))
-            perform(target, sharding.checking(queues))
+            if not options["dry_run"]:
+                # It writes the number of a new queue.
+                perform(target, sharding.checking(queues))
             with of_source():
                 found = queues_on(source, there_prefix, settings.prefix)
                 others = _not_among(queues, found, settings, options)
