@@ -118,6 +118,8 @@ class Part(NamedTuple):
 
     pin: Pin
     held: Held
+    #: Whether it has had jobs.
+    was_used: bool
 
     def differs(self, ours: int) -> bool:
         """Return whether the queue whose bare name this is has another number of shards; 0: none."""
@@ -161,8 +163,8 @@ def _pinning(
 
 
 def _read_part(reply: list[Any]) -> Part:
-    said, jobs, kept, schedules, set = reply
-    return Part(Pin.of(said), Held(jobs, kept, schedules, set))
+    said, jobs, kept, schedules, set, was_used = reply
+    return Part(Pin.of(said), Held(jobs, kept, schedules, set), was_used == 1)
 
 
 def words_of(queue: str, theirs: int, ours: int, held: Held) -> tuple[Wording, Wording]:

@@ -82,7 +82,9 @@ def agreeing(
             for number in range(theirs):
                 found.append((yield read_shards(shard_keys(whole.keys, number))))
             held = reduce(Held.plus, (each.held for each in found))
-        may_change = is_new or (is_worker and whole.name not in _agreed)
+        # Other processes may be at work on a queue that was used, and have no shards in their settings.
+        is_first = is_new and (is_worker or not there.was_used)
+        may_change = is_first or (is_worker and whole.name not in _agreed)
         if any(held) or not may_change:
             what, hint = words_of(whole.name, theirs, ours, held)
             raise OtherShards(

@@ -151,7 +151,7 @@ class Recorder:
         # A queue has the number of shards that the settings say.
         whole = conf.get_settings().sharded.get(queue)
         pin = Pin.new(whole.shards or 0).text if whole is not None else ""
-        return [pin.encode(), *Held()]
+        return [pin.encode(), *Held(), 0]
 
     def _store(self, queue: str, args: dict[str, Any]) -> Any:
         payload = _bytes(args["payload"])

@@ -385,7 +385,7 @@ def test_empty_queue_takes_the_number_of_the_worker_that_begins(
     begin(name)
     with stale(settings):
         name = shards(then)
-        if then is not None and first is not None:
+        if then is not None:
             with pytest.raises(
                 OtherShards, match="The queue is empty, so the first wor"
             ):

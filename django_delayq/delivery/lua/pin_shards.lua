@@ -3,7 +3,8 @@
 -- A part is a shard, or what has the bare name. Nobody can store a job in a closed part: its key `ranked` has another type,
 -- which every script that stores jobs meets before its first write.
 --
--- Keys     control, ranked, timeout_set, destination, leases, retries, returned, held, dead, quarantine, forwards, schedules
+-- Keys     control, ranked, timeout_set, destination, leases, retries, returned, held, dead, quarantine, forwards, schedules,
+--          counters
 -- Args     changes: 1: change it; 0: only read
 --          old: what the part has to say; empty: nothing
 --          new: what it says from now on; empty: nothing
@@ -14,6 +15,7 @@
 --          kept: how many are dead letters or in quarantine
 --          schedules: how many are stored or changed
 --          set: how many pauses and limits were set by hand
+--          was_used: 1: it has had jobs
 
 local function held()
   local jobs, kept, schedules, set = redis.call('LLEN', keys.destination), 0, 0, 0
@@ -50,4 +52,4 @@ if args.changes == '1' and said == args.old and is_free then
     redis.call('HSET', keys.control, 'shards', said)
   end
 end
-return { said, jobs, kept, schedules, set }
+return { said, jobs, kept, schedules, set, redis.call('EXISTS', keys.counters) }
