@@ -17,13 +17,21 @@
 --          set: how many pauses and limits were set by hand
 --          was_used: 1: it has had jobs
 
+-- A key of another type keeps no worker from its jobs, and is not nothing.
+local function size_of(command, key)
+  local size = redis.pcall(command, key)
+  return type(size) == 'number' and size or 1
+end
+
 local function held()
-  local jobs, kept, schedules, set = redis.call('LLEN', keys.destination), 0, 0, 0
+  local jobs, kept, schedules, set = size_of('LLEN', keys.destination), 0, 0, 0
   for _, each in ipairs({ keys.timeout_set, keys.leases, keys.retries, keys.returned, keys.held, keys.forwards }) do
-    jobs = jobs + redis.call('ZCARD', each)
+    jobs = jobs + size_of('ZCARD', each)
   end
-  for _, each in ipairs({ keys.dead, keys.quarantine }) do kept = kept + redis.call('ZCARD', each) end
-  for _, name in ipairs(redis.call('HKEYS', keys.schedules)) do
+  for _, each in ipairs({ keys.dead, keys.quarantine }) do kept = kept + size_of('ZCARD', each) end
+  local names = redis.pcall('HKEYS', keys.schedules)
+  if names.err then schedules = 1 end
+  for _, name in ipairs(names) do
     if name:match('^stored ') or name:match('^change ') then schedules = schedules + 1 end
   end
   local fields = redis.call('HGETALL', keys.control)
