@@ -40,7 +40,7 @@ class OfQueue(
     #: What somebody has changed of schedules in code.
     changed: dict[str, MovedSchedule]
     #: The number of shards of the queue that it is a part of; 0: it is a queue without shards.
-    shards: Count
+    shards: Count = 0
     #: Pages that the source has taken so far, if it deletes each page that is stored; None in a file, which has them all.
     pages: Count | None = None
 

@@ -60,4 +60,4 @@ if args.changes == '1' and said == args.old and is_free then
     redis.call('HSET', keys.control, 'shards', said)
   end
 end
-return { said, jobs, kept, schedules, set, redis.call('EXISTS', keys.counters) }
+return { said, jobs, kept, schedules, set, size_of('HLEN', keys.counters) > 0 and 1 or 0 }
