@@ -136,7 +136,7 @@ PRODUCES = (
 #: Calls of workers and of the admin.
 OF_OTHERS = (
     *("claim", "give back", "sweep"),
-    *("read schedules", "read limits"),
+    "read schedules",
 )
 
 
