@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from django_delayq.calls.several import run_all
+from django_delayq.calls.exchange import Exchange
+from django_delayq.calls.running import make
 from django_delayq.clients.clients import own_clients
 from django_delayq.conf import QueueSettings, get_settings
 from django_delayq.delivery import batching, looking, pausing
@@ -101,7 +102,7 @@ def look_at(queue: QueueSettings, token: str, *, decrypts: bool) -> ShownJob:
             pausing.pauses(queue.keys),
             batching.count_left(queue.keys, token),
             read_progress(queue.keys, token),
-        ]
+        ],
     )
     worker = ""
     if seen.worker:
@@ -112,8 +113,11 @@ def look_at(queue: QueueSettings, token: str, *, decrypts: bool) -> ShownJob:
 
 
 def ask(calls: Sequence[Any]) -> list[Any]:
-    """Make calls, and plain commands, in one round trip; the first error is raised."""
-    replies = run_all(own_clients.of_thread(), calls)
+    """Make calls, and plain commands, in one round trip; the first error is raised.
+
+    They only read, so those whose replies were lost are made again.
+    """
+    replies = make(own_clients.of_thread(), Exchange(calls, is_one=False))
     for reply in replies:
         if isinstance(reply, Exception):
             raise reply
