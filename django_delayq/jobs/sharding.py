@@ -8,7 +8,6 @@ worker changes the number of a queue that holds nothing. docs/internals.md, "Sha
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import reduce
-from typing import TypeVar
 
 from django.core.signals import setting_changed
 from redis.exceptions import OutOfMemoryError, RedisError, ResponseError
@@ -29,8 +28,6 @@ from django_delayq.delivery.sharding import (
     words_of,
 )
 from django_delayq.exceptions import OtherShards
-
-T = TypeVar("T")
 
 #: The queues of which this process has made sure. Of each, `Clients.changes` when the server was asked: another one is
 #: asked again.
@@ -74,7 +71,13 @@ def agreeing(
         if is_new:
             # Jobs of a number that the server has forgotten would lie in shards that nobody serves.
             for number in range(ours, MOST_SHARDS):
-                lying = yield read_shards(shard_keys(whole.keys, number))
+                try:
+                    lying = yield read_shards(shard_keys(whole.keys, number))
+                except RedisError as error:
+                    # What a node that is down holds keeps no queue from its first use.
+                    if not is_of_node(error):
+                        raise
+                    continue
                 if any(lying.held):
                     theirs, held = number + 1, held.plus(lying.held)
         else:
@@ -217,30 +220,38 @@ def on_each(
         OtherShards: a queue has another number of shards; nothing was changed.
         redis.exceptions.RedisError: the server's own error; a note says which queues may be as they were.
     """
-    yield from checking(queues)
+    sharded = get_settings().sharded
     left: list[str] = []
-    rest = list(queues)
     failure: RedisError | None = None
 
-    def attempt(what: str, steps: Steps[T]) -> Steps[T | None]:
-        nonlocal failure, rest
-        try:
-            return (yield from steps)
-        except RedisError as error:
-            if not is_of_node(error):
-                raise
-            failure = failure or error
-            left.append(what)
-            # A node that hangs is waited for once, however many queues it has.
-            near = yield Neighbours(error, [queue.keys.control for queue in rest])
-            paired = list(zip(rest, near, strict=True))
-            left.extend(queue.name for queue, is_near in paired if is_near)
-            rest = [queue for queue, is_near in paired if not is_near]
-            return None
+    def over(
+        rest: list[QueueSettings], act: Callable[[QueueSettings], Steps[object]]
+    ) -> Steps[list[QueueSettings]]:
+        nonlocal failure
+        done: list[QueueSettings] = []
+        while rest:
+            queue = rest.pop(0)
+            try:
+                yield from act(queue)
+                done.append(queue)
+            except RedisError as error:
+                if not is_of_node(error):
+                    raise
+                failure = failure or error
+                left.append(queue.name)
+                # A node that hangs is waited for once, however many queues it has.
+                near = yield Neighbours(error, [each.keys.control for each in rest])
+                paired = list(zip(rest, near, strict=True))
+                left.extend(queue.name for queue, is_near in paired if is_near)
+                rest = [queue for queue, is_near in paired if not is_near]
+        return done
 
-    while rest:
-        queue = rest.pop(0)
-        yield from attempt(queue.name, change(queue))
+    def agree(queue: QueueSettings) -> Steps[Pin | None]:
+        return agreeing(sharded.get(queue.whole, queue), queue)
+
+    # All before the first change.
+    agreed = yield from over(list(queues), agree)
+    yield from over(agreed, change)
     if failure is not None:
         failure.add_note(
             f"django-delayq: {', '.join(left)} may be unchanged; the others are changed. Repeat the call once the"

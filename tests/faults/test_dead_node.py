@@ -317,7 +317,7 @@ def test_command_goes_on_with_other_jobs_that_were_named(
 
     said = call("delayq_jobs", "cancel", away, job.id)
 
-    assert said.out == f"{job.id} is cancelled\n"
+    assert said.out == f"{job.id} is cancelled and will not run\n"
     assert "A node of the cluster does not answer." in said.err
     assert said.status == 1
     assert call("delayq_jobs", "show", away, "x" * 22).status == 1
