@@ -92,7 +92,7 @@ SHORTEST_LEASE_S = 2
 LONGEST_LEASE_S = 86_400
 #: Seconds of the longest hold of a job whose task is unknown: 30 days.
 LONGEST_HOLD_S = 2_592_000
-#: Seconds of the shortest time to keep what was given up. A smaller number was meant as days.
+#: Seconds of the shortest time to keep dead letters and quarantined jobs. Who writes a smaller number means days.
 SHORTEST_TTL_S = 3_600
 #: Seconds of the longest time to keep what was given up: a hundred years.
 LONGEST_TTL_S = 100 * 365 * 86_400

@@ -65,7 +65,7 @@ MOST_TICKED = 500
 #: How long a form holds after it was shown, in seconds. After that the page asks again, and shows what fits now.
 FRESH_S = 15 * 60
 _SALT = "django_delayq.admin.bulk"
-#: What is asked beside whether one is sure, by action.
+#: Further questions of the confirmation page, by action.
 _FORMS: dict[str, type[forms.Form]] = {
     RESCHEDULE.name: RescheduleForm,
     REPRIORITIZE.name: PriorityForm,

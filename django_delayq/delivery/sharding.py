@@ -114,7 +114,7 @@ class Held(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A shard, or what has the bare name, as its slot of the server has it."""
+    """A shard, or the queue of the bare name, as the server has it."""
 
     pin: Pin
     held: Held

@@ -53,7 +53,7 @@ def agreeing(
         try:
             there: Part = yield read_shards(whole.keys)
         except RedisError as error:
-            # What has the bare name may lie on a node that is down, and this part elsewhere.
+            # The keys of the bare name may lie on a node that is down, and this part on another.
             if is_of_node(error) and part.name != whole.name:
                 its: Part = yield read_shards(part.keys)
                 if its.pin.number == ours:

@@ -143,7 +143,7 @@ def _decoded(number: int, text: bytes) -> Line:
 def _missing(what: str) -> DecodeError:
     return DecodeError(
         f"{what} missing in the file: a part of it is lost. Copy it again, or run delayq_export again, into another file."
-        " Then import that: what is here already is not stored twice.",
+        " Then import the new file: jobs that are here already are not stored twice.",
         b"",
     )
 

@@ -78,8 +78,8 @@ def handed_over(hand_over: HandOver, act: Callable[[], T], where: str) -> T:
         return hand_over.make(act)
     except NotHandedOver as error:
         raise CannotMove(
-            f"{where}: {error}. The source still has what is on its way. Run this again once that is mended; with --no-wait,"
-            " it waits for no replica."
+            f"{where}: {error}. The source still has the jobs that are on their way. Run this again once that is solved, or with"
+            " --no-wait, which waits for no replica."
         ) from error
 
 

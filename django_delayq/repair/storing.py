@@ -222,5 +222,5 @@ def check_key(name: str, *texts: bytes) -> None:
     if any(map(get_keyring().lacks_key_of, texts)):
         raise CannotMove(
             f"Schedule {name!r} is signed with a key that this process does not have. Add that key to DELAYQ['KEYS'], or"
-            " its secret to SECRET_KEY_FALLBACKS, and run this again: what has moved stays, and is not moved twice."
+            " its secret to SECRET_KEY_FALLBACKS, and run this again: jobs that have moved are not moved twice."
         )

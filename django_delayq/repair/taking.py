@@ -310,7 +310,7 @@ def take_schedule(
     *,
     is_copy: bool = False,
 ) -> MovedSchedule | None:
-    """Set a stored schedule aside; None: no such schedule is stored, or it is not what was stored last, and stays.
+    """Set a stored schedule aside, and return it; None if there is none, or if it is not the one that was stored last.
 
     ``is_copy``: only read it.
     """

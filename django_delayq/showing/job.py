@@ -29,7 +29,7 @@ class ShownJob:
     queue: QueueSettings
     token: str
     seen: Inspected
-    #: Whether what is encrypted is shown.
+    #: Whether encrypted parts are shown.
     decrypts: bool
     #: The jobs of its batch that have not ended, if it is the callback of one.
     batch_left: int = 0

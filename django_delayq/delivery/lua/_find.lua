@@ -11,7 +11,7 @@ local function locator_of(locators, token)
 end
 
 -- Returns a table with .state, and what belongs to that state:
---   running, retrying, held, dead, quarantined: .score, and what read_job() says, anew if the header is missing or unreadable
+--   running, retrying, held, dead, quarantined: .score, and the fields of read_job(); as for a new job if its header cannot be read
 --   scheduled, due: .locator, what read_locator() says, and .frame, or .payload, if the job lies in the destination queue;
 --     or as above, if it was returned before its first attempt
 --   unknown: .locator, and what that says; the job is somewhere in a long destination queue, or Java took it

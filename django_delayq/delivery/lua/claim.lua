@@ -38,8 +38,8 @@
 --          limited: the sum of 1 if the limits of the queue hold jobs back, 2 if a job has a limit or is in a batch, 4 if there is a
 --            limit to the leases of the queue
 --          dropped: how many jobs were cancelled as their limits were full
---          ends...: what the claim has ended that nobody else tells of, nil if nothing; four a job: token, 'cancelled' or 'quarantined', the task that
---            the payload names, or empty, and why
+--          ends...: jobs that this claim itself has ended, for the caller to report; nil if there are none. Four values a job:
+--            token, 'cancelled' or 'quarantined', the task that the payload names, or empty, and why
 --          limits...: for each job with a limit that limit, empty if a worker has just given it to the job; nil if none has one
 --          *jobs (token, attempts, kills, start_ms, payload, flags): attempts that failed; leases that expired; flags is the sum of 1 if the token is not the payload's own, 2 if the job was given back because its lease had ended before
 --            it began, 4 if the job of the payload's own token ended a moment ago, 8 if the job has a limit, and 16 times the ms

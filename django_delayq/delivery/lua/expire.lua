@@ -4,9 +4,9 @@
 -- Keys     graves, headers, payloads, errors, ended
 -- Where    graves: dead or quarantine
 -- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          age_ms: age (ms): what is younger stays
+--          age_ms: younger ones stay
 --          kept: how many stay, however old
---          which: 'all'; 'foreign', what somebody else offered; 'jobs', the rest
+--          which: 'all', 'jobs', or 'foreign': payloads that are no jobs of ours
 --          first: first rank to look at
 --          batch: elements to look at
 --          budget: bytes of payload to look at

@@ -1,6 +1,6 @@
 -- Read how many shards a queue has, as one part of it says; or change that, and close the part or open it.
 --
--- A part is a shard, or what has the bare name. Nobody can store a job in a closed part: its key `ranked` has another type,
+-- A part is a shard, or the queue of the bare name. Nobody can store a job in a closed part: its key `ranked` has another type,
 -- which every script that stores jobs meets before its first write.
 --
 -- Keys     control, ranked, timeout_set, destination, leases, retries, returned, held, dead, quarantine, forwards, schedules,

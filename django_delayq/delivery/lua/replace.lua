@@ -41,7 +41,7 @@ local job, key = find_job(token, now_ms), unique_of(tail):sub(2)
 local place = job.waits or is_given_up(job) and keys.leases
 local attempts, kills, due, start = job.attempts, job.kills, job.start, job.score
 local known = (place or job.frame or job.payload) and job.tail
--- What is held, or was given up, is due since its start time.
+-- A job that is held, or was given up, is due from its start time on.
 if place and place ~= keys.retries and place ~= keys.returned then start = due end
 check_hashes(keys.unique)
 local is_holder = redis.call('HGET', keys.unique, key) == token
