@@ -51,12 +51,14 @@ from django_delayq.calls.call import Call
 from django_delayq.calls.errors import is_of_node, may_have_run
 from django_delayq.calls.exchange import FREE_REDIRECTIONS
 from django_delayq.calls.script import load_script
+from django_delayq.calls.steps import perform
 from django_delayq.clients import cluster as clusters
 from django_delayq.clients.clients import Clients, own_clients
 from django_delayq.clients.cluster import key_of
 from django_delayq.conf import get_settings
 from django_delayq.faults import describe_fault
 from django_delayq.health.problems import find_server_problems
+from django_delayq.jobs.sharding import forget, serving
 from django_delayq.jobs.statistics import astatistics_totals, statistics_totals
 from django_delayq.showing.overview import look
 from django_delayq.waiting.channel import ChannelListener
@@ -741,6 +743,27 @@ def _replace_when_it_waits(node: Server, replica: Server) -> None:
         replica.resume()
 
 
+def _with_shards(
+    private_cluster: Callable[..., TestCluster], settings: Any, lost: str
+) -> tuple[Server, str]:
+    """Start a cluster with a queue of two shards. Of their keys and the bare name's, only `lost` is on the node returned."""
+    cluster = private_cluster(replicas=0)
+    down = cluster.nodes[0]
+    name = next(
+        name
+        for name in map("q{}".format, range(1_000))
+        if [
+            part
+            for part in ("{}:0", "{}:1", "{}")
+            if cluster.holder_of(part.format(name)) is down
+        ]
+        == [lost]
+    )
+    _configure(settings, cluster, [])
+    settings.DELAYQ["QUEUES"][name] = {"SHARDS": 2}
+    return down, name
+
+
 class TestFailures:
     """Clusters of these tests' own, with nodes that fail."""
 
@@ -773,24 +796,10 @@ class TestFailures:
         counted = [row[1] for row in rows if row[:1] in [[name] for name in names]]
         assert counted[:3] == ["?", "3", "2"]
 
-    @pytest.mark.parametrize("lost", ["a shard", "the bare name"])
     def test_what_concerns_all_shards_is_done_where_a_node_answers_and_the_rest_told(
-        self, private_cluster: Callable[..., TestCluster], settings: Any, lost: str
+        self, private_cluster: Callable[..., TestCluster], settings: Any
     ) -> None:
-        cluster = private_cluster(replicas=0)
-        down = cluster.nodes[0]
-        name = next(
-            name
-            for name in map("q{}".format, range(1_000))
-            if [
-                cluster.holder_of(part) is down
-                for part in (f"{name}:0", f"{name}:1", name)
-            ]
-            == [lost == "a shard", False, lost != "a shard"]
-        )
-        down_part = f"{name}:0" if lost == "a shard" else name
-        _configure(settings, cluster, [])
-        settings.DELAYQ["QUEUES"][name] = {"SHARDS": 2}
+        down, name = _with_shards(private_cluster, settings, "{}:0")
         down.kill(signal.SIGKILL)
 
         for change in (
@@ -802,10 +811,41 @@ class TestFailures:
             with pytest.raises(RedisConnectionError) as caught:
                 change()
             (note,) = caught.value.__notes__
-            assert down_part in note.partition(" may be unchanged")[0]
+            assert f"{name}:0" in note.partition(" may be unchanged")[0]
             if change.__code__.co_names[0] == "pause":
                 assert [each.queue for each in paused(f"{name}:1")] == [f"{name}:1"]
         assert paused(f"{name}:1") == []
+
+    def test_shards_are_changed_without_the_node_of_the_bare_name_once_workers_served(
+        self, private_cluster: Callable[..., TestCluster], settings: Any
+    ) -> None:
+        down, name = _with_shards(private_cluster, settings, "{}")
+        shards = get_settings().queues_of(name)
+        # Each shard says then how many there are.
+        for shard in shards:
+            perform(own_clients.of_thread, serving(shard))
+        forget()
+        down.kill(signal.SIGKILL)
+
+        pause(name)
+
+        assert [[each.queue for each in paused(shard.name)] for shard in shards] == [
+            [shard.name] for shard in shards
+        ]
+        assert resume(name)
+
+    def test_number_of_shards_that_no_node_knows_that_answers_is_not_guessed(
+        self, private_cluster: Callable[..., TestCluster], settings: Any
+    ) -> None:
+        down, name = _with_shards(private_cluster, settings, "{}")
+        down.kill(signal.SIGKILL)
+
+        with pytest.raises(RedisConnectionError) as caught:
+            pause(name)
+
+        (note,) = caught.value.__notes__
+        assert f"{name}:0" in note.partition(" may be unchanged")[0]
+        assert [paused(f"{name}:{number}") for number in range(2)] == [[], []]
 
     def test_subscribers_are_counted_at_the_nodes_that_answer(
         self, private_cluster: Callable[..., TestCluster]
