@@ -6,15 +6,14 @@ It waits and looks. ``taking`` takes the elements, so that none is lost.
 import math
 from collections.abc import Sequence
 from datetime import timedelta
-from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 from redis.exceptions import RedisError
 
 from django_delayq.calls.command import Command
 from django_delayq.calls.once import Once
-from django_delayq.calls.steps import Pause, Steps, aperform, perform
-from django_delayq.clients.clients import Clients, Given
+from django_delayq.calls.steps import Pause, Steps
+from django_delayq.clients.clients import Given
 from django_delayq.clock import monotonic_ms
 from django_delayq.codecs import Codec
 from django_delayq.delivery import limits
@@ -23,15 +22,13 @@ from django_delayq.exceptions import InvalidSettings
 from django_delayq.logs import get_log
 from django_delayq.queues import calls
 from django_delayq.queues.options import check_limit, keys_of, options_of
-from django_delayq.queues.reading import read
+from django_delayq.queues.redisson_object import RedissonObject
 from django_delayq.queues.taking import Batch, Taker
 from django_delayq.redaction import hide_url, show
 from django_delayq.waiting.lists import Peeks, WaitForAny
 from django_delayq.wire.calls import PAGE
 from django_delayq.wire.delay import parse_timeout_ms
 from django_delayq.wire.signing import looks_like_job
-
-T = TypeVar("T")
 
 logger = get_log(__name__)
 
@@ -41,7 +38,7 @@ LEASE_S = 10.0
 OVERTAKEN_MS = 5.0
 
 
-class BlockingQueue:
+class BlockingQueue(RedissonObject):
     """The queue ``name``. Each element goes to the first consumer that takes it, in Python or in Java.
 
     A returned element is removed. An element that was not returned stays in the queue, unless the process dies just
@@ -78,10 +75,7 @@ class BlockingQueue:
         """
         # After any error from here on, a debug page shows the variables of this frame.
         connection = hide_url(connection)
-        self.name = name
-        self._keys = keys_of(name)
-        self._codec = options_of(name, codec=codec).codec
-        self._clients = Clients.of(connection)
+        super().__init__(name, connection, options_of(name, codec=codec))
         if (
             isinstance(lease, bool)
             or not isinstance(lease, int | float)
@@ -90,11 +84,8 @@ class BlockingQueue:
             raise InvalidSettings(
                 f"lease={show(lease)}: give a number of seconds above 0"
             )
-        self._taker = Taker(self._codec, round(lease * 1000))
+        self._taker = Taker(self._options.codec, round(lease * 1000))
         self._peeks = Peeks()
-
-    def __repr__(self) -> str:
-        return f"<BlockingQueue {self.name!r}>"
 
     # What is due
 
@@ -194,18 +185,6 @@ class BlockingQueue:
     async def acontains(self, value: object) -> bool:
         return await self._aperform(self._contains(value))
 
-    def remove(self, value: object) -> bool:
-        """Remove the first element that equals the value; return whether there was one.
-
-        Raises:
-            MaybeScheduled: the connection broke before the reply. The element may be removed. The call was not
-                repeated, because that could remove a second element.
-        """
-        return self._perform(self._remove(value))
-
-    async def aremove(self, value: object) -> bool:
-        return await self._aperform(self._remove(value))
-
     def clear(self) -> None:
         """Delete all due elements. An element that a consumer has claimed but not confirmed comes back."""
         self._perform(self._clear())
@@ -228,42 +207,16 @@ class BlockingQueue:
     async def alen(self) -> int:
         return await self._aperform(self._count())
 
-    def __bool__(self) -> bool:
-        # Without this, ``if queue:`` would ask the server.
-        return True
-
-    def __contains__(self, value: object) -> bool:
-        return self.contains(value)
-
-    def __enter__(self) -> "BlockingQueue":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> "BlockingQueue":
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
-
     # How it is done
 
-    def _perform(self, steps: Steps[T]) -> T:
-        return perform(self._clients.at_hand(), steps)
+    def _begin(self) -> None:
+        """Nothing has to be done before a call."""
 
-    async def _aperform(self, steps: Steps[T]) -> T:
-        return await aperform(await self._clients.of_loop(), steps)
+    def _end(self) -> None:
+        self.close()
+
+    async def _aend(self) -> None:
+        await self.aclose()
 
     def _poll_from_any(
         self, timeout: float | timedelta, names: Sequence[str]
@@ -342,7 +295,7 @@ class BlockingQueue:
         return [value for batch in done for value in batch.values]
 
     def _offer(self, value: object) -> Steps[bool]:
-        payload = self._codec.encode(value)
+        payload = self._encode(value)
         if looks_like_job(payload):
             yield Once(calls.put(self._keys, payload))
         else:
@@ -351,7 +304,7 @@ class BlockingQueue:
 
     def _peek(self) -> Steps[Any]:
         payload = yield Command(("LINDEX", self._keys.queue.destination, 0))
-        return None if payload is None else read(self._codec, payload, self.name)
+        return None if payload is None else self._decode(payload)
 
     def _read_all(self) -> Steps[list[Any]]:
         payloads: list[bytes] = []
@@ -366,15 +319,15 @@ class BlockingQueue:
             )
             payloads += page
             if len(page) < PAGE:
-                return [read(self._codec, payload, self.name) for payload in payloads]
+                return [self._decode(payload) for payload in payloads]
 
     def _contains(self, value: object) -> Steps[bool]:
-        payload = self._codec.encode(value)
+        payload = self._encode(value)
         index = yield Command(("LPOS", self._keys.queue.destination, payload))
         return index is not None
 
     def _remove(self, value: object) -> Steps[bool]:
-        payload = self._codec.encode(value)
+        payload = self._encode(value)
         removed: int = yield Once(
             Command(("LREM", self._keys.queue.destination, 1, payload))
         )

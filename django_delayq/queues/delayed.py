@@ -5,12 +5,12 @@ It offers elements, looks at waiting ones and takes them out. `BlockingQueue` ta
 
 import asyncio
 import os
-import threading
+from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, TypeVar
+from itertools import islice
+from typing import Any
 from uuid import uuid4
 
 from redis.client import Redis
@@ -19,21 +19,17 @@ from redis.exceptions import RedisError
 from django_delayq.calls.command import Command
 from django_delayq.calls.errors import may_have_run
 from django_delayq.calls.once import Once
-from django_delayq.calls.steps import Steps, aperform, perform
-from django_delayq.clients.clients import Clients, Given
+from django_delayq.calls.steps import Steps
+from django_delayq.clients.clients import Given
 from django_delayq.clock import boottime_ms
 from django_delayq.codecs import Codec
 from django_delayq.delivery.limits import REPEAT_MS
 from django_delayq.exceptions import DecodeError, DelayqError
 from django_delayq.logs import get_log
 from django_delayq.queues import calls
-from django_delayq.queues.options import (
-    check_limit,
-    keys_of,
-    options_of,
-    signed_for,
-)
-from django_delayq.queues.reading import read
+from django_delayq.queues.drained import drained
+from django_delayq.queues.options import check_limit, keys_of, options_of, signed_for
+from django_delayq.queues.redisson_object import RedissonObject
 from django_delayq.queues.transfer.push import QueuePush, service
 from django_delayq.queues.transfer.task import QueueTransferTask
 from django_delayq.redaction import brief, hide_url
@@ -43,8 +39,6 @@ from django_delayq.wire import calls as wire_calls
 from django_delayq.wire.calls import PAGE, START, Cursor, FramePage
 from django_delayq.wire.delay import Delay, parse_delay
 from django_delayq.wire.frame import FrameFormat, unpack
-
-T = TypeVar("T")
 
 logger = get_log(__name__)
 
@@ -66,7 +60,7 @@ class _Page:
     begun_ms: float = field(default_factory=boottime_ms)
 
 
-class DelayedQueue:
+class DelayedQueue(RedissonObject):
     """Elements that go to the queue ``name`` when their delay is over.
 
     Like a Redisson object, it transfers all due elements of the queue, from its creation until `destroy`. Elements
@@ -108,30 +102,24 @@ class DelayedQueue:
         """
         # After any error from here on, a debug page shows the variables of this frame.
         connection = hide_url(connection)
-        self.name = name
-        self._keys = keys_of(name)
-        self._options = options_of(
+        options = options_of(
             name,
             codec=codec,
             frame_format=frame_format,
             insertion_list=insertion_list,
         )
-        self._clients = Clients.of(connection)
+        super().__init__(name, connection, options)
         # The client with which the transfer began, and the process that it runs in.
         self._held: Redis | None = None
-        self._lock = threading.Lock()
-        # Guarded by _lock: what polls had to leave open.
-        self._unsettled: list[_Page] = []
-        self._left_over: list[Any] = []
+        # What polls had to leave open.
+        self._unsettled: deque[_Page] = deque()
+        self._left_over: deque[Any] = deque()
         self._pid = 0
         self._is_destroyed = False
         # If the settings name no server yet, or none that can be found, the first call begins, or raises the error.
         later = (DelayqError, RedisError, OSError) if self._clients.is_own else ()
         with suppress(*later):
-            self._hold()
-
-    def __repr__(self) -> str:
-        return f"<DelayedQueue {self.name!r}>"
+            self._begin()
 
     # What waits
 
@@ -150,18 +138,6 @@ class DelayedQueue:
 
     async def aoffer(self, value: object, delay: Delay) -> None:
         await self._aperform(self._offer(value, delay))
-
-    def remove(self, value: object) -> bool:
-        """Remove the first element that equals the value; return whether there was one.
-
-        Raises:
-            MaybeScheduled: the connection broke before the reply. The element may be removed. The call was not
-                repeated, because that could remove a second element.
-        """
-        return self._perform(self._remove(value))
-
-    async def aremove(self, value: object) -> bool:
-        return await self._aperform(self._remove(value))
 
     def remove_all(self, values: Iterable[object]) -> bool:
         """Remove every element that equals one of the values; return whether there was any."""
@@ -183,10 +159,10 @@ class DelayedQueue:
 
     def contains(self, value: object) -> bool:
         """Return whether an element equals the value."""
-        return self._perform(self._contains_all([value]))
+        return self._perform(self._contains(value))
 
     async def acontains(self, value: object) -> bool:
-        return await self._aperform(self._contains_all([value]))
+        return await self._aperform(self._contains(value))
 
     def contains_all(self, values: Iterable[object]) -> bool:
         """Return whether each of the values equals an element; True if there are no values."""
@@ -276,13 +252,6 @@ class DelayedQueue:
     async def alen(self) -> int:
         return await self._aperform(self._count())
 
-    def __bool__(self) -> bool:
-        # Without this, ``if queue:`` would ask the server.
-        return True
-
-    def __contains__(self, value: object) -> bool:
-        return self.contains(value)
-
     def __iter__(self) -> Iterator[Any]:
         cursor = START
         while not cursor.is_at_end:
@@ -298,39 +267,15 @@ class DelayedQueue:
             for value in self._values(page.frames):
                 yield value
 
-    def __enter__(self) -> "DelayedQueue":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.destroy()
-
-    async def __aenter__(self) -> "DelayedQueue":
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.adestroy()
-
     # How it is done
 
-    def _perform(self, steps: Steps[T]) -> T:
-        self._hold()
-        return perform(self._clients.shared(), steps)
+    def _end(self) -> None:
+        self.destroy()
 
-    async def _aperform(self, steps: Steps[T]) -> T:
-        self._hold()
-        return await aperform(await self._clients.of_loop(), steps)
+    async def _aend(self) -> None:
+        await self.adestroy()
 
-    def _hold(self) -> None:
+    def _begin(self) -> None:
         """Keep the transfer of this queue running.
 
         A fork ends its thread, so a child starts it again. If the settings name another server, it moves there.
@@ -366,14 +311,12 @@ class DelayedQueue:
 
     def _encode_all(self, values: Iterable[object]) -> list[bytes]:
         """Encode values and return each different payload once."""
-        return list(
-            dict.fromkeys(self._options.codec.encode(value) for value in values)
-        )
+        return list(dict.fromkeys(self._encode(value) for value in values))
 
     def _values(self, frames: Sequence[bytes]) -> Iterator[Any]:
         for frame in frames:
             if (payload := self._payload_of(frame)) is not None:
-                yield read(self._options.codec, payload, self.name)
+                yield self._decode(payload)
 
     def _payload_of(self, frame: bytes) -> bytes | None:
         """Unpack a frame. Return None for anything else, which the transfer puts into quarantine when it is due."""
@@ -386,7 +329,7 @@ class DelayedQueue:
         yield Once(
             wire_calls.offer(
                 self._keys.queue,
-                self._options.codec.encode(value),
+                self._encode(value),
                 parse_delay(delay),
                 frame_format=self._options.frame_format,
                 insertion_list=self._options.insertion_list,
@@ -404,7 +347,7 @@ class DelayedQueue:
 
     def _remove(self, value: object) -> Steps[bool]:
         cursor = START
-        payloads = [self._options.codec.encode(value)]
+        payloads = [self._encode(value)]
         while not cursor.is_at_end:
             reply: calls.Removed = yield Once(
                 calls.remove(
@@ -468,6 +411,9 @@ class DelayedQueue:
                 left = {}
         return has_changed
 
+    def _contains(self, value: object) -> Steps[bool]:
+        return self._contains_all([value])
+
     def _contains_all(self, values: Iterable[object]) -> Steps[bool]:
         missing = self._encode_all(values)
         for i in range(0, len(missing), VALUES_BATCH):
@@ -502,7 +448,8 @@ class DelayedQueue:
         taken: list[Any] = []
         try:
             yield from self._settle()
-            self._pour(taken, limit)
+            # What earlier calls took but could not return.
+            taken += islice(drained(self._left_over), limit)
             yield from self._poll_pages(taken, limit)
         except RedisError as error:
             if not taken:
@@ -515,39 +462,21 @@ class DelayedQueue:
             raise
         except BaseException:
             # Interrupted: the next call returns the elements.
-            self._keep(taken)
+            self._left_over.extend(taken)
             raise
         return taken
 
     def _settle(self) -> Steps[None]:
         """Learn what earlier calls took if their replies were lost."""
-        while True:
-            with self._lock:
-                if not self._unsettled:
-                    return
-                page = self._unsettled.pop(0)
+        for page in drained(self._unsettled):
             is_late = boottime_ms() - page.begun_ms > REPEAT_MS
             try:
                 values = yield from self._withdraw(page)
             except BaseException:
-                self._leave(page)
+                self._unsettled.append(page)
                 raise
             # If the server has forgotten the request, nobody knows who took the elements. Twice is better than never.
-            self._keep(page.values if is_late else values)
-
-    def _pour(self, taken: list[Any], limit: int) -> None:
-        """Hand out elements that earlier calls took but could not return."""
-        with self._lock:
-            taken += self._left_over[:limit]
-            del self._left_over[:limit]
-
-    def _keep(self, values: Sequence[Any]) -> None:
-        with self._lock:
-            self._left_over += values
-
-    def _leave(self, page: _Page) -> None:
-        with self._lock:
-            self._unsettled.append(page)
+            self._left_over.extend(page.values if is_late else values)
 
     def _withdraw(self, page: _Page) -> Steps[list[Any]]:
         """Take out a page that was read. Return the values that are ours."""
@@ -576,7 +505,7 @@ class DelayedQueue:
                     taken += yield from self._withdraw(to_take)
                 except BaseException as raised:
                     if not isinstance(raised, Exception) or may_have_run(raised):
-                        self._leave(to_take)
+                        self._unsettled.append(to_take)
                     raise
             if error is not None:
                 break
@@ -609,7 +538,7 @@ class DelayedQueue:
             if payload is None:
                 depth += 1
                 continue
-            value = read(self._options.codec, payload, self.name)
+            value = self._decode(payload)
             (was_there,) = yield calls.withdraw(
                 self._keys,
                 [frame],

@@ -7,8 +7,9 @@ lease has it. An unconfirmed element goes to the next consumer.
 import json
 import math
 import os
-import threading
+from collections import deque
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -26,6 +27,7 @@ from django_delayq.delivery.states import State
 from django_delayq.exceptions import DecodeError
 from django_delayq.logs import get_log
 from django_delayq.queues import calls
+from django_delayq.queues.drained import drained
 from django_delayq.queues.reading import read
 from django_delayq.redaction import brief
 
@@ -61,16 +63,16 @@ class Taker:
         self._lease_ms = lease_ms
         #: How often a waiting consumer has to look while elements are leased.
         self.look_ms = lease_ms / claiming.LOOKS_A_LEASE
-        self._lock = threading.Lock()
-        # Guarded by _lock: batches that earlier calls had to leave open.
-        self._unconfirmed: list[Batch] = []
-        self._to_put_back: list[Batch] = []
-        self._left_over: list[tuple[str, Any]] = []
+        # Batches that earlier calls had to leave open.
+        self._unconfirmed: deque[Batch] = deque()
+        self._to_put_back: deque[Batch] = deque()
+        # By queue, elements that earlier calls confirmed but could not return.
+        self._left_over: dict[str, deque[Any]] = {}
 
     def take(self, keys: DeliveryKeys, limit: int) -> Steps[Batch]:
         """Claim, decode and confirm the elements that are there now."""
         yield from self._settle_earlier()
-        if found := self._left_over_of(keys):
+        if found := list(islice(drained(self._left_over_of(keys)), 1)):
             return Batch(keys, b"", 0, [], found, [], 0)
         batch = yield from self._claim(keys, limit)
         if not batch.jobs:
@@ -81,7 +83,7 @@ class Taker:
                 yield from self._confirm(batch)
             except (RedisConnectionError, RedisTimeoutError):
                 # The next call learns whether the server has confirmed the batch.
-                self._leave(self._unconfirmed, batch)
+                self._unconfirmed.append(batch)
                 raise
         except (RedisError, GeneratorExit):
             # Either nothing was confirmed, or the next call settles it, or the lease ends.
@@ -201,47 +203,32 @@ class Taker:
             )
         except RedisError as error:
             logger.warning("the next call puts the elements back: %s", error)
-            self._leave(self._to_put_back, batch)
+            self._to_put_back.append(batch)
 
     def _settle_earlier(self) -> Steps[None]:
         """Finish what earlier calls had to leave open."""
-        for _ in range(len(self._to_put_back)):
-            if (batch := self._pop(self._to_put_back)) is not None:
-                try:
-                    yield from self.put_back(batch)
-                except BaseException:
-                    self._leave(self._to_put_back, batch)
-                    raise
-        while (batch := self._pop(self._unconfirmed)) is not None:
+        # What cannot be put back comes to stand behind the others.
+        for batch in islice(drained(self._to_put_back), len(self._to_put_back)):
+            try:
+                yield from self.put_back(batch)
+            except BaseException:
+                self._to_put_back.append(batch)
+                raise
+        for batch in drained(self._unconfirmed):
             try:
                 yield from self._confirm(batch)
             except BaseException:
-                self._leave(self._unconfirmed, batch)
+                self._unconfirmed.append(batch)
                 raise
             self._keep(batch)
 
-    def _pop(self, open_ones: list[Batch]) -> Batch | None:
-        with self._lock:
-            return open_ones.pop(0) if open_ones else None
-
-    def _leave(self, open_ones: list[Batch], batch: Batch) -> None:
-        with self._lock:
-            open_ones.append(batch)
-
     def _keep(self, batch: Batch) -> None:
         """Keep elements that belong to the caller for its next call."""
-        name = batch.keys.queue.name
-        with self._lock:
-            self._left_over += [(name, value) for value in batch.values]
+        self._left_over_of(batch.keys).extend(batch.values)
 
-    def _left_over_of(self, keys: DeliveryKeys) -> list[Any]:
-        """Return an element that an earlier call confirmed but could not return, if there is one."""
-        with self._lock:
-            for item in self._left_over:
-                if item[0] == keys.queue.name:
-                    self._left_over.remove(item)
-                    return [item[1]]
-        return []
+    def _left_over_of(self, keys: DeliveryKeys) -> deque[Any]:
+        # Two threads that make it at once get the same one.
+        return self._left_over.setdefault(keys.queue.name, deque())
 
 
 def _as_decode_error(error: Exception, payload: bytes) -> DecodeError:

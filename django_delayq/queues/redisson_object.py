@@ -1,0 +1,105 @@
+"""What `DelayedQueue` and `BlockingQueue` have in common: a name, a codec and a connection.
+
+Which elements they hold, and what happens to them, is up to the two classes.
+"""
+
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from django_delayq.calls.steps import Steps, aperform, perform
+from django_delayq.clients.clients import Clients, Given
+from django_delayq.queues.options import QueueOptions, keys_of
+from django_delayq.queues.reading import read
+
+T = TypeVar("T")
+
+
+class RedissonObject(ABC):
+    """The elements of one queue. Each call is described as steps, which a thread or an event loop performs.
+
+    Source: RedissonObject.java
+    """
+
+    def __init__(
+        self, name: str, connection: Given | None, options: QueueOptions
+    ) -> None:
+        self.name = name
+        self._keys = keys_of(name)
+        self._options = options
+        self._clients = Clients.of(connection)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}>"
+
+    def remove(self, value: object) -> bool:
+        """Remove the first element that equals the value; return whether there was one.
+
+        Raises:
+            MaybeScheduled: the connection broke before the reply. The element may be removed. The call was not
+                repeated, because that could remove a second element.
+        """
+        return self._perform(self._remove(value))
+
+    async def aremove(self, value: object) -> bool:
+        return await self._aperform(self._remove(value))
+
+    def __bool__(self) -> bool:
+        # Without this, ``if queue:`` would ask the server.
+        return True
+
+    def __contains__(self, value: object) -> bool:
+        return self._perform(self._contains(value))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._end()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._aend()
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """Do what has to be done before each call."""
+
+    @abstractmethod
+    def _end(self) -> None:
+        """End the use of this object, as a ``with`` block does."""
+
+    @abstractmethod
+    async def _aend(self) -> None: ...
+
+    @abstractmethod
+    def _contains(self, value: object) -> Steps[bool]: ...
+
+    @abstractmethod
+    def _remove(self, value: object) -> Steps[bool]: ...
+
+    def _perform(self, steps: Steps[T]) -> T:
+        self._begin()
+        return perform(self._clients.at_hand(), steps)
+
+    async def _aperform(self, steps: Steps[T]) -> T:
+        self._begin()
+        return await aperform(await self._clients.of_loop(), steps)
+
+    def _encode(self, value: object) -> bytes:
+        return self._options.codec.encode(value)
+
+    def _decode(self, payload: bytes) -> Any:
+        return read(self._options.codec, payload, self.name)
