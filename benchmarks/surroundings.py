@@ -155,7 +155,7 @@ def measure(case: str, rounds: int) -> tuple[float, float]:
     from django_delayq.jobs.stopping import Stop
     from django_delayq.worker.attempt import Attempt
     from django_delayq.worker.executors import ThreadExecutor
-    from django_delayq.worker.wheel import HashedWheelTimer
+    from django_delayq.worker.timer import Timer
 
     @delayed_task(name="noop")
     def noop(number: int) -> None:
@@ -182,7 +182,7 @@ def measure(case: str, rounds: int) -> tuple[float, float]:
 
     executor = ThreadExecutor(
         1,
-        timer=HashedWheelTimer(),
+        timer=Timer("delayq-time-limits"),
         stop=Stop(),
         done=done,
         stuck=lambda attempt: None,

@@ -2,8 +2,8 @@
 
 ``python -m benchmarks.why.in_process [jobs]``
 
-A process puts jobs due in two seconds into a time wheel, and is killed after one. It is the wheel of this
-package, which keeps nothing in it but what may be lost with the process: renewals and time limits of running jobs.
+A process puts jobs due in two seconds into a timer, and is killed after one. It is the timer of this package,
+which keeps nothing in it but what may be lost with the process: time limits of running jobs.
 """
 
 import os
@@ -19,11 +19,11 @@ DELAY_S = 2.0
 
 def serve(folder: Path, count: int) -> None:
     """Wait for the jobs in memory; each leaves a file when it runs."""
-    from django_delayq.worker.wheel import HashedWheelTimer
+    from django_delayq.worker.timer import Timer
 
-    timer = HashedWheelTimer(name="jobs")
+    timer = Timer("jobs")
     for i in range(count):
-        timer.new_timeout((folder / str(i)).touch, DELAY_S * 1000)
+        timer.call_later(DELAY_S, (folder / str(i)).touch)
     (folder / "ready").touch()
     time.sleep(DELAY_S + 2)
 
@@ -54,7 +54,7 @@ def run(count: int, *, is_killed: bool) -> int:
 
 
 def main(count: int = 1_000) -> None:
-    print(f"{count:,} jobs in a time wheel")
+    print(f"{count:,} jobs in a timer")
     print(f"  the process lives: {run(count, is_killed=False):,} ran")
     print(f"  killed halfway, started again: {run(count, is_killed=True):,} ran")
 

@@ -25,7 +25,7 @@ from django_delayq.worker import telling
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.surroundings import Surroundings, compose
 from django_delayq.worker.time_limit import ThreadTimeLimit, exceeds
-from django_delayq.worker.wheel import HashedWheelTimer
+from django_delayq.worker.timer import Timer
 
 #: What ends an attempt when a task raises it. Ctrl-C ends the test.
 _ENDS = (Exception, Decision, SystemExit)
@@ -180,8 +180,8 @@ async def _alimited(
 
 
 @cache
-def _timer() -> HashedWheelTimer:
+def _timer() -> Timer:
     """The timer of time limits; its thread ends with the process."""
-    timer = HashedWheelTimer(name="delayq-time-limits")
+    timer = Timer("delayq-time-limits")
     timer.start()
     return timer

@@ -41,7 +41,7 @@ from django_delayq.worker.time_limit import (
     ThreadTimeLimit,
     exceeds,
 )
-from django_delayq.worker.wheel import HashedWheelTimer
+from django_delayq.worker.timer import Timer
 
 logger = get_log("django_delayq.worker")
 
@@ -117,7 +117,7 @@ class ThreadExecutor:
         self,
         threads: int,
         *,
-        timer: HashedWheelTimer,
+        timer: Timer,
         stop: Stop,
         done: Callable[[Attempt], None],
         stuck: Callable[[Attempt], None],
@@ -409,7 +409,7 @@ class LoopExecutor:
         self,
         coroutines: int,
         *,
-        timer: HashedWheelTimer,
+        timer: Timer,
         stop: Stop,
         done: Callable[[Attempt], None],
         stuck: Callable[[Attempt], None],
@@ -674,10 +674,8 @@ class LoopExecutor:
         overdue = None
         if limit_s is not None:
             # A coroutine that blocks the loop, or ignores its cancellation, cannot be ended.
-            overdue = self._timer.new_timeout(
-                lambda: self._stuck(attempt),
-                (limit_s + time_limit.STUCK_AFTER_S) * 1000,
-            )
+            overdue = functools.partial(self._stuck, attempt)
+            self._timer.call_later(limit_s + time_limit.STUCK_AFTER_S, overdue)
         try:
             # As in an ASGI request, everything that the task does through sync_to_async shares one thread, and its
             # connections end with the task.
@@ -697,7 +695,7 @@ class LoopExecutor:
                         await sync_to_async(close_connections)()
         finally:
             if overdue is not None:
-                overdue.cancel()
+                self._timer.cancel(overdue)
 
     async def _limited(self, attempt: Attempt, limit_s: float | None) -> object:
         task = attempt.task

@@ -35,8 +35,8 @@ from django_delayq.worker.loop import ClaimLoop
 from django_delayq.worker.memory import MemoryLimit, MemoryWatch
 from django_delayq.worker.pulse import BEAT_S, Flag, Pulse
 from django_delayq.worker.surroundings import compose
+from django_delayq.worker.timer import Timer
 from django_delayq.worker.watchdog import Watchdog
-from django_delayq.worker.wheel import HashedWheelTimer
 
 logger = get_log("django_delayq.worker")
 
@@ -97,7 +97,7 @@ class WorkerProcess:
         self._options = options
         worker = options.worker
         client = own_clients.make()
-        self._timer = HashedWheelTimer(name="delayq-time-limits")
+        self._timer = Timer("delayq-time-limits")
         stop = Stop()
         around = compose(conf.get_settings())
         self._threads = ThreadExecutor(

@@ -11,7 +11,7 @@ from typing import Any
 
 from django_delayq.exceptions import TimeLimitExceeded
 from django_delayq.jobs.decisions import Decision
-from django_delayq.worker.wheel import HashedWheelTimer, Timeout
+from django_delayq.worker.timer import Timer
 
 #: A task that still runs so long after its time limit costs its process: a thread cannot be killed. In seconds.
 STUCK_AFTER_S = 5.0
@@ -29,7 +29,7 @@ class ThreadTimeLimit:
 
     def __init__(
         self,
-        timer: HashedWheelTimer,
+        timer: Timer,
         limit_s: float,
         *,
         name: str,
@@ -46,7 +46,6 @@ class ThreadTimeLimit:
         self._is_stuck = False
         #: The exception was raised, so it may have broken off whatever ran.
         self.has_struck = False
-        self._timeout: Timeout | None = None
 
     def run(
         self,
@@ -64,9 +63,7 @@ class ThreadTimeLimit:
         try:
             try:
                 with self._lock:
-                    self._timeout = self._timer.new_timeout(
-                        self._strike, self._limit_s * 1000
-                    )
+                    self._timer.call_later(self._limit_s, self._strike)
                 value = function(*args, **kwargs)
             finally:
                 self._end()
@@ -91,8 +88,7 @@ class ThreadTimeLimit:
             if self.has_struck:
                 # A strike that came too late must not hit what this thread does next.
                 _raise_in_thread(ctypes.c_ulong(self._thread_id), None)
-        if self._timeout is not None:
-            self._timeout.cancel()
+        self._timer.cancel(self._report_stuck if self.has_struck else self._strike)
 
     def _strike(self) -> None:
         with self._lock:
@@ -102,13 +98,7 @@ class ThreadTimeLimit:
             _raise_in_thread(
                 ctypes.c_ulong(self._thread_id), ctypes.py_object(TimeLimitExceeded)
             )
-            try:
-                self._timeout = self._timer.new_timeout(
-                    self._report_stuck, STUCK_AFTER_S * 1000
-                )
-            except RuntimeError:
-                # The timer is stopped: the process ends anyway.
-                return
+            self._timer.call_later(STUCK_AFTER_S, self._report_stuck)
 
     def _report_stuck(self) -> None:
         with self._lock:

@@ -11,12 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from django_delayq import BlockingQueue
-from django_delayq.worker.wheel import HashedWheelTimer
+from django_delayq.worker.timer import Timer
 
 Handle = Callable[[Any], None]
 Consumer = Callable[[BlockingQueue, Handle, threading.Event], None]
 
-#: Between two looks of the timer wheel: Redisson's wheel ticks as often.
+#: Between two looks of the timer: the timer of Redisson ticks as often.
 TICK_MS = 100.0
 #: Between two looks of the executor.
 PERIOD_MS = 10.0
@@ -36,17 +36,17 @@ def blocking_take(queue: BlockingQueue, handle: Handle, stop: threading.Event) -
     stop.wait()
 
 
-def timer_wheel(queue: BlockingQueue, handle: Handle, stop: threading.Event) -> None:
-    """Look at every tick of a timer that the process has anyway; no thread waits."""
-    timer = HashedWheelTimer(tick_ms=TICK_MS)
+def timer_looks(queue: BlockingQueue, handle: Handle, stop: threading.Event) -> None:
+    """Look ten times a second by a timer that the process has anyway; no thread waits."""
+    timer = Timer("looks")
 
     def look() -> None:
         while not stop.is_set() and (element := queue.poll()) is not None:
             handle(element)
         if not stop.is_set():
-            timer.new_timeout(look, 0)  # at the next tick
+            timer.call_later(TICK_MS / 1000, look)
 
-    timer.new_timeout(look, 0)
+    timer.call_later(0, look)
     stop.wait()
     timer.stop()
 
@@ -65,6 +65,6 @@ def fixed_rate(queue: BlockingQueue, handle: Handle, stop: threading.Event) -> N
 
 CONSUMERS: dict[str, Consumer] = {
     "blocking take in a thread": blocking_take,
-    f"timer wheel, {TICK_MS:g} ms": timer_wheel,
+    f"timer, {TICK_MS:g} ms": timer_looks,
     f"fixed rate, {PERIOD_MS:g} ms, pool": fixed_rate,
 }

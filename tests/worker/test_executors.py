@@ -13,14 +13,14 @@ from django_delayq.jobs.decorator import delayed_task
 from django_delayq.jobs.stopping import Stop
 from django_delayq.worker.attempt import Attempt, Verdict
 from django_delayq.worker.executors import LoopExecutor, _Handover
-from django_delayq.worker.wheel import HashedWheelTimer
+from django_delayq.worker.timer import Timer
 from tests.polling import wait_until
 from tests.signed import signed
 
 
 @pytest.fixture
 def timer():
-    timer = HashedWheelTimer()
+    timer = Timer("test-timer")
     yield timer
     timer.stop()
 

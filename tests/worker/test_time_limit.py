@@ -14,7 +14,7 @@ from django_delayq.exceptions import TimeLimitExceeded
 from django_delayq.worker import time_limit
 from django_delayq.worker.process import REPLACE_ME
 from django_delayq.worker.time_limit import ThreadTimeLimit
-from django_delayq.worker.wheel import HashedWheelTimer
+from django_delayq.worker.timer import Timer
 from tests.polling import wait_until
 from tests.worker.project import tasks
 from tests.worker.workers import counts
@@ -22,7 +22,7 @@ from tests.worker.workers import counts
 
 @pytest.fixture
 def timer():
-    timer = HashedWheelTimer(tick_ms=1)
+    timer = Timer("test-timer")
     yield timer
     timer.stop()
 
