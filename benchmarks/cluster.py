@@ -187,10 +187,10 @@ def move(cluster: TestCluster, jobs: int) -> None:
     with override_settings(DELAYQ=told):
         from benchmarks.tasks import noop_flat
         from django_delayq import schedule_many
-        from django_delayq.clients import cluster as clusters
+        from django_delayq.clients import cluster_client
 
         # However long it takes.
-        clusters.PATIENCE_S = 600.0
+        cluster_client.PATIENCE_S = 600.0
         task = noop_flat.using(queue=name)
         schedule_many(task.prepare(3600 + i % 1000, i) for i in range(jobs))
         rows = []

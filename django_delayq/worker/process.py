@@ -17,7 +17,7 @@ from django_delayq import conf
 from django_delayq.calls.connections import arguments_of
 from django_delayq.calls.line import SILENT_TIMES
 from django_delayq.clients.clients import own_clients
-from django_delayq.clients.cluster import ClusterClient
+from django_delayq.clients.cluster_client import ClusterClient
 from django_delayq.conf import QueueSettings, WorkerSettings
 from django_delayq.connection import connection_url
 from django_delayq.jobs import outbox

@@ -49,12 +49,13 @@ from django_delayq import (
 )
 from django_delayq.calls.call import Call
 from django_delayq.calls.errors import is_of_node, may_have_run
-from django_delayq.calls.exchange import FREE_REDIRECTIONS
+from django_delayq.calls.exchange import FREE_REDIRECTIONS, key_of
 from django_delayq.calls.script import load_script
 from django_delayq.calls.steps import perform
-from django_delayq.clients import cluster as clusters
+from django_delayq.clients import cluster_client as clusters
 from django_delayq.clients.clients import Clients, own_clients
-from django_delayq.clients.cluster import key_of
+from django_delayq.clients.cluster import Cluster
+from django_delayq.clients.slots import Slots
 from django_delayq.conf import get_settings
 from django_delayq.faults import describe_fault
 from django_delayq.health.problems import find_server_problems
@@ -186,7 +187,7 @@ def test_threads_that_wait_for_a_cluster_that_is_away_share_the_answer(
         assert may_answer.wait(60)
         raise RedisClusterException("nobody answers")
 
-    slots, errors = clusters.Slots(find), []
+    slots, errors = Slots(find), []
 
     def ask() -> None:
         with pytest.raises(RedisConnectionError, match="nobody answers") as told:
@@ -931,7 +932,7 @@ class TestFailures:
     ) -> None:
         cluster = private_cluster(primaries=1, replicas=0)
         theirs = cluster.theirs()
-        slots = clusters.Cluster.of(theirs).slots()
+        slots = Cluster.of(theirs).slots()
         slots.holder("x")
         cluster.stop()
 

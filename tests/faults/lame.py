@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from django_delayq import every, pause, schedule, set_limit, store_schedule
-from django_delayq.clients import cluster as clusters
+from django_delayq.calls.exchange import Address
 from django_delayq.clients.clients import own_clients
-from django_delayq.clients.cluster import Address
+from django_delayq.clients.nodes import NodeConnection
 from tests.clusters import TestCluster
 from tests.conftest import skip_old_redis_py
 from tests.jobs.samples import add
@@ -109,12 +109,12 @@ def hanging(filled: Lame) -> Iterator[Lame]:
 def asked(whole: Lame, monkeypatch: pytest.MonkeyPatch) -> list[Address]:
     """The attempts to connect to the node that is away."""
     found: list[Address] = []
-    connect = clusters._NodeConnection._connect
+    connect = NodeConnection._connect
 
     def note(self: Any) -> Any:
         if self.port == whole.node.port:
             found.append(Address(self.host, self.port))
         return connect(self)
 
-    monkeypatch.setattr(clusters._NodeConnection, "_connect", note)
+    monkeypatch.setattr(NodeConnection, "_connect", note)
     return found

@@ -32,8 +32,8 @@ from django_delayq import (
     schedule,
 )
 from django_delayq.calls import connections
+from django_delayq.calls.exchange import Address
 from django_delayq.checks import check_server
-from django_delayq.clients.cluster import Address
 from django_delayq.delivery.states import State
 from django_delayq.jobs.statistics import (
     aqueue_statistics,
