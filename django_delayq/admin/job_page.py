@@ -1,7 +1,6 @@
 """The page of one job, in full."""
 
-from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from django.http import Http404, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext
@@ -9,13 +8,7 @@ from django.utils.translation import gettext
 from django_delayq.admin.paths import from_path_part
 from django_delayq.admin.visit import Visit
 from django_delayq.admin.workers_page import is_of_worker
-from django_delayq.calls.command import Command
-from django_delayq.conf import QueueSettings
-from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.looking import Inspected
 from django_delayq.delivery.states import OVER, State
-from django_delayq.exceptions import DecodeError
-from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.actions import (
     ACTIONS,
     CANCEL,
@@ -24,9 +17,8 @@ from django_delayq.jobs.actions import (
     RUN_NOW,
 )
 from django_delayq.jobs.registry import find_task
-from django_delayq.redaction import brief
 from django_delayq.showing import display
-from django_delayq.showing.job import ShownJob, ask, look_at
+from django_delayq.showing.job import ShownJob, look_at
 from django_delayq.translating import state_label
 
 #: Where a destination queue or Java has the job, it can still be moved and cancelled. Its lease may have expired.
@@ -41,17 +33,8 @@ def show_job(visit: Visit, job_id: str) -> HttpResponse:
     settings, token = visit.job(job_id)
     decrypts = visit.may("view_encrypted", settings.name)
     job = look_at(settings, token, decrypts=decrypts)
-    record = None
-    if job.seen.state in OVER or job.seen.state is State.MISSING:
-        (record,) = ask([read_record(settings.keys, token)])
-    if record is not None:
-        if decrypts:
-            body = envelopes.decrypted_result(record.body, token)
-            record = record._replace(body=body)
-        job = replace(job, seen=record.over(job.seen))
     context = context_of(visit, job)
-    context["record"] = record
-    context["result"] = "" if record is None else record.result(settings)
+    context["result"], context["error"] = job.result, job.error
     context["progress"] = job.progress
     context["paused"] = job.paused
     if job.seen.state is State.MISSING:
@@ -119,61 +102,3 @@ def _is_whole(content: display.Content) -> bool:
     return not (content.is_foreign or content.is_unchecked or content.fault) and (
         find_task(content.task) is not None
     )
-
-
-@brief
-class Record(NamedTuple):
-    """The record of an ended job, kept as long as its result."""
-
-    state: State
-    payload: bytes
-    history: bytes
-    #: As `envelopes.read_result` returns it.
-    body: dict[str, Any]
-
-    def over(self, seen: Inspected) -> Inspected:
-        """Return what was seen of the job, with this in the place of what the server has forgotten."""
-        last = self.body.get("last") or {}
-        return seen._replace(
-            state=self.state,
-            payload=self.payload,
-            history=self.history,
-            attempts=last.get("attempts", 0),
-            kills=last.get("kills", 0),
-        )
-
-    @property
-    def is_encrypted(self) -> bool:
-        """Whether nobody has decrypted it."""
-        return isinstance(self.body.get("encrypted"), str)
-
-    def result(self, settings: QueueSettings) -> str:
-        """Its return value, as JSON; empty: it is not kept."""
-        if self.is_encrypted:
-            return gettext("encrypted")
-        if "result" not in self.body:
-            return ""
-        return display.result_text(self.body["result"], self.payload, settings)
-
-    @property
-    def error(self) -> str:
-        """Why it ended without a result."""
-        return display.cut(
-            display.clean(self.body.get("error") or ""), display.PAGE_CHARACTERS
-        )
-
-
-def read_record(keys: DeliveryKeys, token: str) -> Command[Record | None]:
-    """Read the record of an ended job; None: there is none, or it cannot be read."""
-    return Command(("LRANGE", keys.result(token), 0, 2), _read_record)
-
-
-def _read_record(reply: list[bytes]) -> Record | None:
-    if not reply:
-        return None
-    try:
-        body = envelopes.read_result(reply[0])
-    except DecodeError:
-        return None
-    payload, history = reply[1:] if len(reply) == 3 else (b"", b"")
-    return Record(body["state"], payload, history, body)

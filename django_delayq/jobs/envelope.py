@@ -736,11 +736,6 @@ def read_result(text: bytes | str, token: str = "") -> dict[str, Any]:
         msgspec.convert(body.get("last"), _Last)
     except msgspec.ValidationError:
         body.pop("last", None)
-    return decrypted_result(body, token)
-
-
-def decrypted_result(body: dict[str, Any], token: str) -> dict[str, Any]:
-    """Return what `read_result` has read without a token, decrypted."""
     return _decrypted_part("result", body, token)
 
 

@@ -57,6 +57,7 @@ from django_delayq.jobs.options import (
     seconds,
 )
 from django_delayq.jobs.progress import Progress, as_progress, stored_progress
+from django_delayq.jobs.record import Record, read_record, record_of
 from django_delayq.jobs.registry import get_task
 from django_delayq.jobs.stopping import Stop
 from django_delayq.jobs.telling import BY_CALL, Telling
@@ -952,28 +953,12 @@ class Job(Generic[R_co]):
         if envelope.flags & envelopes.IS_ENCRYPTED:
             self._is_encrypted = True
 
-    def _reading_record(self) -> Steps[bool]:
-        """Read what is kept of a job that has ended, for as long as its result is; return False if that is nothing."""
-        kept = yield Command(("LRANGE", self._keys.result(self.token), 0, 2))
-        if not kept:
-            return False
-        body = envelopes.read_result(kept[0], self.token)
-        self._kept = body
-        if self.state is State.MISSING:
-            # A dead letter that the server does not know any more was discarded.
-            is_discarded = body["state"] in GRAVES
-            self.state = State.DISCARDED if is_discarded else State(body["state"])
-        if len(kept) == 3:
-            self._read(kept[1])
-            self.history = envelopes.read_history(kept[2], self.token)
-        if last := body.get("last"):
-            self.attempts = last.get("attempts", 0)
-            self.kills = last.get("kills", 0)
-            ended = {
-                name: last[name] for name in ("began", "at", "worker") if name in last
-            }
-            self.history = [{"kind": body["state"], **ended}, *self.history]
-        return True
+    def _take_record(self, record: Record, seen: Inspected) -> None:
+        """Take in the record of the job, which has ended, and the last look at it."""
+        self._take(record.over(seen))
+        self._kept = record.body
+        if (last := record.last_attempt) is not None:
+            self.history = [last, *self.history]
 
     def _check_waitable(self) -> None:
         keeps = self.options is not None and self.options.get("keep_result")
@@ -1142,15 +1127,19 @@ async def aget_job(job_id: str) -> Job[Any]:
 
 def _finding(job_id: str) -> Steps[Job[Any]]:
     job = handle_of(job_id)
-    if (yield from job._refreshing()) is State.MISSING:
-        # The job may have ended. Its result may be kept for longer than the server remembers the end.
-        if not (yield from job._reading_record()):
-            raise JobNotFound(
-                f"no job has the id {show(job.id)}; it ended more than {limits.ENDED_MS // 1000} s ago, its transaction has not"
-                " committed, or it never existed"
-            )
-    elif job.state in OVER:
-        yield from job._reading_record()
+    seen = yield looking.inspect(job._keys, job.token)
+    state = job._take(seen)
+    if state is not State.MISSING and state not in OVER:
+        return job
+    # The job may have ended. Its result may be kept for longer than the server remembers the end.
+    record = record_of((yield read_record(job._keys, job.token)), job.token)
+    if record is not None:
+        job._take_record(record, seen)
+    elif state is State.MISSING:
+        raise JobNotFound(
+            f"no job has the id {show(job.id)}; it ended more than {limits.ENDED_MS // 1000} s ago, its transaction has not"
+            " committed, or it never existed"
+        )
     return job
 
 

@@ -1,6 +1,7 @@
 """What ``delayq_jobs`` prints: a row a job, a job in full, and both as JSON."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -10,8 +11,7 @@ from django_delayq import conf
 from django_delayq.clock import epoch_ms, iso_text
 from django_delayq.delivery.ended import MOST_ENDED
 from django_delayq.delivery.states import OVER, State
-from django_delayq.exceptions import JobNotFound
-from django_delayq.jobs.arguments import masked_result, shown_arguments
+from django_delayq.jobs.arguments import shown_arguments
 from django_delayq.jobs.ended import EndedJob, ended_jobs
 from django_delayq.jobs.job import Job, get_job, handle_of
 from django_delayq.management.terminal import (
@@ -154,9 +154,6 @@ def _iso(ms: object) -> str | None:
 class Shown(NamedTuple):
     """One job as the server has it."""
 
-    #: For programs.
-    job: Job[Any]
-    #: For people.
     shown: ShownJob
     #: How it ended, if it has ended and the queue still knows.
     ended: EndedJob | None = None
@@ -172,17 +169,15 @@ def look_at(job_id: str, *, decrypts: bool = False) -> Shown:
     job = handle_of(job_id)
     queue = conf.get_settings().queue(job.queue)
     shown = showing.look_at(queue, job.token, decrypts=decrypts)
-    state = job._take(shown.seen)
+    state = shown.seen.state
     if state not in OVER and state is not State.MISSING:
-        return Shown(job, shown)
+        return Shown(shown)
     ended = _ended(job)
-    try:
-        job = get_job(job_id)
-    except JobNotFound:
-        if ended is None:
-            raise
-        job.state = ended.outcome
-    return Shown(job, shown, ended)
+    if state is State.MISSING:
+        # Without this either, `get_job` says why there is nothing to show.
+        state = get_job(job_id).state if ended is None else ended.outcome
+        shown = replace(shown, seen=shown.seen._replace(state=state))
+    return Shown(shown, ended)
 
 
 def _ended(job: Job[Any]) -> EndedJob | None:
@@ -192,10 +187,10 @@ def _ended(job: Job[Any]) -> EndedJob | None:
 
 def lines_of(seen: Shown, *, is_folded: bool = True) -> Iterator[str]:
     """Describe a job for people; ``is_folded`` leaves frames of libraries out of tracebacks."""
-    if seen.ended is not None or seen.job.state in OVER:
+    shown, content = seen.shown, seen.shown.content
+    if seen.ended is not None or shown.seen.state in OVER:
         yield from _lines_of_end(seen)
         return
-    shown, content = seen.shown, seen.shown.content
     title = content.task or gettext("a foreign payload")
     yield one_line(f"{title}({content.arguments})" if content.task else title)
     for told in _paused(shown):
@@ -237,7 +232,7 @@ def _lines_of_event(event: Event, is_folded: bool) -> Iterator[str]:
 
 
 def _lines_of_end(seen: Shown) -> Iterator[str]:
-    job, ended = seen.job, seen.ended
+    job, ended = seen.shown.job, seen.ended
     yield one_line((ended and ended.task) or job.task or job.id)
     told = [
         Field(gettext("State"), state_label(job.state)),
@@ -257,8 +252,7 @@ def _lines_of_end(seen: Shown) -> Iterator[str]:
             told.append(Field(gettext("Attempts"), str(ended.attempts)))
         if ended.error:
             told.append(Field(gettext("Error"), ended.error))
-    if job.kept is not None and "result" in job.kept:
-        result = display.pretty_json(_result_of(seen))
+    if result := seen.shown.result:
         told.append(Field(gettext("Result"), result, is_code=True))
     for field in told:
         yield from _lines_of_field(field)
@@ -293,8 +287,8 @@ def _paragraph(text: str, start: str, indent: str | None = None) -> Iterable[str
 
 def in_full(seen: Shown) -> dict[str, Any]:
     """Describe a job in full, for programs."""
-    job, shown, ended = seen
-    progress = shown.progress
+    shown, ended = seen
+    job, progress = shown.job, shown.progress
     return {
         **as_json(job, decrypts=shown.decrypts),
         "options": display.plain_value(job.options or {}),
@@ -311,15 +305,8 @@ def in_full(seen: Shown) -> dict[str, Any]:
             "text": progress.text,
         },
         "ended": None if ended is None else _end(ended),
-        "result": display.plain_value(_result_of(seen)),
+        "result": display.plain_value(shown.returned),
     }
-
-
-def _result_of(seen: Shown) -> Any:
-    job, kept = seen.job, seen.job.kept or {}
-    if "encrypted" in kept and not seen.shown.decrypts:
-        return gettext("encrypted")
-    return masked_result(job.task, job.args, job.kwargs, kept.get("result"))
 
 
 def end_as_json(ended: EndedJob) -> dict[str, Any]:

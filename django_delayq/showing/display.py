@@ -26,7 +26,6 @@ from django_delayq.jobs.arguments import (
     Argument,
     has_sensitive,
     is_sensitive,
-    masked_result,
     shown_arguments,
     task_in,
 )
@@ -353,10 +352,7 @@ def _content_of(envelope: Envelope, queue: str, in_full: bool) -> Content:
         task=clean(envelope.task),
         is_foreign=False,
         arguments=gettext("encrypted") if envelope.encrypted else call_line(arguments),
-        call=[
-            (clean(each.name), _value_text(each.value, pretty_json))
-            for each in arguments
-        ]
+        call=[(clean(each.name), value_text(each.value)) for each in arguments]
         if in_full
         else [],
         is_sensitive=_is_sensitive(envelope),
@@ -370,23 +366,12 @@ def _content_of(envelope: Envelope, queue: str, in_full: bool) -> Content:
     )
 
 
-def result_text(result: object, payload: bytes, queue: QueueSettings) -> str:
-    """Write what a job has returned, without what its payload says is sensitive."""
-    try:
-        call = envelopes.open_payload(
-            payload, queue.name, get_keyring(), queue.payload_codec
-        )
-    except Exception:  # whatever a codec does: see read_content()
-        return repr(HIDDEN) if has_sensitive(payload) else pretty_json(result)
-    return pretty_json(masked_result(call.task, call.args, call.kwargs, result))
-
-
 def call_line(arguments: Sequence[Argument]) -> str:
     """Write the arguments of a call in one line."""
     call = [
         f"{clean(each.name)}={value}" if each.name else value
         for each in arguments[:MOST_ARGUMENTS]
-        for value in [_value_text(each.value, compact_json)]
+        for value in [value_text(each.value, compact_json)]
     ]
     if len(arguments) > MOST_ARGUMENTS:
         call.append("…")
@@ -400,7 +385,8 @@ def call_of(job: Job[Any], *, decrypts: bool = False) -> str:
     return call_line(shown_arguments(job.task, job.args, job.kwargs))
 
 
-def _value_text(value: object, write: Callable[[object], str]) -> str:
+def value_text(value: object, write: Callable[[object], str] = pretty_json) -> str:
+    """Write an argument or a result."""
     return repr(value) if value is HIDDEN else write(value)
 
 

@@ -1,9 +1,12 @@
 """One job in full, as its page and ``delayq_jobs show`` describe it: read from the server in one or two round trips."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+
+from django.utils.translation import gettext
 
 from django_delayq.calls.exchange import Exchange
 from django_delayq.calls.running import make
@@ -13,8 +16,14 @@ from django_delayq.delivery import batching, looking, pausing
 from django_delayq.delivery.looking import Inspected
 from django_delayq.delivery.pausing import Pause
 from django_delayq.delivery.progress import ReadProgress, read_progress
+from django_delayq.delivery.states import OVER, State
 from django_delayq.delivery.workers import read_worker
+from django_delayq.exceptions import DecodeError
 from django_delayq.health.problems import ServerProblem, find_paused
+from django_delayq.jobs.arguments import has_sensitive, masked_result
+from django_delayq.jobs.job import Job
+from django_delayq.jobs.record import Record, read_record, record_of
+from django_delayq.redaction import HIDDEN
 from django_delayq.showing import display, fields, timeline
 from django_delayq.showing.display import Content, ShownProgress
 from django_delayq.showing.fields import Field
@@ -38,10 +47,25 @@ class ShownJob:
     #: The pauses of its queue, and of the queue's tasks.
     pauses: Sequence[Pause] = ()
     reported: ReadProgress | None = None
+    #: Its record, if it has ended and the server keeps one.
+    record: Record | None = None
 
     @property
     def id(self) -> str:
         return f"{self.queue.name}:{self.token}"
+
+    @cached_property
+    def job(self) -> Job[Any]:
+        """Its handle, for programs, with decrypted arguments."""
+        job = Job[Any](self.queue.name, self.token, None, [], {})
+        job._take(self.seen)
+        if self.record is not None:
+            job._take_record(self.record, self.seen)
+        return job
+
+    @property
+    def _kept(self) -> dict[str, Any]:
+        return {} if self.record is None else self.record.body
 
     @property
     def _of_errors(self) -> str:
@@ -82,6 +106,31 @@ class ShownJob:
         )
 
     @property
+    def returned(self) -> Any:
+        """Its result, without sensitive arguments of its call; None: no result is kept."""
+        if isinstance(self._kept.get("encrypted"), str):
+            return gettext("encrypted")
+        if "result" not in self._kept:
+            return None
+        job = self.job
+        if job.task is None and has_sensitive(self.seen.payload):
+            return HIDDEN
+        return masked_result(job.task, job.args, job.kwargs, self._kept["result"])
+
+    @property
+    def result(self) -> str:
+        """Its result as text; "": no result is kept."""
+        if "result" in self._kept:
+            return display.value_text(self.returned)
+        return self.returned or ""
+
+    @property
+    def error(self) -> str:
+        """Why it ended without a result."""
+        error = display.clean(self._kept.get("error") or "")
+        return display.cut(error, display.PAGE_CHARACTERS)
+
+    @property
     def paused(self) -> list[ServerProblem]:
         """The pauses that hold it back."""
         concerned = (None, self.content.task)
@@ -95,7 +144,7 @@ class ShownJob:
 
 
 def look_at(queue: QueueSettings, token: str, *, decrypts: bool) -> ShownJob:
-    """Ask the server about a job, and about the worker that runs it."""
+    """Ask the server about a job, and about the worker that runs it or the record that is left of it."""
     seen, pauses, left, reported = ask(
         [
             looking.inspect(queue.keys, token),
@@ -104,12 +153,20 @@ def look_at(queue: QueueSettings, token: str, *, decrypts: bool) -> ShownJob:
             read_progress(queue.keys, token),
         ],
     )
-    worker = ""
+    worker, record = "", None
     if seen.worker:
         (info,) = ask([read_worker(get_settings().registry, seen.worker)])
         # The id by which its claims go is all that is known of a process that says nothing of itself.
         worker = f"{info.host}:{info.pid}" if info is not None else seen.worker
-    return ShownJob(queue, token, seen, decrypts, left, worker, pauses, reported)
+    if seen.state in OVER or seen.state is State.MISSING:
+        (reply,) = ask([read_record(queue.keys, token)])
+        with suppress(DecodeError):
+            record = record_of(reply, token if decrypts else "")
+    if record is not None:
+        seen = record.over(seen)
+    return ShownJob(
+        queue, token, seen, decrypts, left, worker, pauses, reported, record
+    )
 
 
 def ask(calls: Sequence[Any]) -> list[Any]:

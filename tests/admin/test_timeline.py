@@ -402,6 +402,23 @@ def test_record_of_an_ended_job_has_a_page(
     assert 'Result "refunded 7"' in text
 
 
+def test_record_of_a_dead_letter_that_is_gone_says_that_it_was_discarded(
+    browser: Client, queue: Queue
+) -> None:
+    token = "discarded0discarded000"
+    key = queue.keys.result(token)
+    queue.client.rpush(key, envelopes.result_text(State.DEAD, error="ValueError: x"))
+    queue.client.expire(key, 60)
+
+    response = browser.get(url("job", queue.name, token))
+
+    text = content_of(response)
+    assert response.status_code == 200
+    assert "State: discarded" in text
+    assert "ValueError: x" in text
+    assert get_job(f"{queue.name}:{token}").state is State.DISCARDED
+
+
 def test_ended_job_is_scheduled_again_as_another(
     browser: Client, queue: Queue, ended: str
 ) -> None:
