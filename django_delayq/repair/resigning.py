@@ -172,7 +172,11 @@ class Resigning:
         if items:
             call = resign(self._queue.keys, where, items)
             with finished_first():
-                self._seen.signed += run(self._client, call)
+                written = run(self._client, call)
+                if where is Where.ERRORS:
+                    self._encrypted += written
+                else:
+                    self._seen.signed += written
 
     def _sign_frames(self, *, insertion_list: bool) -> Iterator[None]:
         cursor = START
@@ -222,12 +226,7 @@ class Resigning:
             yield
 
     def _sign_payloads(self) -> Iterator[None]:
-        self._step, cursor = 1, 0
-        part: Any
-        while True:
-            cursor, part = self._client.hscan(
-                self._queue.keys.payloads, cursor, count=self._step
-            )
+        for part in self._parts_of(self._queue.keys.payloads):
             items = [
                 (token, payload, new)
                 for token, payload in part.items()
@@ -235,10 +234,18 @@ class Resigning:
                 is not None
             ]
             self._write(Where.PAYLOADS, items)
-            self._fit(list(part.values()))
             yield
+
+    def _parts_of(self, key: str) -> Iterator[dict[bytes, bytes]]:
+        """Yield a hash in parts, each as large as one step reads."""
+        self._step, cursor = 1, 0
+        part: Any
+        while True:
+            cursor, part = self._client.hscan(key, cursor, count=self._step)
+            yield part
             if not cursor:
                 return
+            self._fit(list(part.values()))
 
     def _sign_forwards(self) -> Iterator[None]:
         """Sign what goes to other queues, for those."""
@@ -281,24 +288,14 @@ class Resigning:
             return None
 
     def _encrypt_errors(self) -> Iterator[None]:
-        self._step, cursor = 1, 0
-        part: Any
-        while True:
-            cursor, part = self._client.hscan(
-                self._queue.keys.errors, cursor, count=self._step
-            )
+        for part in self._parts_of(self._queue.keys.errors):
             items: list[tuple[Any, bytes, bytes]] = []
             for field_name, text in part.items():
                 token = field_name.removeprefix(b"history:").decode(errors="replace")
                 if (new := self._encrypted_anew("error", text, token)) is not None:
                     items.append((field_name, text, new))
-            if items:
-                call = resign(self._queue.keys, Where.ERRORS, items)
-                self._encrypted += run(self._client, call)
-            self._fit(list(part.values()))
+            self._write(Where.ERRORS, items)
             yield
-            if not cursor:
-                return
 
     def _encrypt_results(self) -> Iterator[None]:
         """Encrypt what is kept of jobs that have ended: with the result, their payloads and attempts."""
