@@ -9,7 +9,7 @@ from typing import Any
 
 from django.utils import formats, translation
 from django.utils.functional import Promise
-from django.utils.translation import gettext, ngettext, pgettext_lazy
+from django.utils.translation import pgettext_lazy
 
 from django_delayq.faults import Fault
 from django_delayq.health.problems import ServerProblem
@@ -50,6 +50,33 @@ _COUNTERS = {
     "doubles": pgettext_lazy("so many jobs", "doubles"),
     "vanished": pgettext_lazy("so many jobs", "vanished"),
 }
+
+
+def gettext(text: str, **values: Any) -> str:
+    """Say a text in the current language, which also writes its numbers and times.
+
+    Without values, return the template.
+    """
+    said = translation.gettext(text)
+    return said.format_map(_written(values)) if values else said
+
+
+def ngettext(one: str, many: str, number: int, **values: Any) -> str:
+    """Say a text that depends on a number, which its forms call ``number``."""
+    said = translation.ngettext(one, many, number)
+    return said.format_map(_written(values | {"number": number}))
+
+
+def _written(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: _value_text(value) for name, value in values.items()}
+
+
+def _value_text(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return moment_text(value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    return number_text(value) if isinstance(value, int) else value
 
 
 def say(text: str) -> str:
@@ -115,18 +142,17 @@ def list_text(items: Iterable[str]) -> str:
         return last
     told = others[0]
     for item in others[1:]:
-        told = gettext("{others}, {next}").format(others=told, next=item)
-    return gettext("{others} and {last}").format(others=told, last=last)
+        told = gettext("{others}, {next}", others=told, next=item)
+    return gettext("{others} and {last}", others=told, last=last)
 
 
 def unsearched_text(count: int) -> str:
     """Say that a text was not looked for in encrypted jobs."""
-    template = ngettext(
-        "{count} encrypted job was not searched: a search for text does not read encrypted jobs",
-        "{count} encrypted jobs were not searched: a search for text does not read encrypted jobs",
+    return ngettext(
+        "{number} encrypted job was not searched: a search for text does not read encrypted jobs",
+        "{number} encrypted jobs were not searched: a search for text does not read encrypted jobs",
         count,
     )
-    return template.format(count=number_text(count))
 
 
 def when_text(when: When) -> str:
@@ -140,7 +166,9 @@ def when_text(when: When) -> str:
 
 
 def _find(singular: str, plural: tuple[str, int] | None) -> str:
-    return gettext(singular) if plural is None else ngettext(singular, *plural)
+    if plural is None:
+        return translation.gettext(singular)
+    return translation.ngettext(singular, *plural)
 
 
 class _Localized:

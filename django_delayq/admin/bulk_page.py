@@ -23,7 +23,6 @@ from django.http import (
     HttpResponseRedirect,
     QueryDict,
 )
-from django.utils.translation import gettext, ngettext
 
 from django_delayq import conf
 from django_delayq.admin.chosen import Named, Step, time_text
@@ -55,7 +54,13 @@ from django_delayq.jobs.finding import Mark
 from django_delayq.jobs.job import NOW, Job, handle_of
 from django_delayq.models import Job as JobModel
 from django_delayq.showing import display, outcome
-from django_delayq.translating import list_text, number_text, say, state_label
+from django_delayq.translating import (
+    gettext,
+    list_text,
+    ngettext,
+    say,
+    state_label,
+)
 from django_delayq.wording import sentence
 
 #: Jobs that the confirmation page shows.
@@ -266,8 +271,9 @@ def _read_over(visit: Visit, action: Action, *, is_all: bool) -> _Over | None:
             jobs.append(handle_of(job_id))
         except (JobNotFound, QueueNotFound):
             visit.message(
-                gettext("“{id}” is not the ID of a job. Nothing was changed.").format(
-                    id=display.cut(display.clean(job_id), display.ROW_CHARACTERS)
+                gettext(
+                    "“{id}” is not the ID of a job. Nothing was changed.",
+                    id=display.cut(display.clean(job_id), display.ROW_CHARACTERS),
                 ),
                 messages.ERROR,
             )
@@ -390,9 +396,7 @@ def _from_to(action: Action, named: Named, job: Job[Any], details: Details) -> s
         before, after = time_text(start_ms), time_text(named.target_ms)
     else:
         return ""
-    return gettext("Before: {before}. Requested: {after}.").format(
-        before=before, after=after
-    )
+    return gettext("Before: {before}. Requested: {after}.", before=before, after=after)
 
 
 def _continue(
@@ -425,10 +429,11 @@ def _continue(
         return _back(visit)
     total = max(progress.total, progress.looked)
     context = {
-        "title": gettext("{action}: {done} of about {total}").format(
+        "title": gettext(
+            "{action}: {done} of about {total}",
             action=action.label,
-            done=number_text(progress.looked),
-            total=number_text(total),
+            done=progress.looked,
+            total=total,
         ),
         "action": action,
         "said": said,
@@ -492,15 +497,15 @@ def _outcome(action: Action, details: Details, won: int, lost: Any) -> str:
     said = say(sentence(outcome.done_text(action, won, details)))
     if left := sum(lost.values()):
         why = list_text(
-            gettext("{count} {state}").format(
-                count=number_text(count), state=state_label(state)
-            )
+            gettext("{count} {state}", count=count, state=state_label(state))
             for state, count in lost.items()
         )
-        template = ngettext(
-            "{count} was left alone: {why}.", "{count} were left alone: {why}.", left
+        said += " " + ngettext(
+            "{number} was left alone: {why}.",
+            "{number} were left alone: {why}.",
+            left,
+            why=why,
         )
-        said += " " + template.format(count=number_text(left), why=why)
     return said
 
 

@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 from django.utils import timezone
 from django.utils.formats import number_format
 from django.utils.functional import Promise
-from django.utils.translation import gettext
 
 from django_delayq.delivery.statistics import Histogram
 from django_delayq.jobs.occurrences import in_zone
 from django_delayq.jobs.statistics import Series
 from django_delayq.showing.display import relative_text, short_time_text
-from django_delayq.translating import number_text, seconds_text
+from django_delayq.translating import gettext, number_text, seconds_text
 
 #: The picture, and what is left for bars and lines beside the labels.
 WIDTH, HEIGHT = 300, 124
@@ -89,8 +88,8 @@ def bars_ahead(
         for n, count in enumerate(counts)
         if count
     ]
-    summary = gettext("{count} due, at most {most} at once").format(
-        count=number_text(total), most=number_text(max(counts, default=0))
+    summary = gettext(
+        "{count} due, at most {most} at once", count=total, most=max(counts, default=0)
     )
     middle = (last_end_ms // 2, last_end_ms)
     return Chart(
@@ -128,9 +127,7 @@ def bars_of_runs(key: str, title: Text, series: Series) -> Chart:
             for each in figures
         ]
     )
-    summary = gettext("{runs} in all, {failed} failed").format(
-        runs=number_text(runs), failed=number_text(failed)
-    )
+    summary = gettext("{runs} in all, {failed} failed", runs=runs, failed=failed)
     return Chart(
         key,
         title,
@@ -161,7 +158,8 @@ def lines_of_times(
     both = Histogram()
     for each in histograms:
         both.add(each)
-    summary = gettext("p50 {p50}, p99 {p99}").format(
+    summary = gettext(
+        "p50 {p50}, p99 {p99}",
         p50=short_time_text(both.percentile(50)),
         p99=short_time_text(both.percentile(99)),
     )
@@ -284,7 +282,7 @@ def _decade_text(power: int) -> str:
     """Write a power of ten of milliseconds; in seconds from one on, because minutes are too long and not powers of ten."""
     if power < 3:
         return short_time_text(10.0**power)
-    return gettext("{count} s").format(count=number_text(10 ** (power - 3)))
+    return gettext("{count} s", count=10 ** (power - 3))
 
 
 def _line(

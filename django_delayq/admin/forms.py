@@ -6,12 +6,13 @@ from typing import Any
 from django import forms
 from django.core.exceptions import ValidationError
 from django.utils import timezone
-from django.utils.translation import gettext, gettext_lazy
+from django.utils.translation import gettext_lazy
 
 from django_delayq.delivery.rates import MOST_AT_A_TIME, is_rate
 from django_delayq.exceptions import InvalidDelay
 from django_delayq.jobs.options import HIGHEST, LOWEST
 from django_delayq.jobs.pausing import MAX_REASON
+from django_delayq.translating import gettext
 from django_delayq.wire.delay import parse_delay
 
 #: Ten years. A longer pause is one without an end.
@@ -126,7 +127,8 @@ class LimitForm(forms.Form):
         if rate and not is_rate(rate):
             raise ValidationError(
                 gettext(
-                    "“{rate}” is not a rate. Enter a number, a slash and a time, such as 20/s or 100/m."
-                ).format(rate=rate)
+                    "“{rate}” is not a rate. Enter a number, a slash and a time, such as 20/s or 100/m.",
+                    rate=rate,
+                )
             )
         return rate

@@ -5,7 +5,6 @@ from typing import Any
 from django.contrib import messages
 from django.contrib.admin.models import CHANGE, DELETION
 from django.http import HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
-from django.utils.translation import gettext
 
 from django_delayq.admin.chosen import time_text
 from django_delayq.admin.job_page import context_of
@@ -31,7 +30,7 @@ from django_delayq.jobs.sending import send_all
 from django_delayq.models import Job as JobModel
 from django_delayq.showing import display, outcome
 from django_delayq.showing.job import ShownJob, ask
-from django_delayq.translating import say
+from django_delayq.translating import gettext, say
 from django_delayq.wording import sentence
 
 
@@ -48,8 +47,8 @@ def change_job(action: Action, visit: Visit, job_id: str) -> HttpResponse:
         return _confirm(visit, settings, job, seen, action)
     begun = _sentence(action.label)
     if action.moves and job.state is State.SCHEDULED:
-        template = gettext("Its start time was {time}.")
-        begun += f" {template.format(time=time_text(seen.score_ms))}"
+        start_time = time_text(seen.score_ms)
+        begun += " " + gettext("Its start time was {time}.", time=start_time)
     entries = _log(visit, settings, seen, job.id, begun, is_deletion=action.deletes)
     error = ""
     try:
@@ -136,7 +135,7 @@ def _sentence(clause: object) -> str:
 
 
 def _name_of(job: Job[Any]) -> str:
-    return gettext("Job {id}").format(id=job.id)
+    return gettext("Job {id}", id=job.id)
 
 
 def _text_of(action: Action, job: Job[Any], *, is_done: bool) -> str:

@@ -3,7 +3,6 @@
 from typing import Any
 
 from django.http import Http404, HttpResponse, HttpResponseRedirect
-from django.utils.translation import gettext
 
 from django_delayq.admin.paths import from_path_part
 from django_delayq.admin.visit import Visit
@@ -19,7 +18,7 @@ from django_delayq.jobs.actions import (
 from django_delayq.jobs.registry import find_task
 from django_delayq.showing import display
 from django_delayq.showing.job import ShownJob, look_at
-from django_delayq.translating import state_label
+from django_delayq.translating import gettext, state_label
 
 #: Where a destination queue or Java has the job, it can still be moved and cancelled. Its lease may have expired.
 _LATE = {
@@ -60,7 +59,7 @@ def context_of(visit: Visit, job: ShownJob) -> dict[str, Any]:
     payload = job.seen.payload
     back = visit.next(visit.queue_url(job.queue.name))
     return {
-        "title": job.content.task or gettext("Job {id}").format(id=job.id),
+        "title": job.content.task or gettext("Job {id}", id=job.id),
         "queue": job.queue,
         "id": job.id,
         "state": job.state,

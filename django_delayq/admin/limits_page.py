@@ -4,7 +4,6 @@ from typing import Any
 
 from django.contrib import messages
 from django.http import HttpResponse, HttpResponseRedirect
-from django.utils.translation import gettext
 
 from django_delayq.admin.forms import LimitForm
 from django_delayq.admin.visit import Visit
@@ -17,7 +16,7 @@ from django_delayq.jobs.limiting import (
     limits,
     set_limit,
 )
-from django_delayq.translating import say
+from django_delayq.translating import gettext, say
 
 
 def show_limits(visit: Visit, queue: str) -> HttpResponse:
@@ -41,7 +40,7 @@ def show_limits(visit: Visit, queue: str) -> HttpResponse:
     if not any(each.limit is None for each in found):
         found.insert(0, LimitInForce(settings.name, None, None, None, ""))
     context: dict[str, Any] = {
-        "title": gettext("Limits of queue {queue}").format(queue=settings.name),
+        "title": gettext("Limits of queue {queue}", queue=settings.name),
         "queue": settings,
         "back": visit.queue_url(settings.name),
         "rows": [
@@ -67,8 +66,11 @@ def _set(
     wanted = limit._replace(
         concurrency=said["concurrency"], rate=said["rate"] or None, by=""
     )
-    template = gettext("Change the limit from “{before}” to “{after}”.")
-    text = template.format(before=say(limit.words), after=say(wanted.words))
+    text = gettext(
+        "Change the limit from “{before}” to “{after}”.",
+        before=say(limit.words),
+        after=say(wanted.words),
+    )
     entry = visit.begin(settings, text)
     try:
         set_limit(
@@ -87,9 +89,9 @@ def _set(
 
 
 def _clear(visit: Visit, settings: QueueSettings, name: str) -> None:
-    template = gettext("Remove the limit “{before}”.")
     before = say(_limit_of(settings, name).words)
-    entry = visit.begin(settings, template.format(before=before))
+    text = gettext("Remove the limit “{before}”.", before=before)
+    entry = visit.begin(settings, text)
     try:
         was_set = clear_limit(settings.name, limit=name or None)
     except DelayqError as error:

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from django.http import HttpResponse
 from django.utils.functional import Promise
-from django.utils.translation import gettext, gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy
 
 from django_delayq import conf
 from django_delayq.admin import charts, pages
@@ -31,7 +31,13 @@ from django_delayq.showing.overview import (
     overview_data,
 )
 from django_delayq.showing.plain_json import json_response
-from django_delayq.translating import number_text, say_fault, say_problems
+from django_delayq.translating import (
+    gettext,
+    ngettext,
+    number_text,
+    say_fault,
+    say_problems,
+)
 
 _MINUTE_MS, _HOUR_MS, _DAY_MS = 60_000, 3_600_000, 86_400_000
 
@@ -191,7 +197,7 @@ def _tiles(seen: Overview) -> list[Tile]:
     late_ms = max((each.late_ms for each in seen.queues), default=0)
     dead = sum(each.dead + each.quarantined for each in counts)
     late = (
-        gettext("oldest {time}").format(time=span_text(late_ms))
+        gettext("oldest {time}", time=span_text(late_ms))
         if due and late_ms >= 1000
         else ""
     )
@@ -216,18 +222,18 @@ def _tiles(seen: Overview) -> list[Tile]:
 def _figures_tiles(figures: Figures) -> list[Tile]:
     if not conf.get_settings().statistics:
         return []
-    minutes = gettext("{count} min").format(count=MINUTES)
+    minutes = gettext("{count} min", count=MINUTES)
     share = figures.failures / figures.runs if figures.runs else 0
-    failed = gettext("{number} failed").format(number=number_text(figures.failures))
+    failed = gettext("{number} failed", number=figures.failures)
     return [
         Tile(
-            gettext("Runs in {time}").format(time=minutes),
+            gettext("Runs in {time}", time=minutes),
             number_text(figures.runs),
             failed if figures.failures else "",
             share >= 0.1,
         ),
         Tile(
-            gettext("Lateness p50 in {time}").format(time=minutes),
+            gettext("Lateness p50 in {time}", time=minutes),
             short_time_text(figures.lateness.percentile(50)),
             f"p99 {short_time_text(figures.lateness.percentile(99))}"
             if figures.lateness.count
@@ -244,9 +250,7 @@ def _workers_tile(seen: Overview) -> list[Tile]:
         Tile(
             gettext("Workers"),
             number_text(len(seen.workers)),
-            ngettext("{number} job running", "{number} jobs running", busy).format(
-                number=number_text(busy)
-            )
+            ngettext("{number} job running", "{number} jobs running", busy)
             if busy
             else "",
             not seen.workers,

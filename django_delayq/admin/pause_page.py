@@ -4,13 +4,12 @@ from datetime import timedelta
 
 from django.contrib import messages
 from django.http import HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
-from django.utils.translation import gettext, ngettext
 
 from django_delayq.admin.forms import PauseForm
 from django_delayq.admin.visit import Visit, with_reason
 from django_delayq.exceptions import TaskNotFound
 from django_delayq.jobs.pausing import pause, resume
-from django_delayq.translating import number_text
+from django_delayq.translating import gettext, ngettext
 
 
 def pause_queue(visit: Visit, queue: str) -> HttpResponse:
@@ -19,7 +18,7 @@ def pause_queue(visit: Visit, queue: str) -> HttpResponse:
     form = PauseForm(visit.request.POST if visit.request.method == "POST" else None)
     if visit.request.method != "POST" or not form.is_valid():
         context = {
-            "title": gettext("Pause queue {queue}").format(queue=settings.name),
+            "title": gettext("Pause queue {queue}", queue=settings.name),
             "queue": settings,
             "back": visit.queue_url(settings.name),
             "form": form,
@@ -30,8 +29,8 @@ def pause_queue(visit: Visit, queue: str) -> HttpResponse:
         gettext("Pause until resumed.")
         if minutes is None
         else ngettext(
-            "Pause for {count} minute.", "Pause for {count} minutes.", minutes
-        ).format(count=number_text(minutes))
+            "Pause for {number} minute.", "Pause for {number} minutes.", minutes
+        )
     )
     entry = visit.begin(settings, with_reason(begun, reason))
     pause(
@@ -39,7 +38,7 @@ def pause_queue(visit: Visit, queue: str) -> HttpResponse:
         until=None if minutes is None else timedelta(minutes=minutes),
         reason=reason,
     )
-    text = gettext("Queue {queue} is paused.").format(queue=settings.name)
+    text = gettext("Queue {queue} is paused.", queue=settings.name)
     entry.end(text)
     visit.message(text, messages.SUCCESS)
     return HttpResponseRedirect(visit.queue_url(settings.name))

@@ -3,7 +3,6 @@
 from typing import Any
 
 from django.http import Http404, HttpResponse, HttpResponseRedirect
-from django.utils.translation import gettext
 
 from django_delayq import conf
 from django_delayq.admin import pages
@@ -29,8 +28,8 @@ from django_delayq.showing import display
 from django_delayq.showing.job import ask
 from django_delayq.translating import (
     counter_label,
+    gettext,
     list_text,
-    number_text,
     say,
     say_problems,
     state_label,
@@ -162,7 +161,7 @@ def _show_ended(visit: Visit, settings: QueueSettings) -> HttpResponse:
             visit.ended_url(settings.name, pager.last, **sought)
         )
     context = {
-        "title": gettext("Queue {queue}: ended jobs").format(queue=settings.name),
+        "title": gettext("Queue {queue}: ended jobs", queue=settings.name),
         "queue": settings,
         "tabs": visit.tabs(settings, counts),
         "ended_url": visit.ended_url(settings.name),
@@ -235,7 +234,7 @@ def _since_it_began(counts: Counts) -> str:
         if number and name not in _INTERNAL_COUNTERS
     )
     parts = [
-        gettext("{count} {state}").format(count=number_text(number), state=label)
+        gettext("{count} {state}", count=number, state=label)
         for label, number in labelled
     ]
     return list_text(parts) if parts else ""
@@ -246,7 +245,7 @@ def _context(
 ) -> dict[str, Any]:
     handler = registry.get_handler(settings.name)
     return {
-        "title": gettext("Queue {queue}").format(queue=settings.name),
+        "title": gettext("Queue {queue}", queue=settings.name),
         "queue": settings,
         "tab": tab,
         "tabs": visit.tabs(settings, counts),

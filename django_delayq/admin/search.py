@@ -15,7 +15,7 @@ import msgspec
 from django import forms
 from django.core import signing
 from django.utils import timezone
-from django.utils.translation import gettext, gettext_lazy
+from django.utils.translation import gettext_lazy
 
 from django_delayq import conf
 from django_delayq.admin.pages import Row, row_of
@@ -32,7 +32,7 @@ from django_delayq.exceptions import DecodeError, PartialAnswer
 from django_delayq.jobs.finding import LISTED, FoundJobs, Mark, find_jobs
 from django_delayq.jobs.registry import all_tasks
 from django_delayq.showing import display
-from django_delayq.translating import list_text, moment_text, state_label
+from django_delayq.translating import gettext, list_text, moment_text, state_label
 from django_delayq.wire.signing import TOKEN_LENGTH
 
 #: Calls that one page makes to look for jobs; two more count them and ask for the time.
@@ -178,7 +178,7 @@ class Filter:
         said = []
         if self.states:
             states = list_text([state_label(state) for state in self.states])
-            said.append(gettext("state: {states}").format(states=states))
+            said.append(gettext("state: {states}", states=states))
         for name, value in (
             (gettext("queue: {value}"), self.queue),
             (gettext("task: {value}"), self.task),

@@ -17,7 +17,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.functional import Promise
 from django.utils.http import url_has_allowed_host_and_scheme
-from django.utils.translation import gettext, gettext_lazy
+from django.utils.translation import gettext_lazy
 from redis.exceptions import RedisError
 
 from django_delayq import conf
@@ -33,7 +33,7 @@ from django_delayq.jobs.pausing import MAX_REASON, acting_as
 from django_delayq.jobs.workers import Worker
 from django_delayq.models import Job
 from django_delayq.showing import display
-from django_delayq.translating import say_fault, say_problems
+from django_delayq.translating import gettext, say_fault, say_problems
 
 if TYPE_CHECKING:
     from django.contrib.admin import ModelAdmin
@@ -105,7 +105,7 @@ def with_reason(text: str, reason: str) -> str:
     """Return what is done, and why, for the admin's log."""
     if not reason:
         return text
-    said = gettext("Reason: {reason}").format(reason=reason)
+    said = gettext("Reason: {reason}", reason=reason)
     return f"{text} {said}"
 
 
@@ -343,12 +343,14 @@ class Visit:
 
     def break_off(self, error: BaseException) -> None:
         """Say that what was begun has ended with an error."""
-        text = gettext(
-            "Interrupted by {error}. The change may or may not have been made."
-        )
         for entries in self._open:
             if not entries.is_over:
-                entries.end(text.format(error=type(error).__name__))
+                entries.end(
+                    gettext(
+                        "Interrupted by {error}. The change may or may not have been made.",
+                        error=type(error).__name__,
+                    )
+                )
 
     @property
     def user_id(self) -> str:
@@ -364,7 +366,7 @@ class Visit:
     def queue_model(self, name: str) -> Job:
         """Return what stands for a queue in the admin's log."""
         job = Job.of_queue(display.clean(name))
-        job.label = display.clean(gettext("queue {queue}").format(queue=name))
+        job.label = display.clean(gettext("queue {queue}", queue=name))
         return job
 
     def begin(self, queue: QueueSettings, text: str) -> LogEntries:

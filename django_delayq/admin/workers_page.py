@@ -7,7 +7,7 @@ from django.contrib.admin.models import CHANGE
 from django.http import HttpResponse, HttpResponseRedirect
 from django.template.defaultfilters import filesizeformat
 from django.utils.functional import Promise
-from django.utils.translation import gettext, gettext_lazy
+from django.utils.translation import gettext_lazy
 from redis.exceptions import RedisError
 
 from django_delayq import __version__, conf
@@ -26,7 +26,7 @@ from django_delayq.jobs.workers import (
 )
 from django_delayq.models import Job
 from django_delayq.showing.display import clean, span_text
-from django_delayq.translating import say_problems
+from django_delayq.translating import gettext, say_problems
 
 #: Processes of the server that are read; there may be more.
 MOST_WORKERS = 1_000
@@ -194,7 +194,7 @@ def _give_order(visit: Visit) -> HttpResponse:
         }
         return visit.render("worker_order", context)
     model = Job(id=f"{_WORKER}:{name}")
-    model.label = gettext("worker {worker}").format(worker=name)
+    model.label = gettext("worker {worker}", worker=name)
     entry = visit.log(model, CHANGE, str(order.log))
     is_there = (quiet_worker if order.name == "quiet" else stop_worker)(worker.id)
     text = (

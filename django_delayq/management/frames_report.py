@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from shlex import quote
 
 from django.utils import formats
-from django.utils.translation import gettext, gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy
 
 from django_delayq import conf
 from django_delayq.codecs import CODEC_NAMES
@@ -20,7 +20,7 @@ from django_delayq.repair.survey import (
     Survey,
     fitting_settings,
 )
-from django_delayq.translating import moment_text, number_text
+from django_delayq.translating import gettext, moment_text, ngettext, number_text
 from django_delayq.wire.frame import FrameFormat
 
 _GENERATIONS = {
@@ -53,16 +53,14 @@ def describe_list_plan(survey: Survey, is_on: bool) -> Iterator[str]:
 
 
 def describe_listing(listing: Listing, is_on: bool) -> Iterator[str]:
-    template = (
-        ngettext(
-            "List on, in {count} step:", "List on, in {count} steps:", listing.steps
-        )
+    steps = listing.steps
+    yield (
+        ngettext("List on, in {number} step:", "List on, in {number} steps:", steps)
         if is_on
         else ngettext(
-            "List off, in {count} step:", "List off, in {count} steps:", listing.steps
+            "List off, in {number} step:", "List off, in {number} steps:", steps
         )
     )
-    yield template.format(count=number_text(listing.steps))
     if is_on:
         yield _row(listing.filled, gettext("added to the list"))
         if listing.left_out:
@@ -82,8 +80,10 @@ def describe_listing(listing: Listing, is_on: bool) -> Iterator[str]:
 
 
 def describe(survey: Survey, name: str) -> Iterator[str]:
-    yield gettext("queue {name}, at {time} by the server's clock").format(
-        name=name, time=_time(survey.now_ms)
+    yield gettext(
+        "queue {name}, at {time} by the server's clock",
+        name=name,
+        time=_time(survey.now_ms),
     )
     yield ""
     yield from _table(survey)
@@ -95,8 +95,8 @@ def describe(survey: Survey, name: str) -> Iterator[str]:
         if survey.jobs
         else "",
         gettext("without the delay queue"): gettext(
-            "{count}, INSERTION_LIST is or was off"
-        ).format(count=number_text(survey.unlisted))
+            "{count}, INSERTION_LIST is or was off", count=survey.unlisted
+        )
         if survey.unlisted
         else "",
         gettext("the list was emptied"): gettext(
@@ -105,8 +105,9 @@ def describe(survey: Survey, name: str) -> Iterator[str]:
         if survey.is_emptied
         else "",
         gettext("fit both formats"): gettext(
-            "{count} of 17 bytes: an empty payload in Bc0Lc0, one zero byte in dLc0"
-        ).format(count=number_text(survey.ambiguous))
+            "{count} of 17 bytes: an empty payload in Bc0Lc0, one zero byte in dLc0",
+            count=survey.ambiguous,
+        )
         if survey.ambiguous
         else "",
     }
@@ -146,42 +147,36 @@ def _due_since(survey: Survey) -> str:
     if survey.first_ms is None:
         return ""
     if survey.first_ms > survey.now_ms:
-        template = gettext("nothing is due; the first will be at {time}")
-        return template.format(time=_time(survey.first_ms))
+        return gettext(
+            "nothing is due; the first will be at {time}", time=_time(survey.first_ms)
+        )
     ago_s = (survey.now_ms - survey.first_ms) / 1000
-    return gettext("{time}, {span} ago").format(
-        time=_time(survey.first_ms), span=_span(ago_s)
-    )
+    return gettext("{time}, {span} ago", time=_time(survey.first_ms), span=_span(ago_s))
 
 
 def _describe_codec(survey: Survey) -> str:
     looked_at, names, votes = survey.guess()
     if not looked_at:
         return ""
-    of = ngettext("{count} payload read", "{count} payloads read", looked_at).format(
-        count=number_text(looked_at)
-    )
+    of = ngettext("{number} payload read", "{number} payloads read", looked_at)
     if not names:
         told = ", ".join(f"{name} {count}" for name, count in votes.most_common(4))
-        return gettext("several, or a custom one: {names}; {payloads}").format(
-            names=told, payloads=of
+        return gettext(
+            "several, or a custom one: {names}; {payloads}", names=told, payloads=of
         )
     first, *others = names
     if first == "ByteArrayCodec":
         return gettext(
-            "unknown: plain, encrypted or compressed bytes, or a custom codec; {payloads}"
-        ).format(payloads=of)
+            "unknown: plain, encrypted or compressed bytes, or a custom codec; {payloads}",
+            payloads=of,
+        )
     # ByteArrayCodec writes anything.
     others = [name for name in others if name != "ByteArrayCodec"]
-    told = gettext("probably {name}").format(name=first)
+    told = gettext("probably {name}", name=first)
     if first not in CODEC_NAMES:
-        told = gettext("probably {name}, which django-delayq cannot read").format(
-            name=first
-        )
+        told = gettext("probably {name}, which django-delayq cannot read", name=first)
     if others:
-        told = gettext("{codec}, or {others}").format(
-            codec=told, others=", ".join(others[:3])
-        )
+        told = gettext("{codec}, or {others}", codec=told, others=", ".join(others[:3]))
     return f"{told}; {of}"
 
 
@@ -199,13 +194,16 @@ def _describe_jams(survey: Survey) -> Iterator[str]:
         for redisson in survey.jams:
             (reader,) = set(FrameFormat) - {redisson}
             yield gettext(
-                "All frames have one format, which {reader} reads. {other} would get stuck at them, so it must not use this queue."
-            ).format(reader=_GENERATIONS[reader], other=_GENERATIONS[redisson])
+                "All frames have one format, which {reader} reads. {other} would get stuck at them, so it must not use this queue.",
+                reader=_GENERATIONS[reader],
+                other=_GENERATIONS[redisson],
+            )
         overdue_ms = survey.now_ms - (survey.first_ms or survey.now_ms)
         if overdue_ms > 2 * JAVA_RETRY_MS:
             yield gettext(
-                "NOT TRANSFERRED: {frames}. No Java process with an RDelayedQueue of this name and no django-delayq worker serves the queue, or they are slow."
-            ).format(frames=_due_frames(survey.due.total()))
+                "NOT TRANSFERRED: {frames}. No Java process with an RDelayedQueue of this name and no django-delayq worker serves the queue, or they are slow.",
+                frames=_due_frames(survey.due.total()),
+            )
         return
     for redisson, jam in sorted(survey.jams.items(), key=lambda item: -item[1].rank):
         values = {
@@ -215,19 +213,18 @@ def _describe_jams(survey: Survey) -> Iterator[str]:
         }
         if not survey.is_stuck(jam):
             yield gettext(
-                "WILL BE STUCK: {redisson} will stop at {frame}, due at {time}."
-            ).format(**values)
+                "WILL BE STUCK: {redisson} will stop at {frame}, due at {time}.",
+                **values,
+            )
             continue
-        yield gettext("STUCK: {redisson} stops at {frame}, due since {time}.").format(
-            **values
-        )
-        told = gettext("It never reaches the {frames} behind it.")
-        yield f"  {told.format(frames=_due_frames(survey.behind(jam)))}"
+        yield gettext("STUCK: {redisson} stops at {frame}, due since {time}.", **values)
+        behind = _due_frames(survey.behind(jam))
+        yield "  " + gettext("It never reaches the {frames} behind it.", frames=behind)
         if jam.delivered_again:
             told = gettext(
-                "Each of its processes delivers the {frames} ahead of it again every {seconds} s."
-            ).format(
-                frames=_due_frames(jam.delivered_again), seconds=JAVA_RETRY_MS // 1000
+                "Each of its processes delivers the {frames} ahead of it again every {seconds} s.",
+                frames=_due_frames(jam.delivered_again),
+                seconds=JAVA_RETRY_MS // 1000,
             )
             yield f"  {told}"
 
@@ -235,31 +232,33 @@ def _describe_jams(survey: Survey) -> Iterator[str]:
 def _describe_leftovers(survey: Survey) -> Iterator[str]:
     if survey.delivered:
         yield ngettext(
-            "ALREADY DELIVERED: {count} frame, due and missing from the delay queue. A transfer that stopped halfway has delivered it, and will deliver it again.",
-            "ALREADY DELIVERED: {count} frames, due and missing from the delay queue. A transfer that stopped halfway has delivered them, and will deliver them again.",
+            "ALREADY DELIVERED: {number} frame, due and missing from the delay queue. A transfer that stopped halfway has delivered it, and will deliver it again.",
+            "ALREADY DELIVERED: {number} frames, due and missing from the delay queue. A transfer that stopped halfway has delivered them, and will deliver them again.",
             len(survey.delivered),
-        ).format(count=number_text(len(survey.delivered)))
+        )
         told = gettext(
             "Frames that other clients store without the delay queue look the same."
         )
         yield f"  {told}"
     if alone := survey.alone.total():
         yield ngettext(
-            "NEVER TRANSFERRED: {count} frame only in the delay queue, not in the timeout set.",
-            "NEVER TRANSFERRED: {count} frames only in the delay queue, not in the timeout set.",
+            "NEVER TRANSFERRED: {number} frame only in the delay queue, not in the timeout set.",
+            "NEVER TRANSFERRED: {number} frames only in the delay queue, not in the timeout set.",
             alone,
-        ).format(count=number_text(alone))
+        )
 
 
 def _describe_start_times(survey: Survey) -> Iterator[str]:
     if survey.fractional:
         yield gettext(
-            "START TIMES: {count} not in whole ms. When one of these is first, Redisson cannot read it, and waits for its next retry."
-        ).format(count=number_text(survey.fractional))
+            "START TIMES: {count} not in whole ms. When one of these is first, Redisson cannot read it, and waits for its next retry.",
+            count=survey.fractional,
+        )
     if survey.negative:
         yield gettext(
-            "START TIMES: {count} below 0. Redisson never transfers these."
-        ).format(count=number_text(survey.negative))
+            "START TIMES: {count} below 0. Redisson never transfers these.",
+            count=survey.negative,
+        )
 
 
 def _describe_jam(jam: Jam) -> str:
@@ -284,7 +283,7 @@ def advise(survey: Survey, name: str) -> Iterator[str]:
         )
         for item in survey.formats or FrameFormat:
             command = f"manage.py delayq_frames {quote(name)} --to {_VERSIONS[item]} --dry-run"
-            condition = gettext("if they use {versions}").format(versions=_RANGES[item])
+            condition = gettext("if they use {versions}", versions=_RANGES[item])
             yield f"  {command}    {condition}"
         yield gettext(
             "Without --dry-run the command rewrites them. Add --follow while services with both formats offer elements."
@@ -322,23 +321,27 @@ def _advise_settings(survey: Survey, name: str) -> Iterator[str]:
     misfits = []
     if configured.frame_format is not found:
         misfits.append(
-            gettext("it writes {written}, but {found} was found").format(
-                written=configured.frame_format.value, found=found.value
+            gettext(
+                "it writes {written}, but {found} was found",
+                written=configured.frame_format.value,
+                found=found.value,
             )
         )
     if not is_codec_right:
         misfits.append(
-            gettext("its codec is {codec}, but the payloads look like {found}").format(
-                codec=codec, found=names[0]
+            gettext(
+                "its codec is {codec}, but the payloads look like {found}",
+                codec=codec,
+                found=names[0],
             )
         )
     if not misfits:
         yield gettext("The settings of this queue are correct.")
         return
-    template = gettext(
-        "The settings of this queue are wrong: {reasons}. These are correct:"
+    yield gettext(
+        "The settings of this queue are wrong: {reasons}. These are correct:",
+        reasons="; ".join(misfits),
     )
-    yield template.format(reasons="; ".join(misfits))
     if configured.is_shared:
         known = codec if is_codec_right else None
         yield setting(name, fitting_settings(survey, codec=known))
@@ -360,8 +363,10 @@ def describe_plan(survey: Survey, target: FrameFormat, is_drop: bool) -> Iterato
     rewritten = survey.foreign(target) - survey.waiting[None]
     rewritten -= dropped.total() - dropped[target]
     alone = survey.alone.total() - survey.alone[target] - survey.alone[None]
-    yield gettext("Dry run, for {redisson} ({format}). Nothing was changed.").format(
-        redisson=_GENERATIONS[target], format=target.value
+    yield gettext(
+        "Dry run, for {redisson} ({format}). Nothing was changed.",
+        redisson=_GENERATIONS[target],
+        format=target.value,
     )
     if is_drop:
         yield _row(dropped.total(), gettext("already delivered, would be removed"))
@@ -383,13 +388,11 @@ def describe_plan(survey: Survey, target: FrameFormat, is_drop: bool) -> Iterato
 
 def describe_tally(tally: Tally, target: FrameFormat) -> Iterator[str]:
     yield ngettext(
-        "For {redisson} ({format}), in {count} step:",
-        "For {redisson} ({format}), in {count} steps:",
+        "For {redisson} ({format}), in {number} step:",
+        "For {redisson} ({format}), in {number} steps:",
         tally.steps,
-    ).format(
         redisson=_GENERATIONS[target],
         format=target.value,
-        count=number_text(tally.steps),
     )
     yield _row(tally.rewritten, gettext("rewritten"))
     if tally.alone:
@@ -412,8 +415,9 @@ def describe_rest(survey: Survey, target: FrameFormat) -> Iterator[str]:
         )
     else:
         yield gettext(
-            "Nothing stops {redisson} any more. Its transfers have been notified."
-        ).format(redisson=_GENERATIONS[target])
+            "Nothing stops {redisson} any more. Its transfers have been notified.",
+            redisson=_GENERATIONS[target],
+        )
 
 
 def _row(number: int, text: str) -> str:
@@ -421,8 +425,7 @@ def _row(number: int, text: str) -> str:
 
 
 def _due_frames(number: int) -> str:
-    template = ngettext("{count} due frame", "{count} due frames", number)
-    return template.format(count=number_text(number))
+    return ngettext("{number} due frame", "{number} due frames", number)
 
 
 def _time(epoch_ms: float) -> str:
@@ -441,4 +444,4 @@ def _span(seconds: float) -> str:
     ):
         if seconds >= 2 * size:
             return template.format(count=number_text(int(seconds // size)))
-    return gettext("{count} s").format(count=formats.number_format(seconds, 1))
+    return gettext("{count} s", count=formats.number_format(seconds, 1))

@@ -5,8 +5,6 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from django.utils.translation import gettext
-
 from django_delayq import conf
 from django_delayq.clock import epoch_ms, iso_text
 from django_delayq.delivery.ended import MOST_ENDED
@@ -26,7 +24,7 @@ from django_delayq.showing.display import Moment, relative_text
 from django_delayq.showing.fields import Field
 from django_delayq.showing.job import ShownJob
 from django_delayq.showing.timeline import Event
-from django_delayq.translating import number_text, state_label
+from django_delayq.translating import gettext, number_text, state_label
 from django_delayq.wording import one_line, printable
 
 #: Columns of a paragraph, and of what stands below a label.
@@ -65,8 +63,7 @@ def _attempts_text(job: Job[Any]) -> str:
     """Write how many attempts failed, and apart from them how many lost their worker."""
     failed = number_text(job.attempts)
     if job.kills:
-        template = gettext("{attempts} + {kills} killed")
-        return template.format(attempts=failed, kills=number_text(job.kills))
+        return gettext("{attempts} + {kills} killed", attempts=failed, kills=job.kills)
     return failed if job.attempts else ""
 
 
@@ -247,7 +244,7 @@ def _lines_of_end(seen: Shown) -> Iterator[str]:
             (gettext("Duration"), ended.duration_ms),
         ):
             if number is not None:
-                told.append(Field(label, gettext("{count} ms").format(count=number)))
+                told.append(Field(label, gettext("{count} ms", count=str(number))))
         if ended.attempts is not None:
             told.append(Field(gettext("Attempts"), str(ended.attempts)))
         if ended.error:

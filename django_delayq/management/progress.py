@@ -5,10 +5,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from django.core.management.base import CommandError
-from django.utils.translation import gettext
 
 from django_delayq.clock import monotonic_ms
-from django_delayq.translating import number_text, say
+from django_delayq.translating import gettext, say
 
 #: Seconds between two lines of progress in a log, and on a terminal.
 LOG_EVERY_S, SHOW_EVERY_S = 5.0, 0.2
@@ -31,8 +30,8 @@ class ProgressLine:
         self._shown_ms = monotonic_ms()
         text = say(what)
         if total:
-            text = gettext("{what}: {done} of {total}").format(
-                what=text, done=number_text(done), total=number_text(total)
+            text = gettext(
+                "{what}: {done} of {total}", what=text, done=done, total=total
             )
         if self._is_terminal:
             self._stream.write_styled(f"\r\x1b[K{text}", ending="")

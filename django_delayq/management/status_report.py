@@ -5,7 +5,6 @@ from datetime import datetime, timedelta
 
 from django.template.defaultfilters import filesizeformat
 from django.utils import formats
-from django.utils.translation import gettext, ngettext
 
 from django_delayq import conf
 from django_delayq.delivery.statistics import Histogram
@@ -21,7 +20,13 @@ from django_delayq.management.terminal import (
 )
 from django_delayq.showing.display import short_time_text, span_text
 from django_delayq.showing.overview import MINUTES, Overview, QueueStatus
-from django_delayq.translating import number_text, say_fault, say_problems
+from django_delayq.translating import (
+    gettext,
+    ngettext,
+    number_text,
+    say_fault,
+    say_problems,
+)
 from django_delayq.wording import one_line, printable
 
 #: Columns of a paragraph where no terminal says how many it has.
@@ -75,8 +80,8 @@ def _server_line(status: Overview) -> str:
             if facts.is_aof_on
             else gettext("append-only file off")
         )
-    answers = gettext("answers in {count} ms").format(
-        count=formats.number_format(status.response_ms, 1)
+    answers = gettext(
+        "answers in {count} ms", count=formats.number_format(status.response_ms, 1)
     )
     return ", ".join([*parts, answers])
 
@@ -115,7 +120,7 @@ def _queue_row(queue: QueueStatus) -> list[str]:
     if isinstance(counts, Exception):
         return [name, *["?"] * 8]
     if queue.is_paused:
-        name = gettext("{queue} (paused)").format(queue=name)
+        name = gettext("{queue} (paused)", queue=name)
     late_ms = counts.late_ms
     numbers = (
         counts.running,
@@ -186,8 +191,7 @@ def _worker_row(worker: Worker, now_ms: int) -> list[str]:
     ]
     more = len(worker.jobs) - len(jobs)
     if more > 0:
-        template = ngettext("and {number} more", "and {number} more", more)
-        jobs.append(template.format(number=number_text(more)))
+        jobs.append(ngettext("and {number} more", "and {number} more", more))
     states = {
         WorkerState.WORKING: gettext("working"),
         WorkerState.QUIET: gettext("quiet"),

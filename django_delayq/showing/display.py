@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any
 
 from django.utils import formats
-from django.utils.translation import gettext, gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy
 
 from django_delayq.codecs.values import Instant, JavaEnum, JavaObject, JavaValue
 from django_delayq.conf import QueueSettings, get_keyring, get_settings
@@ -36,7 +36,7 @@ from django_delayq.jobs.progress import as_progress
 from django_delayq.jobs.registry import get_handler
 from django_delayq.queues.reading import read
 from django_delayq.redaction import HIDDEN, redact
-from django_delayq.translating import number_text, seconds_text
+from django_delayq.translating import gettext, ngettext, number_text, seconds_text
 
 #: Arguments of a call in a row of a table.
 MOST_ARGUMENTS = 40
@@ -80,8 +80,7 @@ def cut(text: str, limit: int) -> str:
 
 def size_text(size: int) -> str:
     """Write a number of bytes."""
-    template = ngettext("{count} byte", "{count} bytes", size)
-    return template.format(count=number_text(size))
+    return ngettext("{number} byte", "{number} bytes", size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +156,7 @@ def relative_text(ms: int) -> str:
 def span_text(ms: int) -> str:
     """Say how long a time of a second or more is, in two units at most: "2 h 5 min"."""
     if ms >= 3_652_500 * 86_400_000:
-        return gettext("more than {count} years").format(count=number_text(10_000))
+        return gettext("more than {count} years", count=10_000)
     left = ms
     first = next((i for i, (unit, _) in enumerate(_UNITS) if left >= unit), -1)
     parts = []
@@ -175,10 +174,10 @@ def short_time_text(ms: float | None) -> str:
     if ms >= 60_000:
         return span_text(int(ms))
     if ms >= 1_000:
-        return gettext("{count} s").format(count=_two_digits(ms / 1_000))
+        return gettext("{count} s", count=_two_digits(ms / 1_000))
     if 0 < ms < 0.1:
-        return gettext("{count} µs").format(count=_two_digits(ms * 1_000))
-    return gettext("{count} ms").format(count=_two_digits(ms))
+        return gettext("{count} µs", count=_two_digits(ms * 1_000))
+    return gettext("{count} ms", count=_two_digits(ms))
 
 
 def _two_digits(number: float) -> str:
@@ -334,8 +333,8 @@ def read_content(
         if error.missing:
             return _read_unchecked(payload, queue, error, in_full)
         content = _read_foreign(payload, queue, in_full)
-        fault = content.fault or gettext("This looks like a job, but {error}.").format(
-            error=clean(error)
+        fault = content.fault or gettext(
+            "This looks like a job, but {error}.", error=clean(error)
         )
         return replace(content, fault=cut(fault, 1000))
     except DecodeError:
@@ -554,8 +553,11 @@ class ShownProgress:
         words, percent = done, None
         if told.total is not None and share is not None:
             percent = int(share * 100)
-            words = gettext("{done} of {total}, {percent} %").format(
-                done=done, total=number_text(_whole(told.total)), percent=percent
+            words = gettext(
+                "{done} of {total}, {percent} %",
+                done=done,
+                total=number_text(_whole(told.total)),
+                percent=percent,
             )
         return cls(words, clean(told.text), percent, Moment.of(read.at_ms, now_ms))
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from django.utils.functional import Promise
-from django.utils.translation import gettext, gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy
 
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery.looking import Inspected
@@ -18,7 +18,7 @@ from django_delayq.showing.display import (
     pretty_json,
     span_text,
 )
-from django_delayq.translating import number_text, state_label
+from django_delayq.translating import gettext, ngettext, number_text, state_label
 
 #: What the score of a job means, by its state.
 SCORE_LABELS = {
@@ -113,8 +113,9 @@ def note_of(state: str, content: Content, queue: QueueSettings) -> str:
         kept = gettext("It is kept until it is retried or discarded.")
     else:
         kept = gettext(
-            "It is kept until it is retried or discarded, and {bound}."
-        ).format(bound=kept.format(time=span_text(int(ttl_s * 1_000))))
+            "It is kept until it is retried or discarded, and {bound}.",
+            bound=kept.format(time=span_text(int(ttl_s * 1_000))),
+        )
     return f"{note} {kept}"
 
 
@@ -199,14 +200,11 @@ def _life(
     most = carried or (task and task.options.max_attempts) or queue.max_attempts
     if task is None and not carried and not content.is_foreign:
         # Only the task's code says how many it gets.
-        attempts = gettext("{count} failed").format(count=number_text(seen.attempts))
+        attempts = gettext("{count} failed", count=seen.attempts)
     else:
-        attempts = gettext("{count} of {most} failed").format(
-            count=number_text(seen.attempts), most=number_text(most)
-        )
+        attempts = gettext("{count} of {most} failed", count=seen.attempts, most=most)
     if seen.kills:
-        killed = ngettext("{count} killed", "{count} killed", seen.kills)
-        attempts += " + " + killed.format(count=number_text(seen.kills))
+        attempts += " + " + ngettext("{number} killed", "{number} killed", seen.kills)
     fields.append(Field(gettext("Attempts"), attempts))
     return fields
 
@@ -215,7 +213,7 @@ def _time(label: str | Promise, moment: Moment | None) -> Field:
     assert moment is not None
     if not moment.in_full:
         return Field(label, moment.relative)
-    note = gettext("{relative}, {ms} ms").format(relative=moment.relative, ms=moment.ms)
+    note = gettext("{relative}, {ms} ms", relative=moment.relative, ms=str(moment.ms))
     return Field(label, moment.in_full, note)
 
 

@@ -1,11 +1,11 @@
 """Texts about the outcome of an action on jobs."""
 
 from django.utils.functional import Promise
-from django.utils.translation import gettext, gettext_lazy
+from django.utils.translation import gettext_lazy
 
 from django_delayq.delivery.states import State
 from django_delayq.jobs.actions import ACTIONS, NO_DETAILS, Action, Details
-from django_delayq.translating import number_text, state_label
+from django_delayq.translating import gettext, number_text, state_label
 
 #: Of a job that has ended, that runs, or that needs another action.
 _TOO_LATE = {
@@ -54,8 +54,9 @@ def text_of_one(
 def rehearsed_text(action: Action, name: str, state: State, use: str) -> str:
     """Say how an action on one job would go; without a full stop. See `text_of_one`."""
     if state in action.states:
-        template = gettext("{id} would be changed: it is {state}")
-        return template.format(id=name, state=state_label(state))
+        return gettext(
+            "{id} would be changed: it is {state}", id=name, state=state_label(state)
+        )
     then = gettext("The change would apply only if a worker here takes it.")
     return _left_by(action, name, state, action.unknown_one and then, use)
 
@@ -66,8 +67,10 @@ def _left_by(
     """Say why an action leaves a job alone; ``then`` is what it does if a destination queue or Java has the job."""
     if state is State.UNKNOWN and then:
         return gettext(
-            "{id} is in a destination queue that is too long to search, or Java took it. {then}"
-        ).format(id=name, then=then)
+            "{id} is in a destination queue that is too long to search, or Java took it. {then}",
+            id=name,
+            then=then,
+        )
     return left_text(
         name, state, use if state in ACTIONS[action.instead].states else ""
     )

@@ -6,13 +6,17 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from django.utils import formats
-from django.utils.translation import gettext, ngettext
 
 from django_delayq.delivery.looking import Inspected
 from django_delayq.delivery.states import GRAVES, State
 from django_delayq.showing.display import Failure, Moment, clean, read_failure
 from django_delayq.showing.fields import SCORE_LABELS, held_until_note
-from django_delayq.translating import kind_label, number_text, state_label
+from django_delayq.translating import (
+    gettext,
+    kind_label,
+    ngettext,
+    state_label,
+)
 
 _FRAME = re.compile(r'  File "([^"\n]+)", line \d+')
 #: Files of Python and of installed packages, on whatever machine the worker runs.
@@ -49,10 +53,9 @@ def stretches_of(traceback: str) -> list[Stretch]:
         texts = ["".join(lines) for _, lines in group]
         summary = ""
         if folded:
-            template = ngettext(
-                "{count} library frame", "{count} library frames", len(texts)
+            summary = ngettext(
+                "{number} library frame", "{number} library frames", len(texts)
             )
-            summary = template.format(count=number_text(len(texts)))
         stretches.append(Stretch("".join(texts).rstrip("\n"), summary))
     return stretches
 
@@ -94,12 +97,15 @@ def events_of(
     last = max(seen.attempts + seen.kills, len(attempts))
     missing = last - len(attempts)
     if missing and attempts:
-        template = ngettext(
-            "{count} earlier attempt, not kept",
-            "{count} earlier attempts, not kept",
-            missing,
+        events.append(
+            Event(
+                ngettext(
+                    "{number} earlier attempt, not kept",
+                    "{number} earlier attempts, not kept",
+                    missing,
+                )
+            )
         )
-        events.append(Event(template.format(count=number_text(missing))))
     # Attempts from before the dead letter was retried, or the job given another start time.
     before = sum(
         1 for each in attempts if each.at is not None and each.at.ms < start_ms
@@ -135,13 +141,13 @@ def _attempt(number: int, attempt: Failure) -> Event:
     facts = []
     if attempt.took_ms is not None:
         took = formats.number_format(attempt.took_ms / 1000, 3)
-        facts.append(gettext("ran for {count} s").format(count=took))
+        facts.append(gettext("ran for {count} s", count=took))
     if attempt.worker:
-        facts.append(gettext("worker {worker}").format(worker=attempt.worker))
+        facts.append(gettext("worker {worker}", worker=attempt.worker))
     if attempt.kind:
         facts.append(kind_label(attempt.kind))
     return Event(
-        gettext("Attempt {number}").format(number=number_text(number)),
+        gettext("Attempt {number}", number=number),
         attempt.at,
         facts,
         error=attempt.message,
@@ -159,9 +165,9 @@ def _now(
         since = Moment.of(seen.claimed_ms, now_ms) if seen.claimed_ms else None
         ends = Moment.of(seen.score_ms, now_ms)
         assert ends is not None
-        facts = [gettext("lease ends {when}").format(when=ends.relative)]
+        facts = [gettext("lease ends {when}", when=ends.relative)]
         if worker:
-            facts.insert(0, gettext("worker {worker}").format(worker=clean(worker)))
+            facts.insert(0, gettext("worker {worker}", worker=clean(worker)))
         return [Event(gettext("Runs since"), since, facts, note, is_open=True)]
     label, reason = state_label(state), None
     if seen.state in _REASONS:

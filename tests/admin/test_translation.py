@@ -10,6 +10,7 @@ import copy
 import pickle
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ from django_delayq import (
     periodic,
     schedule_many,
     set_limit,
+    translating,
 )
 from django_delayq.admin import charts
 from django_delayq.calls.running import run
@@ -382,6 +384,19 @@ def test_dates_and_numbers_are_those_of_the_language(
         assert size_text(1_234_567) == "⟦1.234.567 ｂｙｔｅｓ⟧"
         assert size_text(1) == "⟦1 ｂｙｔｅ⟧"
         assert relative_text(65_000) == "⟦ｉｎ ⟦1 ｍｉｎ⟧ ⟦5 ｓ⟧⟧"
+
+
+def test_text_writes_its_numbers_and_moments_as_the_language_does() -> None:
+    moment = datetime(2026, 9, 21, 16, tzinfo=UTC)
+    with translation.override("de"):
+        assert translating.gettext("{a}, {b}", a=1_234, b=moment) == (
+            "1.234, 21.09.2026 16:00:00 UTC"
+        )
+        assert translating.gettext("{a}, {b}", a=2.0, b="1234") == "2, 1234"
+        assert translating.gettext("{a}") == "{a}"
+        assert translating.ngettext("{number} {a}", "{number} {a}s", 5_000, a="x") == (
+            "5.000 xs"
+        )
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from django.core.management.base import (
     CommandError,
     CommandParser,
 )
-from django.utils.translation import gettext, gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy
 from redis.client import Redis
 from redis.exceptions import NoPermissionError
 
@@ -41,7 +41,7 @@ from django_delayq.repair.survey import (
     similar_queues,
     take_survey,
 )
-from django_delayq.translating import number_text, say
+from django_delayq.translating import gettext, ngettext, say
 from django_delayq.wire.frame import FrameFormat
 from django_delayq.wire.keys import QueueKeys
 
@@ -226,10 +226,10 @@ class Command(CommandWithExamples):
             if left > 0:
                 self._say(
                     ngettext(
-                        "{count} frame was added to the list meanwhile, by Java or by a process with the old setting.",
-                        "{count} frames were added to the list meanwhile, by Java or by a process with the old setting.",
+                        "{number} frame was added to the list meanwhile, by Java or by a process with the old setting.",
+                        "{number} frames were added to the list meanwhile, by Java or by a process with the old setting.",
                         left,
-                    ).format(count=number_text(left))
+                    )
                 )
         return 0
 
@@ -237,26 +237,33 @@ class Command(CommandWithExamples):
         self._progress.end()
         self._say(
             gettext(
-                "Rewritten so far: {count}. Still running; press Ctrl-C to stop."
-            ).format(count=number_text(reframing.tally.rewritten))
+                "Rewritten so far: {count}. Still running; press Ctrl-C to stop.",
+                count=reframing.tally.rewritten,
+            )
         )
         said = reframing.tally.changed
         for tally in reframing.follow():
             if tally.changed != said:
                 said = tally.changed
-                told = gettext("rewritten since the start: {count}")
-                self._progress(told.format(count=number_text(tally.rewritten)), 0, 0)
+                self._progress(
+                    gettext(
+                        "rewritten since the start: {count}", count=tally.rewritten
+                    ),
+                    0,
+                    0,
+                )
 
     def _describe_absence(self, client: Redis, queue: QueueKeys) -> Iterator[str]:
-        yield gettext("Queue {name!r} is empty: none of its keys exists.").format(
-            name=queue.name
+        yield gettext(
+            "Queue {name!r} is empty: none of its keys exists.", name=queue.name
         )
         try:
             similar = similar_queues(client, queue.destination, progress=self._progress)
         except NoPermissionError as error:
             yield gettext(
-                "The account may not search for queues with similar names: {error}"
-            ).format(error=error)
+                "The account may not search for queues with similar names: {error}",
+                error=error,
+            )
             return
         finally:
             self._progress.end()

@@ -8,7 +8,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 from django.core.management.base import CommandError, CommandParser
-from django.utils.translation import gettext, gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy
 from redis.exceptions import RedisError
 
 from django_delayq import conf
@@ -30,7 +30,7 @@ from django_delayq.management.times import span
 from django_delayq.showing.display import span_text
 from django_delayq.showing.overview import QueueStatus, living, look_at_queues
 from django_delayq.showing.plain_json import json_text
-from django_delayq.translating import number_text, say, say_fault
+from django_delayq.translating import gettext, ngettext, say, say_fault
 from django_delayq.wording import one_line
 
 HEALTHY, UNHEALTHY, UNKNOWN = 0, 1, 2
@@ -159,8 +159,10 @@ def _within(timeout: timedelta, judge: Callable[[], Verdict]) -> Verdict:
     try:
         found = answers.get(timeout=timeout.total_seconds())
     except Empty:
-        template = gettext("no answer within {count} s")
-        return Verdict(UNHEALTHY, template.format(count=f"{timeout.total_seconds():g}"))
+        return Verdict(
+            UNHEALTHY,
+            gettext("no answer within {count} s", count=timeout.total_seconds()),
+        )
     if isinstance(found, Verdict):
         return found
     if not isinstance(found, DelayqError | RedisError | OSError):
@@ -194,27 +196,30 @@ def _judge_files(directory: Path) -> Verdict:
     try:
         files = {path: path.stat() for path in directory.glob("worker-*.json")}
         if not directory.is_dir():
-            return Verdict(
-                UNKNOWN, gettext("{path} is not a folder").format(path=directory)
-            )
+            return Verdict(UNKNOWN, gettext("{path} is not a folder", path=directory))
     except OSError as error:
         return Verdict(UNKNOWN, str(error))
     if not files:
-        template = gettext("{path} has no file of a worker")
-        return Verdict(UNHEALTHY, template.format(path=directory))
+        return Verdict(
+            UNHEALTHY, gettext("{path} has no file of a worker", path=directory)
+        )
     for path, stat in files.items():
         age_ms = int(epoch_ms() - stat.st_mtime * 1000)
         if age_ms > OLDEST_FILE_MS:
-            template = gettext("a process has not updated its file for {time}: {path}")
             return Verdict(
-                UNHEALTHY, template.format(time=span_text(age_ms), path=path)
+                UNHEALTHY,
+                gettext(
+                    "a process has not updated its file for {time}: {path}",
+                    time=span_text(age_ms),
+                    path=path,
+                ),
             )
-    template = ngettext(
-        "{number} worker process runs",
-        "{number} worker processes run",
-        len(files),
+    return Verdict(
+        HEALTHY,
+        ngettext(
+            "{number} worker process runs", "{number} worker processes run", len(files)
+        ),
     )
-    return Verdict(HEALTHY, template.format(number=number_text(len(files))))
 
 
 def _judge_queues(
@@ -252,18 +257,17 @@ def _judge_queues(
         (unknown,) = find_missing_workers(error)
         return Verdict(UNKNOWN, say(unknown.message))
     told = [ngettext("{number} queue", "{number} queues", len(queues))]
-    told[0] = told[0].format(number=number_text(len(queues)))
     if paused := sum(each.is_paused for each in found):
-        template = ngettext(
-            "{number} of them paused", "{number} of them paused", paused
+        told.append(
+            ngettext("{number} of them paused", "{number} of them paused", paused)
         )
-        told.append(template.format(number=number_text(paused)))
     late_ms = max((_late_ms(each) for each in there), default=0)
     if late_ms < 1000:
         told.append(gettext("nothing is late"))
     else:
-        template = gettext("the first due job has waited for {time}")
-        told.append(template.format(time=span_text(late_ms)))
+        told.append(
+            gettext("the first due job has waited for {time}", time=span_text(late_ms))
+        )
     return Verdict(HEALTHY, ", ".join(told))
 
 
@@ -292,9 +296,9 @@ def _fault(
             "queue {queue}: its first due job has waited for {time}, and {number} worker process serves it",
             "queue {queue}: its first due job has waited for {time}, and {number} worker processes serve it",
             processes,
-        ).format(
-            queue=queue.name, time=span_text(late_ms), number=number_text(processes)
+            queue=queue.name,
+            time=span_text(late_ms),
         )
     if needs_worker and not processes:
-        return gettext("no worker serves queue {queue}").format(queue=queue.name)
+        return gettext("no worker serves queue {queue}", queue=queue.name)
     return None

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from django.core.management.base import CommandError, CommandParser
-from django.utils.translation import gettext, gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy
 from redis.exceptions import RedisError
 
 from django_delayq import conf
@@ -57,8 +57,9 @@ from django_delayq.redaction import show
 from django_delayq.showing import outcome
 from django_delayq.showing.plain_json import json_text
 from django_delayq.translating import (
+    gettext,
     moment_text,
-    number_text,
+    ngettext,
     state_label,
     unsearched_text,
 )
@@ -202,10 +203,11 @@ class Command(CommandWithExamples):
             "--state",
             action="append",
             metavar="STATE",
-            help=gettext("jobs in this state; repeat it for more: {states}.").format(
+            help=gettext(
+                "jobs in this state; repeat it for more: {states}.",
                 states=", ".join(
                     [*(state for state in State if state in LISTED), *more]
-                )
+                ),
             ),
         )
         parser.add_argument(
@@ -230,8 +232,8 @@ class Command(CommandWithExamples):
             "--limit",
             type=int,
             metavar="N",
-            help=gettext("at most this many jobs. Default: {default}.").format(
-                default=default
+            help=gettext(
+                "at most this many jobs. Default: {default}.", default=default
             ),
         )
 
@@ -332,8 +334,10 @@ class Command(CommandWithExamples):
         if not count and not self._missing.queues:
             self.stderr.write(gettext("no matching jobs"), str)
         elif count == limit:
-            told = gettext("{count} shown; there may be more, see --limit")
-            self.stderr.write(told.format(count=number_text(count)), str)
+            self.stderr.write(
+                gettext("{count} shown; there may be more, see --limit", count=count),
+                str,
+            )
 
     def _tell_unsearched(self, found: Any) -> None:
         count = getattr(found, "unsearched", 0)
@@ -559,10 +563,9 @@ class Command(CommandWithExamples):
             return
         counts = self._preview(found)
         count = counts.total()
-        template = ngettext(
+        told = ngettext(
             "{number} job would be changed", "{number} jobs would be changed", count
         )
-        told = template.format(number=number_text(count))
         self.stdout.write(f"{told} {_by_state(counts)}".rstrip())
 
     def _preview(self, found: FoundJobs[Any]) -> Counter[State]:
@@ -638,9 +641,7 @@ def _moment_is_over(at: datetime | None) -> bool:
 
 def _by_state(counts: Counter[State] | dict[State, int]) -> str:
     parts = [
-        gettext("{number} {state}").format(
-            number=number_text(count), state=state_label(state)
-        )
+        gettext("{number} {state}", number=count, state=state_label(state))
         for state, count in sorted(counts.items())
     ]
     return f"({', '.join(parts)})" if parts else ""
@@ -651,11 +652,10 @@ def _told(action: Action, changed: Changed) -> str:
     if not changed.lost:
         return told
     left = sum(changed.lost.values())
-    template = ngettext(
+    return ngettext(
         "{done}; {number} was left alone {states}",
         "{done}; {number} were left alone {states}",
         left,
-    )
-    return template.format(
-        done=told, number=number_text(left), states=_by_state(changed.lost)
+        done=told,
+        states=_by_state(changed.lost),
     )

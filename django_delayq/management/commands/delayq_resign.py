@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.core.management.base import CommandError
-from django.utils.translation import gettext, gettext_lazy
+from django.utils.translation import gettext_lazy
 from redis.client import Redis
 
 from django_delayq import conf
@@ -19,7 +19,7 @@ from django_delayq.management.errors import Missing, explained
 from django_delayq.management.help import CommandWithExamples
 from django_delayq.management.progress import ProgressLine
 from django_delayq.repair.resigning import Resigning, Tally
-from django_delayq.translating import list_text, number_text
+from django_delayq.translating import gettext, list_text, number_text
 from django_delayq.wire.signing import FORMAT, Keyring
 
 EXAMPLES = gettext_lazy(
@@ -105,7 +105,7 @@ class Command(CommandWithExamples):
             with self._progress.of_steps():
                 total = signing.total()
                 for _ in signing.steps():
-                    told = gettext("queue {queue}").format(queue=queue.name)
+                    told = gettext("queue {queue}", queue=queue.name)
                     self._progress(told, signing.seen, total)
         finally:
             self.stdout.write(_told(queue.name, signing.tally))
@@ -130,15 +130,19 @@ class Command(CommandWithExamples):
         late = sum(tally.late for tally in tallies)
         missing = sorted({name for tally in tallies for name in tally.unknown})
         if late:
-            template = gettext(
-                "Not done: processes still sign jobs with an older key, {count} during the last check. Put the new key first in their settings, restart them, and run this again."
+            self.stdout.write(
+                gettext(
+                    "Not done: processes still sign jobs with an older key, {count} during the last check. Put the new key first in their settings, restart them, and run this again.",
+                    count=late,
+                )
             )
-            self.stdout.write(template.format(count=number_text(late)))
         if missing:
-            template = gettext(
-                "Not done: jobs that need {keys} were not signed again. Run this where the settings have it."
+            self.stdout.write(
+                gettext(
+                    "Not done: jobs that need {keys} were not signed again. Run this where the settings have it.",
+                    keys=list_text(missing),
+                )
             )
-            self.stdout.write(template.format(keys=list_text(missing)))
         has_hidden = any(tally.has_hidden for tally in tallies)
         if has_hidden and others:
             self.stdout.write(
@@ -190,6 +194,4 @@ def _told(name: str, tally: Tally) -> str:
         template.format(count=number_text(count), key=key)
         for template, count, key in told
     ]
-    return gettext("queue {queue}: {counts}").format(
-        queue=name, counts=", ".join(parts)
-    )
+    return gettext("queue {queue}: {counts}", queue=name, counts=", ".join(parts))

@@ -17,7 +17,7 @@ from django.core.management.base import (
     CommandParser,
 )
 from django.utils.autoreload import StatReloader, get_child_arguments
-from django.utils.translation import gettext, gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy
 from redis.exceptions import RedisError, ResponseError
 
 from django_delayq import __version__, conf
@@ -32,7 +32,7 @@ from django_delayq.management.help import CommandWithExamples
 from django_delayq.management.terminal import padded, width_of
 from django_delayq.redaction import redact, redact_url
 from django_delayq.showing.overview import look_around
-from django_delayq.translating import number_text
+from django_delayq.translating import gettext, ngettext, number_text
 from django_delayq.worker import heartbeat, streams
 from django_delayq.worker.forks import handle
 from django_delayq.worker.process import NODE_PATIENCE_S, WorkerOptions, at_most
@@ -157,8 +157,9 @@ class Command(CommandWithExamples):
             type=_whole_number,
             metavar="N",
             help=gettext(
-                "number of worker processes. A process that dies is replaced, and its jobs run again. Default: DELAYQ['WORKER']['PROCESSES'], else {number}."
-            ).format(number=worker.processes),
+                "number of worker processes. A process that dies is replaced, and its jobs run again. Default: DELAYQ['WORKER']['PROCESSES'], else {number}.",
+                number=worker.processes,
+            ),
         )
         parser.add_argument(
             "-t",
@@ -166,8 +167,9 @@ class Command(CommandWithExamples):
             type=_whole_number,
             metavar="N",
             help=gettext(
-                "threads per process, for sync tasks. Async tasks share an event loop. Default: DELAYQ['WORKER']['THREADS'], else {number}."
-            ).format(number=worker.threads),
+                "threads per process, for sync tasks. Async tasks share an event loop. Default: DELAYQ['WORKER']['THREADS'], else {number}.",
+                number=worker.threads,
+            ),
         )
         parser.add_argument(
             "--grace",
@@ -175,8 +177,9 @@ class Command(CommandWithExamples):
             metavar="SECONDS",
             help=gettext(
                 "how long running jobs may take to end when the worker is stopped."
-                " Default: DELAYQ['WORKER']['GRACE'], else {number}."
-            ).format(number=f"{worker.grace_s:g}"),
+                " Default: DELAYQ['WORKER']['GRACE'], else {number}.",
+                number=worker.grace_s,
+            ),
         )
         parser.add_argument(
             "--heartbeat",
@@ -262,22 +265,16 @@ class Command(CommandWithExamples):
         if len(names) > TASKS_SHOWN:
             tasks = number_text(len(names))
         runs = gettext(
-            "{processes} of {threads} and {coroutines}; lease {lease} s, grace {grace} s"
-        ).format(
-            processes=_count(
-                ngettext("{count} process", "{count} processes", worker.processes),
-                worker.processes,
+            "{processes} of {threads} and {coroutines}; lease {lease} s, grace {grace} s",
+            processes=ngettext(
+                "{number} process", "{number} processes", worker.processes
             ),
-            threads=_count(
-                ngettext("{count} thread", "{count} threads", worker.threads),
-                worker.threads,
+            threads=ngettext("{number} thread", "{number} threads", worker.threads),
+            coroutines=ngettext(
+                "{number} coroutine", "{number} coroutines", worker.coroutines
             ),
-            coroutines=_count(
-                ngettext("{count} coroutine", "{count} coroutines", worker.coroutines),
-                worker.coroutines,
-            ),
-            lease=f"{worker.lease_s:g}",
-            grace=f"{worker.grace_s:g}",
+            lease=worker.lease_s,
+            grace=worker.grace_s,
         )
         if options.is_burst:
             runs += "; " + gettext("ends when nothing is due")
@@ -287,8 +284,13 @@ class Command(CommandWithExamples):
             gettext("runs"): runs,
         }
         width = max(map(width_of, rows))
-        head = gettext("django-delayq {version} on {server}")
-        lines = [head.format(version=__version__, server=server)]
+        lines = [
+            gettext(
+                "django-delayq {version} on {server}",
+                version=__version__,
+                server=server,
+            )
+        ]
         lines += [f"  {padded(name, width)}  {value}" for name, value in rows.items()]
         with suppress(*streams.UNWRITABLE):
             self.stdout.write("\n".join(lines))
@@ -350,8 +352,11 @@ class Command(CommandWithExamples):
             reap_orphans({child.process.pid})
             next(ticker)
             if reloader.changed is not None and not stops:
-                text = gettext("{file} changed, restarting the worker")
-                self.stderr.write(text.format(file=reloader.changed))
+                self.stderr.write(
+                    gettext(
+                        "{file} changed, restarting the worker", file=reloader.changed
+                    )
+                )
                 reloader.changed = None
                 child.stop(NOW)
                 child = _Child()
@@ -398,15 +403,14 @@ def _describe_queues(options: WorkerOptions) -> Iterator[str]:
         if name in settings.sharded:
             whole = settings.sharded[name]
             shards = whole.shards or 0
-            facts.append(
-                _count(ngettext("{count} shard", "{count} shards", shards), shards)
-            )
+            facts.append(ngettext("{number} shard", "{number} shards", shards))
         if queue.redisson is not None:
-            shared = gettext("shared with Redisson {version}")
-            facts.append(shared.format(version=queue.redisson))
+            facts.append(
+                gettext("shared with Redisson {version}", version=queue.redisson)
+            )
         handler = registry.get_handler(queue.name)
         if handler is not None:
-            facts.append(gettext("handler {name}").format(name=handler.name))
+            facts.append(gettext("handler {name}", name=handler.name))
         text = f"{name}={weight:g}" if options.is_weighted else name
         yield text + (f" ({', '.join(facts)})" if facts else "")
 
@@ -421,10 +425,6 @@ def _shown_name(queue: conf.QueueSettings, options: WorkerOptions) -> str:
     ):
         return queue.name
     return whole.name
-
-
-def _count(template: str, number: int) -> str:
-    return template.format(count=number_text(number))
 
 
 def _read_queues(
