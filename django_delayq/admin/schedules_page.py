@@ -7,19 +7,17 @@ from django.conf import settings as django_settings
 from django.contrib import messages
 from django.http import Http404, HttpResponse, HttpResponseRedirect
 from django.utils.functional import Promise
-from django.utils.translation import gettext, gettext_lazy
+from django.utils.translation import gettext_lazy
 
 from django_delayq.admin.visit import Right, Visit, with_reason
 from django_delayq.conf import QueueSettings
-from django_delayq.exceptions import DelayqError, InvalidSchedule
+from django_delayq.exceptions import DelayqError
 from django_delayq.jobs.occurrences import Cron, cron
 from django_delayq.jobs.pausing import MAX_REASON
 from django_delayq.jobs.schedules import Schedule, get_schedule, get_schedules
 from django_delayq.showing.display import clean, cut
-from django_delayq.translating import moment_text, when_text
-
-#: How many occurrences of each schedule are shown.
-SHOWN = 5
+from django_delayq.showing.schedules import enrolment_text, occurrences_of, pause_text
+from django_delayq.translating import gettext, moment_text, when_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,39 +51,20 @@ def row_of(schedule: Schedule) -> Row:
         notes.append(gettext("runs at other times than its definition says"))
     if not schedule.overlap:
         notes.append(gettext("its jobs do not overlap"))
-    if not schedule.is_enrolled:
-        notes.append(
-            gettext("not on the server yet: the first worker that starts stores it")
-        )
+    notes += filter(None, [enrolment_text(schedule)])
     if schedule.is_orphan:
         faults.append(
             gettext("orphan: this process has no such task")
             if schedule.is_stored
             else gettext("orphan: the code of this process has no such schedule")
         )
-    if schedule.paused_since is not None:
-        template = (
-            gettext("paused since {since}, by {by}: {reason}")
-            if schedule.paused_reason
-            else gettext("paused since {since}, by {by}")
-        )
-        faults.append(
-            template.format(
-                since=moment_text(schedule.paused_since),
-                by=schedule.paused_by,
-                reason=schedule.paused_reason,
-            )
-        )
-    try:
-        occurrences = [moment_text(each) for each in schedule.occurrences(SHOWN)]
-    except InvalidSchedule as error:
-        occurrences = [str(error)]
+    faults += filter(None, [pause_text(schedule)])
     last = schedule.last_occurrence
     return Row(
         clean(schedule.name),
         clean(schedule.task),
         clean(when_text(schedule.when)),
-        occurrences,
+        occurrences_of(schedule),
         moment_text(last) if last is not None else "",
         [clean(note) for note in notes],
         [clean(fault) for fault in faults],
@@ -117,30 +96,37 @@ class Action:
 def _pause(schedule: Schedule, posted: Mapping[str, str]) -> str:
     reason = posted.get("reason", "")[:MAX_REASON]
     schedule.pause(reason=reason)
-    return gettext("Schedule {name} is paused.").format(name=schedule.name)
+    return gettext("Schedule {name} is paused.", name=schedule.name)
 
 
 def _resume(schedule: Schedule, posted: Mapping[str, str]) -> str:
     schedule.resume()
-    return gettext("Schedule {name} is resumed.").format(name=schedule.name)
+    return gettext("Schedule {name} is resumed.", name=schedule.name)
 
 
 def _fire(schedule: Schedule, posted: Mapping[str, str]) -> str:
-    template = gettext("Schedule {name} was fired: job {id} is due now.")
-    return template.format(name=schedule.name, id=schedule.fire().id)
+    return gettext(
+        "Schedule {name} was fired: job {id} is due now.",
+        name=schedule.name,
+        id=schedule.fire().id,
+    )
 
 
 def _change(schedule: Schedule, posted: Mapping[str, str]) -> str:
     when = cron(posted.get("cron", ""), tz=posted.get("tz", "").strip() or None)
     schedule.override(when)
-    template = gettext("Schedule {name} has new times: {times}.")
-    return template.format(name=schedule.name, times=when_text(when))
+    return gettext(
+        "Schedule {name} has new times: {times}.",
+        name=schedule.name,
+        times=when_text(when),
+    )
 
 
 def _take_back(schedule: Schedule, posted: Mapping[str, str]) -> str:
     schedule.override(None)
-    template = gettext("Schedule {name} has the times of its definition again.")
-    return template.format(name=schedule.name)
+    return gettext(
+        "Schedule {name} has the times of its definition again.", name=schedule.name
+    )
 
 
 def _delete(schedule: Schedule, posted: Mapping[str, str]) -> str:
@@ -184,7 +170,7 @@ def show_schedules(visit: Visit, queue: str) -> HttpResponse:
     found = visit.part(lambda: get_schedules(settings.name))
     rows = [row_of(each) for each in found]
     context = {
-        "title": gettext("Schedules of queue {queue}").format(queue=settings.name),
+        "title": gettext("Schedules of queue {queue}", queue=settings.name),
         "queue": settings,
         "back": visit.queue_url(settings.name),
         "rows": [(row, row.job_id and visit.job_url(row.job_id)) for row in rows],

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
-from django.utils.translation import gettext, gettext_lazy
+from django.utils.translation import gettext_lazy
 
 from django_delayq.clock import iso_text
 from django_delayq.exceptions import InvalidSchedule
@@ -15,11 +15,14 @@ from django_delayq.management.errors import Missing, explained, said_by_command
 from django_delayq.management.help import CommandWithExamples
 from django_delayq.showing.display import plain_value
 from django_delayq.showing.plain_json import json_text
-from django_delayq.translating import moment_text, when_text
+from django_delayq.showing.schedules import (
+    SHOWN,
+    enrolment_text,
+    occurrences_of,
+    pause_text,
+)
+from django_delayq.translating import gettext, when_text
 from django_delayq.wording import one_line
-
-#: How many occurrences of each schedule are shown.
-SHOWN = 5
 
 EXAMPLES = gettext_lazy(
     """
@@ -82,9 +85,7 @@ class Command(CommandWithExamples):
         changes: dict[str, Callable[[Schedule], str]] = {
             "pause": lambda found: _said(found.pause(reason=options["reason"])),
             "resume": lambda found: _said(found.resume()),
-            "fire": lambda found: gettext("job {id} is due now").format(
-                id=found.fire().id
-            ),
+            "fire": lambda found: gettext("job {id} is due now", id=found.fire().id),
             "delete": lambda found: (
                 gettext("{name} is deleted")
                 if found.delete()
@@ -123,15 +124,15 @@ def _said(schedule: Schedule) -> str:
             else gettext("{name} is at its end")
         )
         return template.format(name=schedule.name)
-    return gettext("{name} runs next at {time}").format(
-        name=schedule.name, time=moment_text(schedule.next_occurrence)
+    return gettext(
+        "{name} runs next at {time}", name=schedule.name, time=schedule.next_occurrence
     )
 
 
 def _lines(schedule: Schedule) -> list[str]:
     notes = [
-        gettext("queue {queue}").format(queue=schedule.queue),
-        gettext("task {task}").format(task=schedule.task),
+        gettext("queue {queue}", queue=schedule.queue),
+        gettext("task {task}", task=schedule.task),
     ]
     if schedule.is_stored:
         notes.append(gettext("stored"))
@@ -148,33 +149,12 @@ def _lines(schedule: Schedule) -> list[str]:
             else gettext("orphan: no code here has it; --delete if no other has")
         )
         lines.append(f"  {why.format(task=schedule.task)}")
-    if not schedule.is_enrolled:
-        note = gettext("not on the server yet: the first worker that starts stores it")
-        lines.append(f"  {note}")
-    if schedule.paused_since is not None:
-        reason = one_line(schedule.paused_reason)
-        template = (
-            gettext("paused since {since}, by {by}: {reason}")
-            if reason
-            else gettext("paused since {since}, by {by}")
-        )
-        told = template.format(
-            since=moment_text(schedule.paused_since),
-            by=one_line(schedule.paused_by),
-            reason=reason,
-        )
-        lines.append(f"  {told}")
+    for text in filter(None, (enrolment_text(schedule), pause_text(schedule))):
+        lines.append(f"  {one_line(text)}")
     if schedule.last_occurrence is not None:
-        told = gettext("last ran at {time}").format(
-            time=moment_text(schedule.last_occurrence)
-        )
+        told = gettext("last ran at {time}", time=schedule.last_occurrence)
         lines.append(f"  {told}")
-    try:
-        occurrences = ", ".join(
-            map(moment_text, schedule.occurrences(SHOWN))
-        ) or gettext("never")
-    except InvalidSchedule as error:
-        occurrences = str(error)
+    occurrences = ", ".join(occurrences_of(schedule)) or gettext("never")
     template = (
         gettext("would be: {occurrences}")
         if schedule.is_paused
