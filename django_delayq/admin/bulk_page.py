@@ -96,51 +96,48 @@ class Progress(msgspec.Struct, array_like=True):
         return _sign([user, msgspec.json.encode(self).decode()])
 
 
-class _NotNow(Exception):
-    """Raised when a form is too old, or was shown to another user; ``args`` are what to say."""
-
-
-class _Stale(_NotNow):
-    """Raised when a form is too old."""
+class _OfAnother(Exception):
+    """Raised when a form was shown to another user."""
 
 
 def _sign(said: list[str]) -> str:
     return signing.dumps(said, salt=_SALT)
 
 
-def _read_signed(text: str, user: str, *, is_fresh: bool = True) -> list[str]:
-    """Return what `_sign` has signed for a user.
+def _read_signed(text: str, user: str) -> tuple[str, bool]:
+    """Return what `_sign` has signed for a user, and whether it is recent.
 
     Raises:
         BadSignature: we have not signed this.
-        _NotNow: it is for another user, or, with ``is_fresh``, too old.
+        _OfAnother: it is for another user.
     """
     said = signing.loads(text, salt=_SALT)
     if not isinstance(said, list) or len(said) != 2:
         raise signing.BadSignature("it is not one of our forms")
     if said[0] != user:
-        raise _NotNow(
-            gettext("This form belongs to another user. Nothing was changed.")
-        )
-    if is_fresh:
-        try:
-            signing.loads(text, salt=_SALT, max_age=FRESH_S)
-        except signing.SignatureExpired:
-            raise _Stale(
-                gettext(
-                    "This form was too old, so nothing was changed. These jobs match now."
-                )
-            ) from None
-    return said
+        raise _OfAnother
+    try:
+        signing.loads(text, salt=_SALT, max_age=FRESH_S)
+    except signing.SignatureExpired:
+        return said[1], False
+    return said[1], True
+
+
+def _say_too_old(visit: Visit) -> None:
+    text = gettext(
+        "This form was too old, so nothing was changed. These jobs match now."
+    )
+    visit.message(text, messages.WARNING)
 
 
 _progress = Decoder[Progress](Progress, trusted=True)
 
 
-def open_progress(text: str, user: str, *, is_fresh: bool = True) -> Progress:
+def open_progress(text: str, user: str) -> tuple[Progress, bool]:
+    """Return what `Progress.seal` wrote, and whether it is recent."""
     try:
-        _, progress = _read_signed(text, user, is_fresh=is_fresh)
-        return _progress.decode(progress)
+        progress, is_recent = _read_signed(text, user)
+        return _progress.decode(progress), is_recent
     except (signing.BadSignature, DecodeError, TypeError) as error:
         raise Http404("this form does not say how far the steps have come") from error
 
@@ -173,8 +170,9 @@ def change_jobs(visit: Visit) -> HttpResponse:
         return HttpResponseNotAllowed(["POST"])
     try:
         return _change_jobs(visit)
-    except _NotNow as error:
-        visit.message(str(error), messages.ERROR)
+    except _OfAnother:
+        text = gettext("This form belongs to another user. Nothing was changed.")
+        visit.message(text, messages.ERROR)
         return _back(visit)
 
 
@@ -212,10 +210,7 @@ def _form_of(action: Action, data: QueryDict | None = None) -> forms.Form | None
 
 def _open_steps(visit: Visit, text: str) -> HttpResponse:
     """Continue a change in steps; ask again if its form is too old."""
-    try:
-        progress, too_old = open_progress(text, visit.user_id), None
-    except _Stale as error:
-        progress, too_old = open_progress(text, visit.user_id, is_fresh=False), error
+    progress, is_recent = open_progress(text, visit.user_id)
     action = ACTIONS[progress.action]
     visit.check(action.right)
     search = _read_filter(visit, action, progress.query)
@@ -226,9 +221,9 @@ def _open_steps(visit: Visit, text: str) -> HttpResponse:
         )
     if progress.mark is not None:
         visit.check(action.right, *progress.mark.queues)
-    if too_old is None:
+    if is_recent:
         return _continue(visit, action, search, progress)
-    visit.message(str(too_old), messages.WARNING)
+    _say_too_old(visit)
     return _ask_first(visit, action, _Over(None, search), _form_of(action))
 
 
@@ -236,16 +231,16 @@ def _was_asked(visit: Visit, action: Action, over: _Over) -> bool:
     """Whether the user was asked about just this a moment ago; says so if that was too long ago.
 
     Raises:
-        _NotNow: another user was asked.
+        _OfAnother: another user was asked.
     """
+    asked = visit.request.POST.get("asked", "")
     try:
-        _, digest = _read_signed(visit.request.POST.get("asked", ""), visit.user_id)
-    except _Stale as error:
-        visit.message(str(error), messages.WARNING)
-        return False
+        digest, is_recent = _read_signed(asked, visit.user_id)
     except signing.BadSignature:
         return False
-    return digest == over.digest(action)
+    if not is_recent:
+        _say_too_old(visit)
+    return is_recent and digest == over.digest(action)
 
 
 def _back(visit: Visit) -> HttpResponse:
