@@ -13,8 +13,8 @@ from decimal import Decimal
 from typing import Any, TypeVar
 
 from django_delayq import conf
-from django_delayq.calls.steps import Steps, aperform, perform
-from django_delayq.clients.clients import own_clients
+from django_delayq.calls.steps import Steps
+from django_delayq.clients.performing import aperformed, performed
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import holding, pausing
 from django_delayq.delivery.limits import MAX_BATCH
@@ -69,6 +69,7 @@ def _shown(until: Delay | None) -> str:
     return str(_for_people(until)) if isinstance(until, datetime) else show(until)
 
 
+@performed
 def pause(
     queue: str | None = None,
     *,
@@ -76,7 +77,7 @@ def pause(
     until: Delay | None = None,
     reason: str = "",
     by: str = "",
-) -> None:
+) -> Steps[None]:
     """Pause a queue or a task: none of its jobs start until `resume`, or until the time ``until``.
 
     ``pause("mail")`` pauses a queue, ``pause(task=send)`` a task on every queue in the settings, and ``pause("mail",
@@ -92,66 +93,6 @@ def pause(
         QueueNotFound, TaskNotFound, InvalidDelay, InvalidArguments, InvalidTask, EncodeError: nothing was paused.
         redis.exceptions.RedisError: an error of the server. A task may be paused on some of its queues.
     """
-    perform(own_clients.of_thread, _pausing(queue, task, until, reason, by))
-
-
-async def apause(
-    queue: str | None = None,
-    *,
-    task: Task | None = None,
-    until: Delay | None = None,
-    reason: str = "",
-    by: str = "",
-) -> None:
-    """`pause` on the event loop."""
-    await aperform(own_clients.of_loop, _pausing(queue, task, until, reason, by))
-
-
-def resume(queue: str | None = None, *, task: Task | None = None) -> bool:
-    """End the pause of `pause` with the same arguments; return False if nothing was paused.
-
-    ``resume(task=send)`` ends the pauses of a task on all queues. Its held jobs become due at once, in the order of
-    their start times.
-
-    Raises:
-        QueueNotFound, TaskNotFound, InvalidArguments, InvalidTask: nothing was resumed.
-        redis.exceptions.RedisError: an error of the server. Call it again to resume the rest.
-    """
-    return perform(own_clients.of_thread, _resuming(queue, task))
-
-
-async def aresume(queue: str | None = None, *, task: Task | None = None) -> bool:
-    """`resume` on the event loop."""
-    return await aperform(own_clients.of_loop, _resuming(queue, task))
-
-
-def paused(queue: str | None = None) -> list[Pause]:
-    """Return the pauses of a queue and of tasks on it; by default of every queue in the settings.
-
-    Example::
-
-        for each in paused():
-            print(each)
-
-    Raises:
-        QueueNotFound: the queue is not configured.
-        PartialAnswer: some queues did not answer; ``found`` has the pauses of the others.
-    """
-    return perform(own_clients.of_thread, _asking(queue))
-
-
-async def apaused(queue: str | None = None) -> list[Pause]:
-    """`paused` on the event loop."""
-    return await aperform(own_clients.of_loop, _asking(queue))
-
-
-def _pausing(
-    queue: str | None,
-    task: Task | None,
-    until: Delay | None,
-    reason: str,
-    by: str,
-) -> Steps[None]:
     name = None if task is None else name_of(task)
     if name is not None and not holding.can_be_held(name):
         raise InvalidTask(
@@ -180,13 +121,26 @@ def _pausing(
 
     queues = yield from on_each(queues, change)
     found = yield pausing.pauses(queues[0].keys)
-    for pause in found:
-        if pause.task == name:
+    for each in found:
+        if each.task == name:
             where = "" if len(queues) == 1 else _others(queues)
-            logger.warning("%s%s", pause, where)
+            logger.warning("%s%s", each, where)
 
 
-def _resuming(queue: str | None, task: Task | None) -> Steps[bool]:
+apause = aperformed(pause)
+
+
+@performed
+def resume(queue: str | None = None, *, task: Task | None = None) -> Steps[bool]:
+    """End the pause of `pause` with the same arguments; return False if nothing was paused.
+
+    ``resume(task=send)`` ends the pauses of a task on all queues. Its held jobs become due at once, in the order of
+    their start times.
+
+    Raises:
+        QueueNotFound, TaskNotFound, InvalidArguments, InvalidTask: nothing was resumed.
+        redis.exceptions.RedisError: an error of the server. Call it again to resume the rest.
+    """
     unknown: TaskNotFound | None = None
     name: str | None = None
     if task is not None:
@@ -214,6 +168,31 @@ def _resuming(queue: str | None, task: Task | None) -> Steps[bool]:
     return was_paused
 
 
+aresume = aperformed(resume)
+
+
+@performed
+def paused(queue: str | None = None) -> Steps[list[Pause]]:
+    """Return the pauses of a queue and of tasks on it; by default of every queue in the settings.
+
+    Example::
+
+        for each in paused():
+            print(each)
+
+    Raises:
+        QueueNotFound: the queue is not configured.
+        PartialAnswer: some queues did not answer; ``found`` has the pauses of the others.
+    """
+    queues = conf.get_settings().queues_of(queue)
+    answers = yield from asking(queues, map(_asking_one, queues))
+    found = [Pause._make(each) for _, its in answers.of(queues) for each in its]
+    return complete(merged_pauses(found), answers.missing)
+
+
+apaused = aperformed(paused)
+
+
 def _releasing(queue: QueueSettings, task: str) -> Steps[None]:
     """Let what the pause held run: also what an earlier call left that broke off."""
     held = Reason(Kind.PAUSED, task)
@@ -230,13 +209,6 @@ def _releasing(queue: QueueSettings, task: str) -> Steps[None]:
         cursor = reply.cursor
         if reply.released < MAX_BATCH:
             return
-
-
-def _asking(queue: str | None) -> Steps[list[Pause]]:
-    queues = conf.get_settings().queues_of(queue)
-    answers = yield from asking(queues, map(_asking_one, queues))
-    found = [Pause._make(each) for _, its in answers.of(queues) for each in its]
-    return complete(merged_pauses(found), answers.missing)
 
 
 def _asking_one(queue: QueueSettings) -> Steps[list[pausing.Pause]]:
