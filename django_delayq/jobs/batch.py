@@ -15,6 +15,7 @@ from django_delayq.calls.call import Call
 from django_delayq.calls.errors import may_have_run
 from django_delayq.calls.steps import Steps, aperform, perform
 from django_delayq.clients.clients import own_clients
+from django_delayq.clients.performing import aperformed, performed
 from django_delayq.clock import boottime_ms
 from django_delayq.delivery import batching, limits
 from django_delayq.delivery.durability import Wait, durably
@@ -198,18 +199,14 @@ class Batch(Generic[R]):
             await aperform(own_clients.of_loop, self._closing(short))
         return stored
 
-    def left(self) -> int:
+    @performed
+    def left(self) -> Steps[int]:
         """Return how many jobs of the batch have not ended."""
-        return perform(own_clients.of_thread, self._counting())
-
-    async def aleft(self) -> int:
-        """`left` on the event loop."""
-        return await aperform(own_clients.of_loop, self._counting())
-
-    def _counting(self) -> Steps[int]:
         keys = conf.keys_of(self.callback.queue)
         left: int = yield batching.count_left(keys, self.callback.token)
         return left
+
+    aleft = aperformed(left)
 
     def _join(self, jobs: Iterable[Job[T]]) -> list[Job[T]]:
         """Check all jobs, and then mark them as jobs of this batch."""

@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from django_delayq import conf
-from django_delayq.calls.steps import Steps, aperform, perform
-from django_delayq.clients.clients import own_clients
+from django_delayq.calls.steps import Steps
+from django_delayq.clients.performing import aperformed, performed
 from django_delayq.delivery.ended import (
     ENDED_BATCH,
     MOST_ENDED,
@@ -48,7 +48,10 @@ class EndedJob(NamedTuple):
     error: str
 
 
-def ended_jobs(queue: str | None = None, *, limit: int = ENDED_BATCH) -> list[EndedJob]:
+@performed
+def ended_jobs(
+    queue: str | None = None, *, limit: int = ENDED_BATCH
+) -> Steps[list[EndedJob]]:
     """Return the jobs of a queue that ended last, the newest first; by default those of all queues in the settings.
 
     Each queue keeps ``KEEP_ENDED`` of them. Workers store them within 0.3 s; a worker that is killed loses those that
@@ -64,17 +67,6 @@ def ended_jobs(queue: str | None = None, *, limit: int = ENDED_BATCH) -> list[En
         InvalidSearch: ``limit`` is not a number of jobs.
         PartialAnswer: some queues did not answer; ``found`` has the jobs of the others.
     """
-    return perform(own_clients.of_thread, _reading(queue, limit))
-
-
-async def aended_jobs(
-    queue: str | None = None, *, limit: int = ENDED_BATCH
-) -> list[EndedJob]:
-    """`ended_jobs` on the event loop."""
-    return await aperform(own_clients.of_loop, _reading(queue, limit))
-
-
-def _reading(queue: str | None, limit: int) -> Steps[list[EndedJob]]:
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
         raise InvalidSearch(f"limit={show(limit)}: give a number of jobs, 1 or more")
     queues = conf.get_settings().queues_of(queue)
@@ -86,6 +78,9 @@ def _reading(queue: str | None, limit: int) -> Steps[list[EndedJob]]:
     ]
     found.sort(key=lambda job: job.ended_at, reverse=True)
     return complete(found[:limit], answers.missing)
+
+
+aended_jobs = aperformed(ended_jobs)
 
 
 def _reading_one(queue: conf.QueueSettings, limit: int) -> Steps[list[bytes]]:

@@ -26,6 +26,7 @@ from django_delayq.calls.command import Command
 from django_delayq.calls.steps import Steps, aperform, perform
 from django_delayq.calls.together import together
 from django_delayq.clients.clients import own_clients
+from django_delayq.clients.performing import aperformed, performed
 from django_delayq.delivery import looking, searching
 from django_delayq.delivery.looking import Counts
 from django_delayq.delivery.searching import (
@@ -241,19 +242,13 @@ class FoundJobs(Generic[R]):
         every = self._search._replace(task=None, text=None, first=None, end=None)
         return FoundJobs(every).count()
 
-    def count(self) -> int:
+    @performed
+    def count(self) -> Steps[int]:
         """Return the number of jobs. A search by queue and state alone is fast; any other reads all jobs.
 
         Raises:
             PartialAnswer: some queues did not answer; ``found`` is the number of jobs in the others.
         """
-        return perform(own_clients.of_thread, self._counting())
-
-    async def acount(self) -> int:
-        """`count` on the event loop."""
-        return await aperform(own_clients.of_loop, self._counting())
-
-    def _counting(self) -> Steps[int]:
         search, total = self._search, 0
         if search.is_by_state:
             settings = conf.get_settings()
@@ -269,6 +264,8 @@ class FoundJobs(Generic[R]):
         self._check(walk.missing, total)
         return total
 
+    acount = aperformed(count)
+
     def _changing(
         self, action: Action, details: Details = NO_DETAILS
     ) -> Steps[Changed]:
@@ -277,20 +274,20 @@ class FoundJobs(Generic[R]):
         walk = self.walk(moves_to=details.when if action.moves else None)
         return bulk.changing(walk, action, details)
 
-    def cancel(self) -> Changed:
+    @performed
+    def cancel(self) -> Steps[Changed]:
         """Cancel the jobs, each as `Job.cancel` does; return how many were cancelled, and why others were not.
 
         Raises:
             MaybeChanged: an error of the server or the connection interrupted the change, or stopped it for some queues.
                 The error says what was done.
         """
-        return perform(own_clients.of_thread, self._changing(CANCEL))
+        return self._changing(CANCEL)
 
-    async def acancel(self) -> Changed:
-        """`cancel` on the event loop."""
-        return await aperform(own_clients.of_loop, self._changing(CANCEL))
+    acancel = aperformed(cancel)
 
-    def reschedule(self, delay: Delay) -> Changed:
+    @performed
+    def reschedule(self, delay: Delay) -> Steps[Changed]:
         """Give all jobs the same new start time, each as `Job.reschedule` does. The delay counts from now.
 
         A job that has this start time already is left alone and not counted.
@@ -299,15 +296,12 @@ class FoundJobs(Generic[R]):
             InvalidDelay: see `parse_delay`.
             MaybeChanged: see `cancel`.
         """
-        details = Details(parse_delay(delay))
-        return perform(own_clients.of_thread, self._changing(RESCHEDULE, details))
+        return self._changing(RESCHEDULE, Details(parse_delay(delay)))
 
-    async def areschedule(self, delay: Delay) -> Changed:
-        """`reschedule` on the event loop."""
-        details = Details(parse_delay(delay))
-        return await aperform(own_clients.of_loop, self._changing(RESCHEDULE, details))
+    areschedule = aperformed(reschedule)
 
-    def run_now(self) -> Changed:
+    @performed
+    def run_now(self) -> Steps[Changed]:
         """Make jobs that wait due now, each as `Job.run_now` does.
 
         A job that is due already counts as won, and stays in its place.
@@ -315,35 +309,31 @@ class FoundJobs(Generic[R]):
         Raises:
             MaybeChanged: see `cancel`.
         """
-        return perform(own_clients.of_thread, self._changing(RUN_NOW))
+        return self._changing(RUN_NOW)
 
-    async def arun_now(self) -> Changed:
-        """`run_now` on the event loop."""
-        return await aperform(own_clients.of_loop, self._changing(RUN_NOW))
+    arun_now = aperformed(run_now)
 
-    def retry(self) -> Changed:
+    @performed
+    def retry(self) -> Steps[Changed]:
         """Retry dead letters and quarantined jobs, each as `Job.retry` does.
 
         Raises:
             MaybeChanged: see `cancel`.
         """
-        return perform(own_clients.of_thread, self._changing(RETRY))
+        return self._changing(RETRY)
 
-    async def aretry(self) -> Changed:
-        """`retry` on the event loop."""
-        return await aperform(own_clients.of_loop, self._changing(RETRY))
+    aretry = aperformed(retry)
 
-    def discard(self) -> Changed:
+    @performed
+    def discard(self) -> Steps[Changed]:
         """Delete dead letters and quarantined payloads for good, each as `Job.discard` does.
 
         Raises:
             MaybeChanged: see `cancel`.
         """
-        return perform(own_clients.of_thread, self._changing(DISCARD))
+        return self._changing(DISCARD)
 
-    async def adiscard(self) -> Changed:
-        """`discard` on the event loop."""
-        return await aperform(own_clients.of_loop, self._changing(DISCARD))
+    adiscard = aperformed(discard)
 
 
 def _counting_in(queue: conf.QueueSettings) -> Steps[Counts]:

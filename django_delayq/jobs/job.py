@@ -19,6 +19,7 @@ from django_delayq.calls.call import Call
 from django_delayq.calls.command import Command
 from django_delayq.calls.steps import Pause, Steps, aperform, perform
 from django_delayq.clients.clients import own_clients
+from django_delayq.clients.performing import aperformed, performed
 from django_delayq.clock import epoch_ms, monotonic_ms
 from django_delayq.delivery import changing, limits, looking
 from django_delayq.delivery.changing import Kept
@@ -514,16 +515,12 @@ class Job(Generic[R_co]):
             text = mask(str(text), secrets)
         here.report(stored_progress(done, total, text, here.encrypt))
 
-    def read_progress(self) -> Progress | None:
+    @performed
+    def read_progress(self) -> Steps[Progress | None]:
         """Return the last reported progress of the job; None if it does not run, or has reported none."""
-        return perform(own_clients.of_thread, self._reading_progress())
-
-    async def aread_progress(self) -> Progress | None:
-        """`read_progress` on the event loop."""
-        return await aperform(own_clients.of_loop, self._reading_progress())
-
-    def _reading_progress(self) -> Steps[Progress | None]:
         return as_progress((yield read_progress(self._keys, self.token)), self.token)
+
+    aread_progress = aperformed(read_progress)
 
     @property
     def stopping(self) -> bool:
@@ -580,16 +577,15 @@ class Job(Generic[R_co]):
             self.state = State.MISSING
         return self.state
 
-    def refresh(self) -> State:
+    @performed
+    def refresh(self) -> Steps[State]:
         """Read the job from the server and return its state. MISSING means that the server does not have the job.
 
         A job that waits for a commit is UNCOMMITTED, and MISSING after a rollback.
         """
-        return perform(own_clients.of_thread, self._refreshing())
+        return self._refreshing()
 
-    async def arefresh(self) -> State:
-        """`refresh` on the event loop."""
-        return await aperform(own_clients.of_loop, self._refreshing())
+    arefresh = aperformed(refresh)
 
     def _refreshing(self) -> Steps[State]:
         if self.is_unsent:
@@ -617,7 +613,8 @@ class Job(Generic[R_co]):
         check_durable(durable)
         return Wait.of(as_durable(durable), self._keys)
 
-    def cancel(self, *, durable: Durability | None = None) -> bool:
+    @performed
+    def cancel(self, *, durable: Durability | None = None) -> Steps[bool]:
         """Cancel the job unless it runs. True means that it will not run.
 
         The job is either cancelled or run, never both. If the result is False, `state` says why. A job that waits for a
@@ -630,11 +627,9 @@ class Job(Generic[R_co]):
             InvalidTask: ``durable`` is something else.
             NotDurable: the job is cancelled, but too few replicas or disks have the change in time.
         """
-        return perform(own_clients.of_thread, self._cancelling(durable))
+        return self._cancelling(durable)
 
-    async def acancel(self, *, durable: Durability | None = None) -> bool:
-        """`cancel` on the event loop."""
-        return await aperform(own_clients.of_loop, self._cancelling(durable))
+    acancel = aperformed(cancel)
 
     def _cancelling(self, durable: Durability | None) -> Steps[bool]:
         return self._lastingly(durable, self._cancel, _repeat("cancel"))
@@ -656,17 +651,16 @@ class Job(Generic[R_co]):
         """Take in how a call of `cancel_calls` went with the job."""
         self.state = State.UNKNOWN if change is Change.NOTED else State(change)
 
-    def discard(self, *, durable: Durability | None = None) -> bool:
+    @performed
+    def discard(self, *, durable: Durability | None = None) -> Steps[bool]:
         """Delete a dead letter or a quarantined payload for good. Return False if the job is neither.
 
         Raises:
             InvalidTask, NotDurable: as `cancel`.
         """
-        return perform(own_clients.of_thread, self._discarding(durable))
+        return self._discarding(durable)
 
-    async def adiscard(self, *, durable: Durability | None = None) -> bool:
-        """`discard` on the event loop."""
-        return await aperform(own_clients.of_loop, self._discarding(durable))
+    adiscard = aperformed(discard)
 
     def _discarding(
         self, durable: Durability | None, *, is_seen: bool = False
@@ -706,7 +700,10 @@ class Job(Generic[R_co]):
 
         return self._lastingly(durable, leave, advice)
 
-    def reschedule(self, delay: Delay, *, durable: Durability | None = None) -> bool:
+    @performed
+    def reschedule(
+        self, delay: Delay, *, durable: Durability | None = None
+    ) -> Steps[bool]:
         """Give the job another start time unless it runs; return whether it now has it. Id and attempts do not change.
 
         A job that waits for a commit is sent with the new delay, which counts from the commit.
@@ -715,15 +712,9 @@ class Job(Generic[R_co]):
             InvalidDelay: see `parse_delay`.
             InvalidTask, NotDurable: as `cancel`.
         """
-        moving = self._moving(parse_delay(delay), durable)
-        return perform(own_clients.of_thread, moving)
+        return self._moving(parse_delay(delay), durable)
 
-    async def areschedule(
-        self, delay: Delay, *, durable: Durability | None = None
-    ) -> bool:
-        """`reschedule` on the event loop."""
-        moving = self._moving(parse_delay(delay), durable)
-        return await aperform(own_clients.of_loop, moving)
+    areschedule = aperformed(reschedule)
 
     def _moving(
         self, when: str, durable: Durability | None, name: str = "reschedule"
@@ -751,7 +742,10 @@ class Job(Generic[R_co]):
         self.start_time_ms = start_time_ms
         return is_moved
 
-    def reprioritize(self, priority: int, *, durable: Durability | None = None) -> bool:
+    @performed
+    def reprioritize(
+        self, priority: int, *, durable: Durability | None = None
+    ) -> Steps[bool]:
         """Give the job another priority unless it runs; return whether it now has it.
 
         Its id, start time and attempts do not change.
@@ -761,15 +755,9 @@ class Job(Generic[R_co]):
                 an earlier version still serves the queue; or as `cancel`.
             NotDurable: as `cancel`.
         """
-        return perform(own_clients.of_thread, self._reprioritizing(priority, durable))
+        return self._reprioritizing(priority, durable)
 
-    async def areprioritize(
-        self, priority: int, *, durable: Durability | None = None
-    ) -> bool:
-        """`reprioritize` on the event loop."""
-        return await aperform(
-            own_clients.of_loop, self._reprioritizing(priority, durable)
-        )
+    areprioritize = aperformed(reprioritize)
 
     def _reprioritizing(self, priority: int, durable: Durability | None) -> Steps[bool]:
         return self._lastingly(
@@ -797,32 +785,26 @@ class Job(Generic[R_co]):
         self.priority = priority
         return True
 
-    def run_now(self, *, durable: Durability | None = None) -> bool:
+    @performed
+    def run_now(self, *, durable: Durability | None = None) -> Steps[bool]:
         """Make a job that waits due now; return whether it is. A dead letter needs `retry`.
 
         Raises:
             InvalidTask, NotDurable: as `cancel`.
         """
-        is_due = perform(own_clients.of_thread, self._moving(NOW, durable, "run_now"))
-        self._advise_retry()
-        return is_due
-
-    async def arun_now(self, *, durable: Durability | None = None) -> bool:
-        """`run_now` on the event loop."""
-        moving = self._moving(NOW, durable, "run_now")
-        is_due = await aperform(own_clients.of_loop, moving)
-        self._advise_retry()
-        return is_due
-
-    def _advise_retry(self) -> None:
+        is_due = yield from self._moving(NOW, durable, "run_now")
         if self.state in GRAVES:
             logger.warning(
                 "job %s is %s: run_now() is for jobs that wait; call retry() instead",
                 self.id,
                 self.state,
             )
+        return is_due
 
-    def retry(self, *, durable: Durability | None = None) -> bool:
+    arun_now = aperformed(run_now)
+
+    @performed
+    def retry(self, *, durable: Durability | None = None) -> Steps[bool]:
         """Retry a dead letter or a quarantined job: it has all its attempts again, and is due now.
 
         Return False if the job is neither. Its id stays. A job that waits needs `run_now`.
@@ -830,11 +812,9 @@ class Job(Generic[R_co]):
         Raises:
             InvalidTask, NotDurable: as `cancel`.
         """
-        return perform(own_clients.of_thread, self._retrying(durable))
+        return self._retrying(durable)
 
-    async def aretry(self, *, durable: Durability | None = None) -> bool:
-        """`retry` on the event loop."""
-        return await aperform(own_clients.of_loop, self._retrying(durable))
+    aretry = aperformed(retry)
 
     def _retrying(
         self, durable: Durability | None, *, is_seen: bool = False
@@ -1105,7 +1085,8 @@ def _next_slice(deadline: float | None, silence_s: float | None) -> float:
     return max(0.01, min(longest_s, (deadline - monotonic_ms()) / 1000))
 
 
-def get_job(job_id: str) -> Job[Any]:
+@performed
+def get_job(job_id: str) -> Steps[Job[Any]]:
     """Find a job by its id.
 
     Example::
@@ -1117,15 +1098,6 @@ def get_job(job_id: str) -> Job[Any]:
         JobNotFound: no job has this id, or it is not an id at all.
         QueueNotFound: its queue is not configured.
     """
-    return perform(own_clients.of_thread, _finding(job_id))
-
-
-async def aget_job(job_id: str) -> Job[Any]:
-    """`get_job` on the event loop."""
-    return await aperform(own_clients.of_loop, _finding(job_id))
-
-
-def _finding(job_id: str) -> Steps[Job[Any]]:
     job = handle_of(job_id)
     seen = yield looking.inspect(job._keys, job.token)
     state = job._take(seen)
@@ -1141,6 +1113,9 @@ def _finding(job_id: str) -> Steps[Job[Any]]:
             " committed, or it never existed"
         )
     return job
+
+
+aget_job = aperformed(get_job)
 
 
 def handle_of(job_id: str) -> Job[Any]:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from django_delayq import conf
-from django_delayq.calls.steps import Steps, aperform, perform
-from django_delayq.clients.clients import own_clients
+from django_delayq.calls.steps import Steps
+from django_delayq.clients.performing import aperformed, performed
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import limiting
 from django_delayq.delivery.limiting import UNLIMITED, StoredLimit
@@ -87,13 +87,14 @@ class LimitInForce(NamedTuple):
         )
 
 
+@performed
 def set_limit(
     queue: str | None = None,
     *,
     limit: str | Limit | None = None,
     concurrency: Concurrency = UNCHANGED,
     rate: Rate = UNCHANGED,
-) -> None:
+) -> Steps[None]:
     """Change a limit while workers run. It replaces the settings or the code until `clear_limit`.
 
     ``set_limit("mail", rate="100/s")`` limits a queue. ``set_limit(limit="stripe", concurrency=5)`` limits the tasks
@@ -104,70 +105,6 @@ def set_limit(
         QueueNotFound, InvalidArguments: nothing was set.
         redis.exceptions.RedisError: an error of the server. The limit may be set on some of the queues.
     """
-    perform(own_clients.of_thread, _setting(queue, limit, concurrency, rate))
-
-
-async def aset_limit(
-    queue: str | None = None,
-    *,
-    limit: str | Limit | None = None,
-    concurrency: Concurrency = UNCHANGED,
-    rate: Rate = UNCHANGED,
-) -> None:
-    """`set_limit` on the event loop."""
-    await aperform(own_clients.of_loop, _setting(queue, limit, concurrency, rate))
-
-
-def clear_limit(queue: str | None = None, *, limit: str | Limit | None = None) -> bool:
-    """Undo `set_limit` with the same names; return False if nothing was set.
-
-    The settings or the code apply again.
-
-    Example::
-
-        clear_limit(limit="stripe")
-
-    Raises:
-        QueueNotFound, InvalidArguments: nothing has changed.
-    """
-    return perform(own_clients.of_thread, _clearing(queue, limit))
-
-
-async def aclear_limit(
-    queue: str | None = None, *, limit: str | Limit | None = None
-) -> bool:
-    """`clear_limit` on the event loop."""
-    return await aperform(own_clients.of_loop, _clearing(queue, limit))
-
-
-def limits(queue: str | None = None) -> list[LimitInForce]:
-    """Return the limits of a queue and of tasks on it; by default of every queue in the settings.
-
-    The limit of a task appears when the first worker with its code has started.
-
-    Example::
-
-        for each in limits("mail"):
-            print(each.limit, each.concurrency, each.rate)
-
-    Raises:
-        QueueNotFound: the queue is not configured.
-        PartialAnswer: some queues did not answer; ``found`` has the limits of the others.
-    """
-    return perform(own_clients.of_thread, _reading(queue))
-
-
-async def alimits(queue: str | None = None) -> list[LimitInForce]:
-    """`limits` on the event loop."""
-    return await aperform(own_clients.of_loop, _reading(queue))
-
-
-def _setting(
-    queue: str | None,
-    limit: str | Limit | None,
-    concurrency: Concurrency,
-    rate: Rate,
-) -> Steps[None]:
     name = _name_of(limit)
     changes: dict[str, int | str | None] = {}
     for what, value, is_good, wanted in (
@@ -206,6 +143,81 @@ def _setting(
         yield from _loosening(each, name)
 
     yield from on_each(queues, change)
+
+
+aset_limit = aperformed(set_limit)
+
+
+@performed
+def clear_limit(
+    queue: str | None = None, *, limit: str | Limit | None = None
+) -> Steps[bool]:
+    """Undo `set_limit` with the same names; return False if nothing was set.
+
+    The settings or the code apply again.
+
+    Example::
+
+        clear_limit(limit="stripe")
+
+    Raises:
+        QueueNotFound, InvalidArguments: nothing has changed.
+    """
+    name, was_set = _name_of(limit), False
+
+    def change(each: QueueSettings) -> Steps[None]:
+        nonlocal was_set
+        if (yield limiting.set_limit(each.keys, None, name=name or "")):
+            was_set = True
+            what = "" if name is None else f"limit {name} on "
+            logger.warning(
+                "%squeue %s is again as the code says, by %s",
+                what,
+                each.name,
+                actor(),
+            )
+        yield from _loosening(each, name)
+
+    queues = _queues_of(queue, name, "clear_limit")
+    yield from on_each(queues, change)
+    return was_set
+
+
+aclear_limit = aperformed(clear_limit)
+
+
+@performed
+def limits(queue: str | None = None) -> Steps[list[LimitInForce]]:
+    """Return the limits of a queue and of tasks on it; by default of every queue in the settings.
+
+    The limit of a task appears when the first worker with its code has started.
+
+    Example::
+
+        for each in limits("mail"):
+            print(each.limit, each.concurrency, each.rate)
+
+    Raises:
+        QueueNotFound: the queue is not configured.
+        PartialAnswer: some queues did not answer; ``found`` has the limits of the others.
+    """
+    settings = conf.get_settings()
+    queues = settings.queues_of(queue)
+    answers = yield from asking(queues, map(_in_force, queues))
+    read = {each.name: its for each, its in answers.of(queues)}
+    found: list[LimitInForce] = []
+    for name in settings.names if queue is None else [queue]:
+        whole = settings.sharded.get(name)
+        parts = [settings.queue(name)] if whole is None else settings.parts_of(whole)
+        known = [(part, read[part.name]) for part in parts if part.name in read]
+        if whole is not None and len(known) == len(parts):
+            found += _merged(whole, known)
+        else:
+            found += (each for _, its in known for each in its)
+    return complete(found, answers.missing)
+
+
+alimits = aperformed(limits)
 
 
 def _numbers(
@@ -271,27 +283,6 @@ def _checking_name(name: str, queues: list[QueueSettings]) -> Steps[None]:
         )
 
 
-def _clearing(queue: str | None, limit: str | Limit | None) -> Steps[bool]:
-    name, was_set = _name_of(limit), False
-
-    def change(each: QueueSettings) -> Steps[None]:
-        nonlocal was_set
-        if (yield limiting.set_limit(each.keys, None, name=name or "")):
-            was_set = True
-            what = "" if name is None else f"limit {name} on "
-            logger.warning(
-                "%squeue %s is again as the code says, by %s",
-                what,
-                each.name,
-                actor(),
-            )
-        yield from _loosening(each, name)
-
-    queues = _queues_of(queue, name, "clear_limit")
-    yield from on_each(queues, change)
-    return was_set
-
-
 def _loosening(queue: QueueSettings, name: str | None) -> Steps[None]:
     """Release jobs that the limit admits now: also those that an earlier call left that broke off."""
     cursor = b""
@@ -300,23 +291,6 @@ def _loosening(queue: QueueSettings, name: str | None) -> Steps[None]:
         cursor = reply.cursor
         if not cursor:
             return
-
-
-def _reading(queue: str | None) -> Steps[list[LimitInForce]]:
-    settings = conf.get_settings()
-    queues = settings.queues_of(queue)
-    answers = yield from asking(queues, map(_in_force, queues))
-    read = {each.name: its for each, its in answers.of(queues)}
-    found: list[LimitInForce] = []
-    for name in settings.names if queue is None else [queue]:
-        whole = settings.sharded.get(name)
-        parts = [settings.queue(name)] if whole is None else settings.parts_of(whole)
-        known = [(part, read[part.name]) for part in parts if part.name in read]
-        if whole is not None and len(known) == len(parts):
-            found += _merged(whole, known)
-        else:
-            found += (each for _, its in known for each in its)
-    return complete(found, answers.missing)
 
 
 def _merged(

@@ -15,9 +15,9 @@ import msgspec
 
 from django_delayq import conf
 from django_delayq.calls.call import Call
-from django_delayq.calls.steps import Steps, aperform, perform
+from django_delayq.calls.steps import Steps
 from django_delayq.calls.together import together
-from django_delayq.clients.clients import own_clients
+from django_delayq.clients.performing import aperformed, performed
 from django_delayq.clock import boottime_ms, epoch_ms
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import limiting, looking, periods, storing
@@ -767,43 +767,41 @@ class Schedule:
         coming = (at for at in self.when.occurrences(epoch_ms()) if at not in self._had)
         return [datetime_of(at, self.when.zone) for at in islice(coming, count)]
 
-    def refresh(self) -> "Schedule":
+    @performed
+    def refresh(self) -> Steps["Schedule"]:
         """Read the schedule from the server again.
 
         Raises:
             ScheduleNotFound: it is gone.
         """
-        return get_schedule(self.name, self.queue)
+        return _getting(self.name, self.queue)
 
-    async def arefresh(self) -> "Schedule":
-        """`refresh` on the event loop."""
-        return await aget_schedule(self.name, self.queue)
+    arefresh = aperformed(refresh)
 
-    def pause(self, *, reason: str = "", by: str = "") -> "Schedule":
+    @performed
+    def pause(self, *, reason: str = "", by: str = "") -> Steps["Schedule"]:
         """Have it rest until `resume`: the job that waits is cancelled, unless its occurrence has come.
 
         Raises:
             ScheduleNotFound: it is gone.
         """
-        return perform(own_clients.of_thread, _pausing(self, reason, by))
+        return _pausing(self, reason, by)
 
-    async def apause(self, *, reason: str = "", by: str = "") -> "Schedule":
-        """`pause` on the event loop."""
-        return await aperform(own_clients.of_loop, _pausing(self, reason, by))
+    apause = aperformed(pause)
 
-    def resume(self) -> "Schedule":
+    @performed
+    def resume(self) -> Steps["Schedule"]:
         """Continue with its next occurrence; those that it has missed stay missed.
 
         Raises:
             ScheduleNotFound: it is gone.
         """
-        return perform(own_clients.of_thread, _resuming(self))
+        return _resuming(self)
 
-    async def aresume(self) -> "Schedule":
-        """`resume` on the event loop."""
-        return await aperform(own_clients.of_loop, _resuming(self))
+    aresume = aperformed(resume)
 
-    def override(self, when: When | None) -> "Schedule":
+    @performed
+    def override(self, when: When | None) -> Steps["Schedule"]:
         """Give it other times than its definition has; with None, those of its definition again.
 
         The job that waits is replaced in the same step. The change holds until it is taken back, through deploys as well.
@@ -812,25 +810,23 @@ class Schedule:
             InvalidSchedule: these occurrences never come.
             ScheduleNotFound: it is gone.
         """
-        return perform(own_clients.of_thread, _overriding(self, when))
+        return _overriding(self, when)
 
-    async def aoverride(self, when: When | None) -> "Schedule":
-        """`override` on the event loop."""
-        return await aperform(own_clients.of_loop, _overriding(self, when))
+    aoverride = aperformed(override)
 
-    def fire(self) -> Job[Any]:
+    @performed
+    def fire(self) -> Steps[Job[Any]]:
         """Store a job of it that is due now, beside those of its occurrences, even if it is paused.
 
         Raises:
             ScheduleNotFound: it is gone.
         """
-        return perform(own_clients.of_thread, _firing(self))
+        return _firing(self)
 
-    async def afire(self) -> Job[Any]:
-        """`fire` on the event loop."""
-        return await aperform(own_clients.of_loop, _firing(self))
+    afire = aperformed(fire)
 
-    def delete(self) -> bool:
+    @performed
+    def delete(self) -> Steps[bool]:
         """Delete it, and the job that waits unless its occurrence has come; return False if it was gone.
 
         Only for schedules that are stored, and those that have gone from code: workers would enroll any other again.
@@ -838,14 +834,13 @@ class Schedule:
         Raises:
             InvalidSchedule: it is in code.
         """
-        return perform(own_clients.of_thread, _deleting(self))
+        return _deleting(self)
 
-    async def adelete(self) -> bool:
-        """`delete` on the event loop."""
-        return await aperform(own_clients.of_loop, _deleting(self))
+    adelete = aperformed(delete)
 
 
-def get_schedules(queue: str | None = None) -> list[Schedule]:
+@performed
+def get_schedules(queue: str | None = None) -> Steps[list[Schedule]]:
     """Return the schedules of a queue, by default of every queue in the settings, ordered by name.
 
     Example::
@@ -856,15 +851,15 @@ def get_schedules(queue: str | None = None) -> list[Schedule]:
         QueueNotFound: the queue is not configured.
         PartialAnswer: some queues did not answer; ``found`` has the schedules of the others.
     """
-    return perform(own_clients.of_thread, _listing(queue))
+    found, missing = yield from _finding_all(queue)
+    return complete(found, missing)
 
 
-async def aget_schedules(queue: str | None = None) -> list[Schedule]:
-    """`get_schedules` on the event loop."""
-    return await aperform(own_clients.of_loop, _listing(queue))
+aget_schedules = aperformed(get_schedules)
 
 
-def get_schedule(name: str, queue: str | None = None) -> Schedule:
+@performed
+def get_schedule(name: str, queue: str | None = None) -> Steps[Schedule]:
     """Return the schedule with this name.
 
     Example::
@@ -876,14 +871,13 @@ def get_schedule(name: str, queue: str | None = None) -> Schedule:
         QueueNotFound: the queue is not configured.
         PartialAnswer: some queues did not answer, and the others do not have it.
     """
-    return perform(own_clients.of_thread, _getting(name, queue))
+    return _getting(name, queue)
 
 
-async def aget_schedule(name: str, queue: str | None = None) -> Schedule:
-    """`get_schedule` on the event loop."""
-    return await aperform(own_clients.of_loop, _getting(name, queue))
+aget_schedule = aperformed(get_schedule)
 
 
+@performed
 def store_schedule(
     name: str,
     task: Task,
@@ -895,7 +889,7 @@ def store_schedule(
     overlap: bool = True,
     replace: bool = False,
     **options: Unpack[CallOptions],
-) -> Schedule:
+) -> Steps[Schedule]:
     """Store a schedule on the server, in addition to the schedules in code. The options are those of `periodic`.
 
     It stays until it is deleted. With ``replace``, it replaces a stored schedule of the same name; otherwise the name
@@ -908,34 +902,52 @@ def store_schedule(
     Raises:
         InvalidSchedule, InvalidTask, InvalidArguments, EncodeError, TaskNotFound, QueueNotFound: nothing was stored.
     """
-    steps = _storing(
-        name, task, when, args, kwargs, catch_up, overlap, replace, options
+    found_task = get_task(name_of(task))
+    if isinstance(task, DelayedTask):
+        options = {**definitions.options_by_using(task), **options}  # type: ignore[typeddict-item]
+    definitions.check_names(options)
+    if not isinstance(found_task, DelayedTask):
+        raise InvalidTask(
+            f"{found_task.name!r} is a Django task, which has no schedules: give a @delayed_task that enqueues it"
+        )
+    schedule = definitions.schedule_of(
+        found_task, when, name, args, kwargs, catch_up, overlap, options
     )
-    return perform(own_clients.of_thread, steps)
+    definitions.check(schedule)
+    definition = schedule.definition()
+    queue = conf.get_settings().queue(schedule.queue)
+    text = definitions.sealed(queue.name, "stored", name, definition)
+    if queue.shard_of is not None:
+        yield from _checking_others(name, queue)
+    for _ in range(TRIES):
+        known = yield from loading(queue)
+        entry = known.entries.get(name) or Entry()
+        if entry.code or name in _in_code(queue.name):
+            raise InvalidSchedule(
+                f"schedule {name!r} of queue {queue.name!r} is in code; override() gives it other times, or choose"
+                " another name"
+            )
+        if entry.stored and not replace:
+            raise InvalidSchedule(
+                f"a schedule named {name!r} is stored on queue {queue.name!r} already; say replace=True to replace it"
+            )
+        if not entry.stored and _count_stored(known) >= MAX_STORED:
+            raise InvalidSchedule(
+                f"queue {queue.name!r} has {MAX_STORED:,} stored schedules, and takes no more: each of its workers reads"
+                " all of them"
+            )
+        is_new = not entry.stored
+        # What an earlier schedule of this name may have left is not for this one.
+        change = None if is_new else known.change_of(name)
+        found = Found(queue, name, entry, definition, change, True)
+        gone = "" if is_new else KEPT
+        if (yield from arranging(known, found, stored=text, change=gone)):
+            logger.info("schedule %s is stored on queue %s: %s", name, queue.name, when)
+            return (yield from _getting(name, queue.name))
+    raise _too_busy(name)
 
 
-async def astore_schedule(
-    name: str,
-    task: Task,
-    when: When,
-    *,
-    args: Sequence[Any] = (),
-    kwargs: Mapping[str, Any] | None = None,
-    catch_up: CatchUp = "one",
-    overlap: bool = True,
-    replace: bool = False,
-    **options: Unpack[CallOptions],
-) -> Schedule:
-    """`store_schedule` on the event loop."""
-    steps = _storing(
-        name, task, when, args, kwargs, catch_up, overlap, replace, options
-    )
-    return await aperform(own_clients.of_loop, steps)
-
-
-def _listing(queue: str | None) -> Steps[list[Schedule]]:
-    found, missing = yield from _finding_all(queue)
-    return complete(found, missing)
+astore_schedule = aperformed(store_schedule)
 
 
 def _finding_all(
@@ -1271,62 +1283,6 @@ def _deleting(schedule: Schedule) -> Steps[bool]:
             )
             return True
     raise _too_busy(schedule.name)
-
-
-def _storing(
-    name: str,
-    task: Task,
-    when: When,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any] | None,
-    catch_up: CatchUp,
-    overlap: bool,
-    replace: bool,
-    options: CallOptions,
-) -> Steps[Schedule]:
-    found_task = get_task(name_of(task))
-    if isinstance(task, DelayedTask):
-        options = {**definitions.options_by_using(task), **options}  # type: ignore[typeddict-item]
-    definitions.check_names(options)
-    if not isinstance(found_task, DelayedTask):
-        raise InvalidTask(
-            f"{found_task.name!r} is a Django task, which has no schedules: give a @delayed_task that enqueues it"
-        )
-    schedule = definitions.schedule_of(
-        found_task, when, name, args, kwargs, catch_up, overlap, options
-    )
-    definitions.check(schedule)
-    definition = schedule.definition()
-    queue = conf.get_settings().queue(schedule.queue)
-    text = definitions.sealed(queue.name, "stored", name, definition)
-    if queue.shard_of is not None:
-        yield from _checking_others(name, queue)
-    for _ in range(TRIES):
-        known = yield from loading(queue)
-        entry = known.entries.get(name) or Entry()
-        if entry.code or name in _in_code(queue.name):
-            raise InvalidSchedule(
-                f"schedule {name!r} of queue {queue.name!r} is in code; override() gives it other times, or choose"
-                " another name"
-            )
-        if entry.stored and not replace:
-            raise InvalidSchedule(
-                f"a schedule named {name!r} is stored on queue {queue.name!r} already; say replace=True to replace it"
-            )
-        if not entry.stored and _count_stored(known) >= MAX_STORED:
-            raise InvalidSchedule(
-                f"queue {queue.name!r} has {MAX_STORED:,} stored schedules, and takes no more: each of its workers reads"
-                " all of them"
-            )
-        is_new = not entry.stored
-        # What an earlier schedule of this name may have left is not for this one.
-        change = None if is_new else known.change_of(name)
-        found = Found(queue, name, entry, definition, change, True)
-        gone = "" if is_new else KEPT
-        if (yield from arranging(known, found, stored=text, change=gone)):
-            logger.info("schedule %s is stored on queue %s: %s", name, queue.name, when)
-            return (yield from _getting(name, queue.name))
-    raise _too_busy(name)
 
 
 def _checking_others(name: str, queue: QueueSettings) -> Steps[None]:

@@ -9,9 +9,9 @@ import msgspec
 from redis.exceptions import RedisError
 
 from django_delayq import conf
-from django_delayq.calls.steps import Steps, aperform, perform
+from django_delayq.calls.steps import Steps
 from django_delayq.calls.together import together
-from django_delayq.clients.clients import own_clients
+from django_delayq.clients.performing import aperformed, performed
 from django_delayq.decoding import Decoder
 from django_delayq.delivery.workers import (
     MOST_WORKERS,
@@ -121,7 +121,8 @@ _encode = msgspec.json.Encoder().encode
 _decode = Decoder[Order](Order, trusted=True).decode
 
 
-def workers(queue: str | None = None) -> list[Worker]:
+@performed
+def workers(queue: str | None = None) -> Steps[list[Worker]]:
     """Return the running worker processes of a queue, or of all queues in the settings, ordered by host and number.
 
     It takes one round trip, and one more for each thousand processes after the first hundred.
@@ -134,20 +135,21 @@ def workers(queue: str | None = None) -> list[Worker]:
     Raises:
         QueueNotFound: the queue is not configured.
     """
-    return perform(own_clients.of_thread, reading(queue))[0]
+    found, _ = yield from reading(queue)
+    return found
 
 
-def first_workers(most: int) -> tuple[list[Worker], int]:
+aworkers = aperformed(workers)
+
+
+@performed
+def first_workers(most: int) -> Steps[tuple[list[Worker], int]]:
     """Return `workers` of the first ``most`` processes on the server, and how many more there are."""
-    return perform(own_clients.of_thread, reading(None, most))
+    return reading(None, most)
 
 
-async def aworkers(queue: str | None = None) -> list[Worker]:
-    """`workers` on the event loop."""
-    return (await aperform(own_clients.of_loop, reading(queue)))[0]
-
-
-def quiet_worker(worker_id: str) -> bool:
+@performed
+def quiet_worker(worker_id: str) -> Steps[bool]:
     """Let a process finish its jobs without taking new ones; return False if the process does not exist.
 
     It reacts at once, or within 5 s if it cannot listen to its queues, and stays quiet until it is stopped. The other
@@ -163,15 +165,14 @@ def quiet_worker(worker_id: str) -> bool:
         InvalidSearch: this is not the id of a process.
         redis.exceptions.RedisError: the server's or connection's own error. To repeat the call is safe.
     """
-    return perform(own_clients.of_thread, _ordering(worker_id, QUIET))
+    return _ordering(worker_id, QUIET)
 
 
-async def aquiet_worker(worker_id: str) -> bool:
-    """`quiet_worker` on the event loop."""
-    return await aperform(own_clients.of_loop, _ordering(worker_id, QUIET))
+aquiet_worker = aperformed(quiet_worker)
 
 
-def stop_worker(worker_id: str) -> bool:
+@performed
+def stop_worker(worker_id: str) -> Steps[bool]:
     """Stop a process as SIGTERM does, without replacing it; return False if the process does not exist.
 
     It reacts as to `quiet_worker`, and its jobs have `GRACE` to end. When all its processes were stopped, a worker ends
@@ -185,12 +186,10 @@ def stop_worker(worker_id: str) -> bool:
         InvalidSearch: this is not the id of a process.
         redis.exceptions.RedisError: the server's or connection's own error. To repeat the call is safe.
     """
-    return perform(own_clients.of_thread, _ordering(worker_id, STOP))
+    return _ordering(worker_id, STOP)
 
 
-async def astop_worker(worker_id: str) -> bool:
-    """`stop_worker` on the event loop."""
-    return await aperform(own_clients.of_loop, _ordering(worker_id, STOP))
+astop_worker = aperformed(stop_worker)
 
 
 def reading(
