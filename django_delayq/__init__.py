@@ -76,7 +76,7 @@ from django_delayq.jobs.schedules import (
     store_schedule,
 )
 from django_delayq.jobs.scheduling import aschedule, schedule
-from django_delayq.jobs.sending import aschedule_many, schedule_many
+from django_delayq.jobs.sending_many import aschedule_many, schedule_many
 from django_delayq.jobs.workers import (
     Worker,
     WorkerJob,

@@ -26,7 +26,7 @@ from django_delayq.jobs.actions import ACTIONS, NO_DETAILS, Action
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.job import Job, get_job
 from django_delayq.jobs.preparing import prepare
-from django_delayq.jobs.sending import send_all
+from django_delayq.jobs.sending_many import send_all
 from django_delayq.models import Job as JobModel
 from django_delayq.showing import display, outcome
 from django_delayq.showing.job import ShownJob, ask

@@ -33,7 +33,7 @@ from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.job import Job
 from django_delayq.jobs.preparing import prepare
 from django_delayq.jobs.registry import find_task
-from django_delayq.jobs.sending import _Sending
+from django_delayq.jobs.sending_many import Sending
 from django_delayq.masking import MOST_SECRETS, WHOLE, Masker
 from django_delayq.redaction import MASK
 
@@ -348,7 +348,7 @@ def _jobs_in(value: Any) -> Iterator[Job[Any]]:
     kind = type(value)
     if kind is Job:
         yield value
-    elif kind is _Sending:
+    elif kind is Sending:
         for each in vars(value).values():
             if type(each) is list:
                 yield from _jobs_in(each)

@@ -31,8 +31,11 @@ from django_delayq.jobs import sharding
 from django_delayq.jobs.commit import Hook, is_awaited
 from django_delayq.jobs.following import written_anew
 from django_delayq.jobs.job import Draft, Job, handle_of
+from django_delayq.jobs.leaving import check_room
 from django_delayq.jobs.options import Commit
-from django_delayq.jobs.sending import asend_all, check_room, explain, send_all, written
+from django_delayq.jobs.outcomes import explain
+from django_delayq.jobs.sending_many import asend_all, send_all
+from django_delayq.jobs.storing import written
 from django_delayq.jobs.telling import Telling
 from django_delayq.redaction import show
 from django_delayq.signals import job_scheduled

@@ -9,7 +9,7 @@ from django_delayq.jobs.decorator import DelayedTask
 from django_delayq.jobs.definition import name_of_djangos
 from django_delayq.jobs.job import Job
 from django_delayq.jobs.registry import get_task
-from django_delayq.jobs.sending import aschedule_many, schedule_many
+from django_delayq.jobs.sending_many import aschedule_many, schedule_many
 from django_delayq.redaction import show
 from django_delayq.wire.delay import Delay
 

@@ -43,7 +43,7 @@ from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import sharding
 from django_delayq.jobs.job import NO_EXTRAS, Draft, Extras
 from django_delayq.jobs.options import check_priority
-from django_delayq.jobs.sending import SCHEDULE_BYTES
+from django_delayq.jobs.storing import SCHEDULE_BYTES
 from django_delayq.outbox.epoch import EpochMs
 from django_delayq.outbox.models import InboxRow, OutboxRow, RelayClaim
 from django_delayq.outbox.writing import Beside, forwarding, has_outbox

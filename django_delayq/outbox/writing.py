@@ -38,7 +38,7 @@ from django_delayq.jobs.commit import Hook, is_awaited
 from django_delayq.jobs.job import Draft, Job
 from django_delayq.jobs.limit import MAX_LIMIT_KEY, MAX_LIMIT_NAME
 from django_delayq.jobs.options import Commit
-from django_delayq.jobs.sending import written
+from django_delayq.jobs.storing import written
 from django_delayq.jobs.telling import task_of
 from django_delayq.logs import get_log
 from django_delayq.outbox.models import OutboxRow

@@ -13,9 +13,10 @@ from django_delayq import (
     delayed_task,
     schedule_many,
 )
-from django_delayq.jobs import sending
+from django_delayq.jobs import sending_many
 from django_delayq.jobs.decorator import MAX_NAME
 from django_delayq.jobs.preparing import MAX_UNIQUE_KEY
+from django_delayq.jobs.storing import SCHEDULE_BYTES
 from tests.jobs import samples
 from tests.jobs.conftest import LATER
 
@@ -24,7 +25,7 @@ from tests.jobs.conftest import LATER
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Jobs and bytes of each call that is made."""
     made: list[tuple[int, int]] = []
-    call = sending._call
+    call = sending_many.storing_all
 
     def measured(queue: str, drafts: Any, *more: Any) -> Any:
         described = call(queue, drafts, *more)
@@ -33,7 +34,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
         made.append((len(drafts), size))
         return described
 
-    monkeypatch.setattr(sending, "_call", measured)
+    monkeypatch.setattr(sending_many, "storing_all", measured)
     return made
 
 
@@ -69,7 +70,7 @@ def test_call_has_payloads_of_a_mebibyte_or_one_payload(
     send_many((task.prepare(LATER, text="x" * size) for size in sizes), is_async)
 
     assert [jobs for jobs, _ in calls] == [2, 1, 3, 2]
-    assert all(size < sending.SCHEDULE_BYTES + 2_000 for _, size in calls)
+    assert all(size < SCHEDULE_BYTES + 2_000 for _, size in calls)
 
 
 def test_longest_unique_keys_and_names_leave_a_call_below_two_mebibytes(

@@ -27,7 +27,7 @@ from django_delayq import (
     schedule_many,
 )
 from django_delayq.delivery import claiming, replacing
-from django_delayq.jobs import sending
+from django_delayq.jobs import sending_many
 from django_delayq.jobs.options import TaskOptions
 from tests.jobs import samples
 from tests.jobs.conftest import LATER
@@ -430,7 +430,7 @@ def test_duplicates_within_schedule_many_are_brought_together_in_order(
     is_async: bool,
     per_call: int,
 ) -> None:
-    monkeypatch.setattr(sending, "_most_in_a_call", lambda queue: per_call)
+    monkeypatch.setattr(sending_many, "most_in_a_call", lambda queue: per_call)
     task = on(queue, "replace")
     jobs = [task.prepare(LATER, n % 3, n) for n in range(30)]
 
@@ -447,7 +447,7 @@ def test_duplicates_within_schedule_many_are_brought_together_in_order(
 def test_last_of_schedule_many_stays_if_a_worker_claims_the_holder_meanwhile(
     queue: str, hand: Hand, monkeypatch: pytest.MonkeyPatch, is_async: bool
 ) -> None:
-    monkeypatch.setattr(sending, "_most_in_a_call", lambda queue: 2)
+    monkeypatch.setattr(sending_many, "most_in_a_call", lambda queue: 2)
     task = on(queue, "replace")
 
     def jobs() -> Iterator[Job[Any]]:
@@ -471,7 +471,7 @@ def test_schedule_many_that_a_full_queue_stops_names_what_it_has_not_sent(
     monkeypatch: pytest.MonkeyPatch,
     is_async: bool,
 ) -> None:
-    monkeypatch.setattr(sending, "_most_in_a_call", lambda queue: 2)
+    monkeypatch.setattr(sending_many, "most_in_a_call", lambda queue: 2)
     settings.DELAYQ = settings.DELAYQ | {"QUEUES": {queue: {"MAX_JOBS": 3}}}
     jobs = [on(queue, "replace").prepare(LATER, n) for n in range(8)]
 

@@ -23,7 +23,7 @@ from django_delayq import (
     schedule_many,
 )
 from django_delayq.calls.exchange import PAUSES_S
-from django_delayq.jobs import sending
+from django_delayq.jobs import leaving, sending_many
 from tests.jobs import samples
 from tests.jobs.conftest import LATER
 from tests.jobs.hand import Hand
@@ -258,13 +258,13 @@ def test_after_a_refusal_no_further_call_is_made(
     send(on(queue), is_async)
     jobs = [on(queue).prepare(LATER, n) for n in range(100)]
     made: list[str] = []
-    call = sending._call
+    call = sending_many.storing_all
 
     def counted(queue: str, *args: Any) -> Any:
         made.append(queue)
         return call(queue, *args)
 
-    monkeypatch.setattr(sending, "_call", counted)
+    monkeypatch.setattr(sending_many, "storing_all", counted)
 
     with pytest.raises(QueueFull) as full:
         send_many(jobs, is_async)
@@ -514,7 +514,7 @@ class TestOnCommit:
             raise ConnectionError("the reply is lost")
 
         limit(3)
-        monkeypatch.setattr(sending, "run", lose)
+        monkeypatch.setattr(leaving, "run", lose)
 
         with transaction.atomic():
             with pytest.raises(ConnectionError) as failure:

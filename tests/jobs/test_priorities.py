@@ -20,7 +20,7 @@ from django_delayq import (
 from django_delayq.conf import get_settings
 from django_delayq.delivery import storing
 from django_delayq.jobs.options import TaskOptions
-from django_delayq.jobs.sending import written
+from django_delayq.jobs.storing import written
 from tests.jobs import samples
 from tests.jobs.conftest import LATER
 from tests.jobs.hand import Hand

@@ -32,7 +32,7 @@ from django_delayq import (
     schedule_many,
 )
 from django_delayq.delivery import storing
-from django_delayq.jobs import sending
+from django_delayq.jobs import sending_many
 from django_delayq.wire import signing
 from tests.jobs import samples
 from tests.jobs.conftest import LATER
@@ -545,7 +545,7 @@ def test_error_of_a_call_that_is_not_the_servers_passes_through_with_a_note(
     queue: str, hand: Hand, monkeypatch: pytest.MonkeyPatch, is_async: bool, at: int
 ) -> None:
     jobs = [on(queue).prepare(LATER, n) for n in range(1_000)]
-    make, made = sending._call, []
+    make, made = sending_many.storing_all, []
 
     def read(reply: Any) -> Any:
         raise RuntimeError("not of the server")
@@ -554,7 +554,7 @@ def test_error_of_a_call_that_is_not_the_servers_passes_through_with_a_note(
         made.append(make(*args))
         return replace(made[-1], read=read) if len(made) == at + 1 else made[-1]
 
-    monkeypatch.setattr(sending, "_call", make_one_that_fails)
+    monkeypatch.setattr(sending_many, "storing_all", make_one_that_fails)
 
     with pytest.raises(RuntimeError, match="not of the server") as caught:
         send_many(jobs, is_async)

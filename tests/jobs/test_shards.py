@@ -59,7 +59,7 @@ from django_delayq.delivery.sharding import (
     share_of,
 )
 from django_delayq.health.problems import Level
-from django_delayq.jobs import sending, sharding
+from django_delayq.jobs import sending_many, sharding
 from django_delayq.jobs.limit import Limit
 from django_delayq.jobs.occurrences import every
 from django_delayq.jobs.statistics import (
@@ -67,6 +67,7 @@ from django_delayq.jobs.statistics import (
     statistics_totals,
     tasks_statistics,
 )
+from django_delayq.jobs.storing import storing_one
 from django_delayq.showing.overview import look
 from tests.jobs import samples
 from tests.jobs.conftest import LATER
@@ -178,10 +179,10 @@ def test_schedule_many_sends_a_call_to_each_shard_and_keeps_the_order(
     shards: Shards, is_async: bool, monkeypatch: Any
 ) -> None:
     name, calls = shards(4), []
-    its_call = sending._call
+    its_call = sending_many.storing_all
     monkeypatch.setattr(
-        sending,
-        "_call",
+        sending_many,
+        "storing_all",
         lambda queue, drafts, *more: (
             calls.append((queue, len(drafts))) or its_call(queue, drafts, *more)
         ),
@@ -616,7 +617,7 @@ def test_no_job_is_left_behind_however_the_steps_of_processes_mix(
     def storing(name: str) -> Any:
         job = samples.add.using(queue=name).prepare(LATER, next(names))
         yield from sharding.agreeing_on(job.queue)
-        yield sending._store(job.queue, job.draft)
+        yield storing_one(job.queue, job.draft)
 
     def serving(name: str) -> Any:
         for part in get_settings().queues_of(name):
