@@ -50,8 +50,8 @@ from django_delayq.jobs.actions import (
     Details,
 )
 from django_delayq.jobs.bulk import Changed, Pages, Took
-from django_delayq.jobs.finding import Mark
 from django_delayq.jobs.job import NOW, Job, handle_of
+from django_delayq.jobs.walking import Mark
 from django_delayq.models import Job as JobModel
 from django_delayq.showing import display, outcome
 from django_delayq.translating import (

@@ -29,8 +29,10 @@ from django_delayq.delivery import looking
 from django_delayq.delivery.searching import SEARCH_PAGE
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import DecodeError, PartialAnswer
-from django_delayq.jobs.finding import LISTED, FoundJobs, Mark, find_jobs
+from django_delayq.jobs.finding import FoundJobs, find_jobs
 from django_delayq.jobs.registry import all_tasks
+from django_delayq.jobs.search import LISTED
+from django_delayq.jobs.walking import Mark
 from django_delayq.showing import display
 from django_delayq.translating import gettext, list_text, moment_text, state_label
 from django_delayq.wire.signing import TOKEN_LENGTH

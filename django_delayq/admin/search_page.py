@@ -17,7 +17,7 @@ from django_delayq.admin.search import (
 from django_delayq.admin.visit import Visit
 from django_delayq.exceptions import InvalidSearch
 from django_delayq.jobs.actions import ACTIONS
-from django_delayq.jobs.finding import LISTED
+from django_delayq.jobs.search import LISTED
 from django_delayq.translating import unsearched_text
 
 

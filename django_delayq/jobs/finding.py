@@ -1,45 +1,23 @@
-"""`find_jobs`: the jobs of some queues, in some states, of a task, with a text, due at some time.
+"""`find_jobs`: the jobs of some queues, in some states, of a task, with a text, due at some time."""
 
-`delivery.searching` reads a queue. This module says what is looked for, and makes handles of what fits.
-"""
-
-import math
-import re
-from collections import deque
 from collections.abc import (
     AsyncIterator,
     Callable,
-    Collection,
     Coroutine,
     Iterable,
     Iterator,
     Mapping,
 )
-from datetime import UTC, datetime, timedelta
-from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
-
-import msgspec
-from redis.exceptions import RedisError
+from datetime import datetime, timedelta
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from django_delayq import conf
-from django_delayq.calls.command import Command
 from django_delayq.calls.steps import Steps, aperform, perform
-from django_delayq.calls.together import together
 from django_delayq.clients.clients import own_clients
 from django_delayq.clients.performing import aperformed, performed
-from django_delayq.delivery import looking, searching
+from django_delayq.delivery import looking
 from django_delayq.delivery.looking import Counts
-from django_delayq.delivery.searching import (
-    ALWAYS,
-    SEARCH_PAGE,
-    Found,
-    FoundPage,
-    Place,
-    Stretch,
-    Window,
-)
 from django_delayq.delivery.states import State
-from django_delayq.exceptions import InvalidSearch
 from django_delayq.jobs import bulk
 from django_delayq.jobs.actions import (
     CANCEL,
@@ -51,92 +29,20 @@ from django_delayq.jobs.actions import (
     Action,
     Details,
 )
-from django_delayq.jobs.answers import asking, complete, leaving_out
-from django_delayq.jobs.arguments import has_sensitive, shown_arguments
+from django_delayq.jobs.answers import asking, complete
 from django_delayq.jobs.bulk import Changed
 from django_delayq.jobs.decorator import DelayedTask
-from django_delayq.jobs.job import Job, is_unicode, job_of
-from django_delayq.jobs.registry import find_task
-from django_delayq.redaction import HIDDEN, brief, show
+from django_delayq.jobs.job import Job
+from django_delayq.jobs.search import LISTED, Search, search_for
+from django_delayq.jobs.walking import Mark, MergedWalk, Walk
+from django_delayq.redaction import show
 from django_delayq.wire.delay import Delay, parse_delay
-from django_delayq.wire.signing import JOB_START
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 #: One end of a range of times: a time, a time from now, or open.
 Bound = datetime | timedelta | None
-#: The states whose jobs a server can list.
-LISTED = frozenset({*searching.PLACES.values(), State.DUE})
-
-#: Python refuses to print an integer of many more bits.
-LONGEST_NUMBER = 4096
-_PLAIN_NAME = re.compile(r"[\w.]+", re.ASCII)
-_MAY_DIFFER = re.compile(r'["\\/\x00-\x1f\x7f-\x9f]')
-#: What the payload of an encrypted job has.
-_ENCRYPTED = b'\\"encrypted\\":\\"'
-_NUMBER = re.compile(r"[\d.e+-]+")
-_ORDER = {place: number for number, place in enumerate(searching.PLACES)}
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND = timedelta(milliseconds=1)
-_ENDED = (
-    "the server does not keep ended jobs; for 30 s, get_job(id) says how one ended. ended_jobs() and `manage.py"
-    " delayq_jobs list --state ended` show how the last jobs ended. The result of a task with keep_result is kept"
-    " for longer, by the job's id"
-)
-#: Why jobs in the other states are not listed.
-_UNLISTED = {
-    State.UNCOMMITTED: "only the process that prepared a job knows it before its commit",
-    State.SUCCEEDED: _ENDED,
-    State.DISCARDED: _ENDED,
-    State.CANCELLED: _ENDED,
-    State.EXPIRED: _ENDED,
-    State.TAKEN: _ENDED,
-    State.UNKNOWN: "it means that a job with a known id was not found where it should be",
-    State.MISSING: "it means that the server has no job with a given id",
-}
-#: Where to look instead, for words that people take for states.
-_NO_STATES = {
-    "ended": (
-        "; how jobs have ended is in the list “Ended” of a queue's page, in ended_jobs(), and in `manage.py delayq_jobs list"
-        " --state ended`"
-    ),
-    "failed": "; jobs that failed are retrying, or dead or quarantined",
-}
-
-
-class _Moment(NamedTuple):
-    """An end of a range: epoch ms, or ms from now."""
-
-    ms: int
-    is_relative: bool
-
-    def at(self, now_ms: int) -> int:
-        return self.ms + now_ms if self.is_relative else self.ms
-
-
-class _Search(NamedTuple):
-    """The search; checked."""
-
-    queues: tuple[str, ...]
-    states: frozenset[State]
-    task: str | None
-    #: Case-folded.
-    text: str | None
-    first: _Moment | None
-    end: _Moment | None
-    limit: int | None
-
-    @property
-    def is_by_state(self) -> bool:
-        """Whether nothing but queues and states says what fits."""
-        return not any((self.task, self.text, self.first, self.end))
-
-    def window(self, now_ms: int) -> Window:
-        return Window(
-            None if self.first is None else self.first.at(now_ms),
-            None if self.end is None else self.end.at(now_ms),
-        )
 
 
 class FoundJobs(Generic[R]):
@@ -152,7 +58,7 @@ class FoundJobs(Generic[R]):
     """
 
     def __init__(
-        self, search: _Search, watch: Callable[[int], None] | None = None
+        self, search: Search, watch: Callable[[int], None] | None = None
     ) -> None:
         self._search = search
         self._watch = watch
@@ -353,396 +259,6 @@ def _count_of(state: State, counts: Counts) -> int:
     }[state]
 
 
-def target_of(moves_to: str, now_us: int) -> int:
-    """Return where jobs are moved, epoch ms; ``moves_to`` is as `parse_delay` returns it."""
-    # Both are rounded up, as in the scripts.
-    next_ms = -(-now_us // 1000)
-    kind, ms = moves_to[0], int(moves_to[1:])
-    return max(ms + next_ms if kind == "+" else ms, next_ms)
-
-
-def ask_time() -> Command[int]:
-    """Ask for the server's clock, us."""
-    return Command(("TIME",), _read_time)
-
-
-class Fit(NamedTuple):
-    """An element that a search has found."""
-
-    found: Found
-    job: Job[Any]
-
-
-class Read(NamedTuple):
-    """The elements that a walk has read with one call."""
-
-    queue: str
-    now_ms: int
-    #: How many elements it has looked at.
-    looked: int
-    #: Those that fit.
-    fits: Iterator[Fit]
-
-
-@brief
-class Mark(msgspec.Struct, array_like=True):
-    """How far a walk has come, to be written down."""
-
-    queues: tuple[str, ...]
-    now_ms: int
-    target_ms: int
-    left: int | None
-    rest: tuple[Stretch, ...]
-    where: bytes
-    element: bytes
-
-    @property
-    def is_at_end(self) -> bool:
-        return not self.queues
-
-
-class Walk:
-    """One way through all that a search finds, page by page."""
-
-    def __init__(
-        self,
-        search: _Search,
-        *,
-        moves_to: str | None = None,
-        watch: Callable[[int], None] | None = None,
-    ) -> None:
-        """``moves_to``, as `parse_delay` returns it, is where the jobs are moved while they are found.
-
-        They come to lie ahead of the walk, which passes over what has that start time. ``watch`` gets after each page
-        the number of elements that were looked at.
-        """
-        self._search = search
-        self._watch = watch
-        self._looked = 0
-        self._moves_to = moves_to
-        self._queues = deque(search.queues)
-        self._place = Place(())
-        self._left = search.limit
-        #: The server's clock when the walk began, epoch ms. A walk that has not begun has no window either.
-        self._now_ms: int | None = None
-        self._window = ALWAYS
-        #: Where the jobs are moved, epoch ms.
-        self.target_ms = 0
-        #: Encrypted jobs that may have the text: nobody looks for it in them.
-        self.unsearched = 0
-        #: The error of each queue that was not read to its end, by its name.
-        self.missing: dict[str, Exception] = {}
-
-    @property
-    def queue(self) -> str:
-        """The name of the queue that is read next."""
-        return self._queues[0]
-
-    @property
-    def mark(self) -> Mark:
-        """How far it has come. Elements that it has read count as used up."""
-        place = self._place.shortened()
-        return Mark(
-            tuple(self._queues) if self._left != 0 else (),
-            self._now_ms or 0,
-            self.target_ms,
-            self._left,
-            place.rest,
-            place.where,
-            place.element,
-        )
-
-    def go_on(self, mark: Mark) -> None:
-        """Begin where another walk of the same search has come to."""
-        self._queues = deque(mark.queues)
-        self._place = Place(mark.rest, mark.where, mark.element)
-        self._left, self._now_ms = mark.left, mark.now_ms
-        self._window = self._search.window(mark.now_ms)
-        self.target_ms = mark.target_ms
-
-    def next(self) -> Steps[Iterator[Job[Any]] | None]:
-        """Read a page, and return the jobs that fit; None at the end."""
-        page = yield from self.read()
-        return None if page is None else (fit.job for fit in page.fits)
-
-    def read(self, count: int = SEARCH_PAGE) -> Steps[Read | None]:
-        """Read up to ``count`` elements, and return those that fit; None at the end.
-
-        Goes on without a queue that cannot be read, which is `missing` from then on.
-        """
-        if self._now_ms is None and self._left != 0:
-            now_us = yield ask_time()
-            self.begin(now_us)
-        while True:
-            try:
-                return (yield from self.read_next(count))
-            except RedisError as error:
-                yield from self.leave_out(self._queues[0], error)
-
-    def leave_out(self, queue: str, error: Exception) -> Steps[None]:
-        """Go on without a queue, and without those on the same node of a cluster.
-
-        Raises:
-            redis.exceptions.RedisError: no other queue would answer either.
-        """
-        if self._queues and self._queues[0] == queue:
-            self._queues.popleft()
-            self._place = Place(())
-        rest = yield from leaving_out(self.missing, queue, error, list(self._queues))
-        self.pass_over(set(self._queues) - set(rest))
-
-    def pass_over(self, queues: Collection[str]) -> None:
-        """Read nothing more of these queues."""
-        if self._queues and self._queues[0] in queues:
-            self._place = Place(())
-        self._queues = deque(name for name in self._queues if name not in queues)
-
-    def read_next(self, count: int = SEARCH_PAGE) -> Steps[Read | None]:
-        """Read as `read` does, once the walk has begun; its first queue is the one that an error concerns."""
-        if self._left == 0:
-            return None
-        settings = conf.get_settings()
-        while self._place.is_at_end:
-            if not self._queues:
-                return None
-            assert self._now_ms is not None
-            self._place = searching.first_place(
-                self._search.states, self._window, now_ms=self._now_ms
-            )
-            if self._place.is_at_end:
-                self._queues.popleft()
-        queue = settings.queue(self._queues[0])
-        page: FoundPage = yield searching.search(
-            queue.keys,
-            self._place,
-            count=count,
-            # One byte more shows that a payload is too large to be read.
-            payload_bytes=max(settings.max_payload_bytes, settings.max_foreign_bytes)
-            + 1,
-            frame_format=queue.frame_format,
-        )
-        self._place = page.place
-        self._looked += len(page.found)
-        if self._watch is not None:
-            self._watch(self._looked)
-        if page.place.is_at_end:
-            self._queues.popleft()
-        fits = self._fitting(queue.name, page)
-        return Read(queue.name, page.now_ms, len(page.found), fits)
-
-    def begin(self, now_us: int) -> None:
-        """Begin by the server's clock."""
-        self._now_ms = now_us // 1000
-        self._window = self._search.window(self._now_ms)
-        if self._moves_to is not None:
-            self.target_ms = target_of(self._moves_to, now_us)
-
-    def _fitting(self, queue: str, page: FoundPage) -> Iterator[Fit]:
-        search = self._search
-        for found in page.found:
-            if self._left == 0:
-                return
-            if (
-                found.state not in search.states
-                or not self._window.has(found.due_ms)
-                or self._is_moved(found, page.now_ms)
-                or not may_be_of(search.task, found.payload)
-                or not may_have(search.text, found)
-            ):
-                continue
-            job = job_of(queue, found)
-            if search.task is not None and job.task != search.task:
-                continue
-            if search.text is not None and not has_text(job, found, search.text):
-                self.unsearched += job.is_encrypted or "encrypted" in (job.error or {})
-                continue
-            if self._left is not None:
-                self._left -= 1
-            yield Fit(found, job)
-
-    def _is_moved(self, found: Found, now_ms: int) -> bool:
-        if self._moves_to is None or found.place == "destination":
-            return False
-        # A time that passes while the walk goes on means now. A job that was moved may have run since, and wait for its
-        # next attempt, be held or be a dead letter: when it was due first is still where it was moved.
-        last_ms = max(self.target_ms, now_ms + 1)
-        return any(
-            ms is not None and self.target_ms <= ms <= last_ms
-            for ms in (found.due_ms, found.first_ms)
-        )
-
-
-def _read_time(reply: list[Any]) -> int:
-    return int(reply[0]) * 1_000_000 + int(reply[1])
-
-
-def may_be_of(task: str | None, payload: bytes) -> bool:
-    """Return False if a payload shows at a glance that it is of another task."""
-    if task is None or not payload.startswith(JOB_START):
-        return True
-    # In any other name, JSON may have escaped something.
-    return _PLAIN_NAME.fullmatch(task) is None or task.encode() in payload
-
-
-def may_have(text: str | None, found: Found) -> bool:
-    """Return False if one of our jobs shows at a glance, undecoded, that a case-folded text stands nowhere in it."""
-    if (
-        text is None
-        or not found.payload.startswith(JOB_START)
-        # JSON writes some characters in another way, and a number in more than one.
-        or _MAY_DIFFER.search(text)
-        or _NUMBER.fullmatch(text)
-        # It is counted.
-        or _ENCRYPTED in found.payload
-        or b'"encrypted":"' in found.error
-    ):
-        return True
-    for part in (found.payload, found.error):
-        try:
-            if b"\\u" in part or text in part.decode().casefold():
-                return True
-        except UnicodeDecodeError:
-            return True
-    return False
-
-
-def has_text(job: Job[Any], found: Found, text: str) -> bool:
-    """Return whether a case-folded text stands in a value of the arguments, or in the error, if they are not encrypted."""
-    error = job.error or {}
-    if "encrypted" not in error and any(
-        text in each.casefold() for each in _strings_in(error)
-    ):
-        return True
-    if job.is_encrypted:
-        return False
-    # What is not shown cannot be guessed either.
-    if job.task is None:
-        if has_sensitive(found.payload):
-            return False
-        return text in found.payload.decode(errors="replace").casefold()
-    arguments: Any = [job.args, job.kwargs]
-    task = find_task(job.task)
-    if task is not None and task.base.sensitive:
-        shown = shown_arguments(task, job.args, job.kwargs)
-        arguments = [{name: value} for name, value in shown if value is not HIDDEN]
-    return any(text in each.casefold() for each in _values_in(arguments))
-
-
-def _strings_in(error: object) -> Iterator[str]:
-    return (value for value in _leaves_of(error) if isinstance(value, str))
-
-
-def _values_in(arguments: object) -> Iterator[str]:
-    """Yield all strings and keys, and numbers and constants as JSON writes them."""
-    for value in _leaves_of(arguments, with_keys=True):
-        if isinstance(value, str):
-            yield value
-        elif value is None or isinstance(value, bool):
-            yield {None: "null", True: "true", False: "false"}[value]
-        elif isinstance(value, float) or value.bit_length() < LONGEST_NUMBER:
-            yield repr(value)
-
-
-class MergedWalk:
-    """A walk through queues with shards: the shards of each are read side by side, a page of each at a time."""
-
-    def __init__(
-        self,
-        search: _Search,
-        parts: list[list[str]],
-        watch: Callable[[int], None] | None,
-    ) -> None:
-        """``parts`` are the shards of each queue, by name."""
-        self._search = search
-        self._parts = deque(parts)
-        self._watch = watch
-        self._left = search.limit
-        self._looked = 0
-        self._now_us: int | None = None
-        # Those of walks that are at their end.
-        self._unsearched = 0
-        # Those that are not at their end, with what they have read.
-        self._walks: list[tuple[Walk, deque[Fit]]] = []
-        #: See `Walk.missing`.
-        self.missing: dict[str, Exception] = {}
-
-    @property
-    def unsearched(self) -> int:
-        """See `Walk.unsearched`."""
-        return self._unsearched + sum(walk.unsearched for walk, _ in self._walks)
-
-    def next(self) -> Steps[Iterator[Job[Any]] | None]:
-        """Return the jobs that come next; None at the end."""
-        if self._left == 0:
-            return None
-        while not self._walks:
-            if not self._parts:
-                return None
-            if self._now_us is None:
-                self._now_us = yield ask_time()
-            for name in self._parts.popleft():
-                walk = Walk(self._search._replace(queues=(name,)))
-                walk.begin(self._now_us)
-                self._walks.append((walk, deque()))
-            yield from self._fill()
-        jobs = []
-        # Where one has nothing at hand, nobody knows what comes next.
-        while self._walks and all(fits for _, fits in self._walks):
-            if self._left == 0:
-                break
-            fits = min(
-                (fits for _, fits in self._walks), key=lambda fits: _rank(fits[0])
-            )
-            jobs.append(fits.popleft().job)
-            if self._left is not None:
-                self._left -= 1
-        if self._left != 0:
-            yield from self._fill()
-        return iter(jobs)
-
-    def _fill(self) -> Steps[None]:
-        """Read on where nothing is at hand, and let go of what is at its end."""
-        while hungry := [each for each in self._walks if not each[1]]:
-            replies = yield from together([walk.read_next() for walk, _ in hungry])
-            for each, page in zip(hungry, replies, strict=True):
-                if isinstance(page, Exception):
-                    yield from self._leave_out(each[0].queue, page)
-                if page is None or isinstance(page, Exception):
-                    self._walks.remove(each)
-                    self._unsearched += each[0].unsearched
-                    continue
-                each[1].extend(page.fits)
-                self._looked += page.looked
-            if self._watch is not None:
-                self._watch(self._looked)
-
-    def _leave_out(self, queue: str, error: Exception) -> Steps[None]:
-        rest = [name for part in self._parts for name in part]
-        left = yield from leaving_out(self.missing, queue, error, rest)
-        parts = ([name for name in part if name in left] for part in self._parts)
-        self._parts = deque(filter(None, parts))
-
-
-def _rank(fit: Fit) -> tuple[int, float]:
-    """Return where an element stands among those of other shards: by its place, and there by its start time."""
-    due_ms = fit.found.due_ms
-    return _ORDER[fit.found.place], math.inf if due_ms is None else due_ms
-
-
-def _leaves_of(value: object, *, with_keys: bool = False) -> Iterator[Any]:
-    rest = [value]
-    while rest:
-        match rest.pop():
-            case dict() as items:
-                if with_keys:
-                    yield from items
-                rest += items.values()
-            case list() as items:
-                rest += items
-            case leaf:
-                yield leaf
-
-
 @overload
 def find_jobs(
     *,
@@ -806,134 +322,11 @@ def find_jobs(
         QueueNotFound: a queue is not configured.
         InvalidSearch: an argument is wrong; the message says which, and why.
     """
-    first, end = _check_due(due)
     return FoundJobs(
-        _Search(
-            _check_queues(queue),
-            _check_states(state),
-            _check_task(task),
-            _check_text(text),
-            first,
-            end,
-            _check_limit(limit),
-        )
+        search_for(queue=queue, state=state, task=task, text=text, due=due, limit=limit)
     )
 
 
 #: `find_jobs`, for code on the event loop. It asks nothing of the server, so both are one: what it returns can be
 #: iterated over with ``async for``, and its methods have twins.
 afind_jobs = find_jobs
-
-
-def _check_queues(queue: Any) -> tuple[str, ...]:
-    settings = conf.get_settings()
-    if queue is None:
-        return tuple(each.name for each in settings.queues_of())
-    names = [queue] if isinstance(queue, str) else _items(queue, "queue", "a name")
-    for name in names:
-        if not isinstance(name, str):
-            raise InvalidSearch(f"a queue has a name, a string; got {show(name)}")
-    # Nothing is found where nothing is looked for.
-    parts = settings.queues_of(*names) if names else []
-    return tuple(each.name for each in parts)
-
-
-def _check_states(state: Any) -> frozenset[State]:
-    if state is None:
-        return LISTED
-    states = [state] if isinstance(state, str) else _items(state, "state", "a State")
-    listed = ", ".join(one for one in State if one in LISTED)
-    found = set()
-    for one in states:
-        try:
-            known = State(one)
-        except ValueError:
-            hint = _NO_STATES.get(one, "") if isinstance(one, str) else ""
-            raise InvalidSearch(
-                f"{show(one)} is not a state; the states that can be found are {listed}{hint}"
-            ) from None
-        if known in _UNLISTED:
-            raise InvalidSearch(
-                f"jobs that are {known} cannot be found: {_UNLISTED[known]}. The states that can be found are {listed}"
-            )
-        found.add(known)
-    return frozenset(found)
-
-
-def _items(value: Any, name: str, what: str) -> list[Any]:
-    if isinstance(value, Mapping | bytes) or not isinstance(value, Iterable):
-        raise InvalidSearch(f"{name} is {what}, or several of them; got {show(value)}")
-    return list(value)
-
-
-def _check_task(task: Any) -> str | None:
-    if task is None:
-        return None
-    if isinstance(task, DelayedTask):
-        return task.name
-    # A name that this process does not know is fine: jobs outlive the tasks that they name.
-    if isinstance(task, str) and task:
-        return task
-    raise InvalidSearch(
-        f"task is a function decorated with @delayed_task, or the name of one; got {show(task)}"
-    )
-
-
-def _check_text(text: Any) -> str | None:
-    if text is None:
-        return None
-    if not isinstance(text, str) or not text or not is_unicode(text):
-        raise InvalidSearch(
-            f"text is a string that is not empty; got {show(text)}. To find jobs with any text, leave it out"
-        )
-    return text.casefold()
-
-
-def _check_limit(limit: Any) -> int | None:
-    if limit is not None and (
-        not isinstance(limit, int) or isinstance(limit, bool) or limit < 0
-    ):
-        raise InvalidSearch(
-            f"limit is a number of jobs, 0 or more, or None for all; got {show(limit)}"
-        )
-    return limit
-
-
-def _check_due(due: Any) -> tuple[_Moment | None, _Moment | None]:
-    if due is None:
-        return None, None
-    if not isinstance(due, tuple | list) or len(due) != 2:
-        raise InvalidSearch(
-            "due is a range, (start, end): aware datetimes, timedeltas from now, or None for an open end;"
-            f" got {show(due)}"
-        )
-    first, end = map(_check_bound, due)
-    if (
-        first is not None
-        and end is not None
-        and first.is_relative == end.is_relative
-        and first.ms > end.ms
-    ):
-        raise InvalidSearch(
-            f"due begins after its end: {show(due)}; the earlier time comes first"
-        )
-    return first, end
-
-
-def _check_bound(bound: Any) -> _Moment | None:
-    if bound is None:
-        return None
-    # Both ends are rounded up: start times are whole ms.
-    if isinstance(bound, timedelta):
-        return _Moment(-(-bound // _MILLISECOND), is_relative=True)
-    if not isinstance(bound, datetime):
-        raise InvalidSearch(
-            f"an end of due is an aware datetime, a timedelta from now, or None; got {show(bound)}, of type"
-            f" {type(bound).__name__}"
-        )
-    if bound.utcoffset() is None:
-        raise InvalidSearch(
-            f"a datetime needs a time zone to say when it is; got {show(bound)}. django.utils.timezone.now() has one,"
-            " make_aware() adds one"
-        )
-    return _Moment(-((_EPOCH - bound) // _MILLISECOND), is_relative=False)

@@ -17,7 +17,7 @@ from django_delayq.calls.running import run
 from django_delayq.delivery import ended
 from django_delayq.delivery.ended import EndRecord
 from django_delayq.delivery.states import State
-from django_delayq.jobs.finding import Mark
+from django_delayq.jobs.walking import Mark
 from django_delayq.wire.frame import FrameFormat, pack
 from tests.admin.conftest import url
 from tests.admin.filling import Queue, error

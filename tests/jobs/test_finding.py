@@ -32,7 +32,7 @@ from django_delayq.delivery.holding import Held, Hold
 from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.searching import Found
 from django_delayq.delivery.settling import Failed
-from django_delayq.jobs import bulk, finding
+from django_delayq.jobs import bulk, matching, walking
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.actions import DISCARD
 from django_delayq.jobs.job import job_of
@@ -83,7 +83,7 @@ def few_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     def short(*args: Any, **kwargs: Any) -> Any:
         return search(*args, **{**kwargs, "count": 3})
 
-    monkeypatch.setattr(finding.searching, "search", short)
+    monkeypatch.setattr(walking.searching, "search", short)
 
 
 def scheduled(queue: str, *args: Any, delay: Any = LATER, **kwargs: Any) -> Job[Any]:
@@ -255,13 +255,13 @@ def test_window_reads_no_more_than_what_is_due_in_it(
         samples.add.using(queue=queue).prepare(LATER + n, n) for n in range(500)
     )
     read: list[int] = []
-    fitting = finding.Walk._fitting
+    fitting = walking.Walk._fitting
 
     def noted(self: Any, queue: str, page: Any) -> Any:
         read.append(len(page.found))
         return fitting(self, queue, page)
 
-    monkeypatch.setattr(finding.Walk, "_fitting", noted)
+    monkeypatch.setattr(walking.Walk, "_fitting", noted)
     window = (timedelta(seconds=LATER + 100.5), timedelta(seconds=LATER + 109.5))
 
     assert [job.args for job in find_jobs(queue=queue, due=window)] in (
@@ -649,7 +649,7 @@ def test_interrupt_says_how_far_it_came(
 ) -> None:
     for n in range(9):
         scheduled(queue, n)
-    following = finding.Walk.next
+    following = walking.Walk.next
     pages = iter("ab")
 
     def interrupted(self: Any) -> Any:
@@ -657,7 +657,7 @@ def test_interrupt_says_how_far_it_came(
             raise KeyboardInterrupt
         return (yield from following(self))
 
-    monkeypatch.setattr(finding.Walk, "next", interrupted)
+    monkeypatch.setattr(walking.Walk, "next", interrupted)
 
     with pytest.raises(KeyboardInterrupt) as caught:
         find_jobs(queue=queue).cancel()
@@ -751,9 +751,9 @@ def test_jobs_that_come_back_while_a_change_goes_on_are_changed_once(
 
     for leased in hand.take_many(len(jobs)):
         fail(leased)
-    walk, pages = finding.Walk.next, 0
+    walk, pages = walking.Walk.next, 0
 
-    def next_page(self: finding.Walk) -> Any:
+    def next_page(self: walking.Walk) -> Any:
         nonlocal pages
         pages += 1
         assert pages < 30, "it meets its own changes for ever"
@@ -761,7 +761,7 @@ def test_jobs_that_come_back_while_a_change_goes_on_are_changed_once(
             fail(leased)
         return (yield from walk(self))
 
-    monkeypatch.setattr(finding.Walk, "next", next_page)
+    monkeypatch.setattr(walking.Walk, "next", next_page)
 
     found = find_jobs(queue=queue, state=state)
     changed = found.retry() if state == "dead" else found.run_now()
@@ -799,8 +799,8 @@ def test_glance_at_a_payload_never_passes_over_what_has_the_text(
                 found = found_of(job.draft.new.payload, part)
                 known = job_of(queue, found)
                 for text in filter(None, map(str.casefold, texts)):
-                    if finding.has_text(known, found, text):
-                        assert finding.may_have(text, found), (text, found.payload)
+                    if matching.has_text(known, found, text):
+                        assert matching.may_have(text, found), (text, found.payload)
 
 
 def test_glance_at_a_payload_passes_over_what_has_not_the_text(
@@ -810,8 +810,8 @@ def test_glance_at_a_payload_passes_over_what_has_not_the_text(
 
     found = found_of(job.draft.new.payload)
 
-    assert not finding.may_have("somebody else", found)
-    assert finding.may_have("zoë", found)
+    assert not matching.may_have("somebody else", found)
+    assert matching.may_have("zoë", found)
 
 
 def found_of(payload: bytes, error: bytes = b"") -> Found:

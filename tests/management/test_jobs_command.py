@@ -21,7 +21,7 @@ from django_delayq.delivery.progress import JobProgress, note_progress
 from django_delayq.delivery.settling import Rejected
 from django_delayq.delivery.workers import RegistryKeys, WorkerInfo, register
 from django_delayq.jobs import envelope as envelopes
-from django_delayq.jobs import finding
+from django_delayq.jobs import walking
 from django_delayq.jobs.progress import stored_progress
 from django_delayq.management import progress
 from django_delayq.management.commands import delayq_jobs
@@ -521,7 +521,7 @@ def test_found_jobs_are_changed_with_how_many_were_won_and_lost(
     queue: str, hand: Hand, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs = [add(queue, n) for n in range(5)]
-    read = finding.Walk.read
+    read = walking.Walk.read
 
     def claimed_meanwhile(self: Any, *args: Any) -> Any:
         found = yield from read(self, *args)
@@ -530,7 +530,7 @@ def test_found_jobs_are_changed_with_how_many_were_won_and_lost(
             hand.take()
         return found
 
-    monkeypatch.setattr(finding.Walk, "read", claimed_meanwhile)
+    monkeypatch.setattr(walking.Walk, "read", claimed_meanwhile)
 
     said = call("delayq_jobs", "cancel", "--queue", queue, "--yes")
 
@@ -670,7 +670,7 @@ def test_interrupt_says_how_far_it_came(
 ) -> None:
     for n in range(150):
         add(queue, n)
-    read, pages = finding.Walk.read, 0
+    read, pages = walking.Walk.read, 0
 
     def interrupted(self: Any, *args: Any) -> Any:
         nonlocal pages
@@ -679,7 +679,7 @@ def test_interrupt_says_how_far_it_came(
             raise KeyboardInterrupt
         return (yield from read(self, *args))
 
-    monkeypatch.setattr(finding.Walk, "read", interrupted)
+    monkeypatch.setattr(walking.Walk, "read", interrupted)
 
     said = call("delayq_jobs", "cancel", "--queue", queue, "--yes")
 
