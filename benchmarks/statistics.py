@@ -17,6 +17,7 @@ import redis
 
 from benchmarks import bench, rates
 from benchmarks.compare import DRAINED, processor_s, without_jobs_s
+from tests.clock import at
 
 #: The bars: the rate with statistics over the rate without; and the same while somebody looks.
 SHARE, WATCHED_SHARE = 0.98, 0.97
@@ -141,9 +142,7 @@ def _measure_memory(client: redis.Redis, jobs: int) -> None:
             names = list(pool[number % len(pool)].items())
             for start in range(0, len(names), statistics.FIGURES_BATCH):
                 part = dict(names[start : start + statistics.FIGURES_BATCH])
-                add = statistics.add_figures(
-                    keys, part, most_tasks=1_000, now_us=now_us
-                )
+                add = at(now_us, statistics.add_figures(keys, part, most_tasks=1_000))
                 if (packed := run(client, add)) is not None:
                     run(client, statistics.pack_hour(keys, packed))
             now_us += step_us

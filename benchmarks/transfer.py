@@ -36,6 +36,7 @@ from django_delayq.queues.delayed import DelayedQueue
 from django_delayq.queues.transfer.push import QueuePush
 from django_delayq.wire.calls import offer
 from django_delayq.wire.frame import FrameFormat, pack
+from tests.clock import at
 from tests.servers import Server, available_kinds
 
 #: What RedissonDelayedQueue's pushTask does, command by command.
@@ -94,7 +95,7 @@ def fill_as_we_do(
     # A start time of the past would mean now, so the clock is set back while they are offered.
     for first in range(0, len(times), 1_000):
         calls = [
-            offer(keys.queue, payload_of(number), f"={times[number]}", now_us=0)
+            at(0, offer(keys.queue, payload_of(number), f"={times[number]}"))
             for number in range(first, min(len(times), first + 1_000))
         ]
         for reply in run_all(client, calls):

@@ -24,15 +24,12 @@ class Script(msgspec.Struct, frozen=True):
     #: The names of its arguments, in order, and behind them its lists.
     args: tuple[str, ...] = ()
     lists: tuple["Record", ...] = ()
-    #: One more argument, the last, that a call may leave out: each costs the server as much as a command.
-    spare: str = ""
     #: Takes the first of them out of those that a call names; quick, as each call does it.
     pick: Callable[[Mapping[str, Any]], tuple[Any, ...]] = lambda _: ()
 
     def named(self, args: Sequence[Any]) -> dict[str, Any]:
         """Return the arguments of a call by name; of lists, the first has all that stands behind the others."""
-        names = (*self.args, self.spare)
-        found = dict(zip(filter(None, names), args, strict=False))
+        found = dict(zip(self.args, args, strict=False))
         for record in self.lists[:1]:
             listed = args[len(self.args) :]
             found[record.name] = (
@@ -68,8 +65,6 @@ class Bound(NamedTuple):
         script = self.script
         try:
             args = [*script.pick(named)]
-            if script.spare and script.spare in named:
-                args.append(named[script.spare])
             count = len(args)
             for record in script.lists:
                 values, before = named[record.name], len(args)
@@ -82,7 +77,7 @@ class Bound(NamedTuple):
         except KeyError as missing:
             raise TypeError(f"{script.name}.lua needs the argument {missing}") from None
         if len(named) > count:
-            known = {*script.args, script.spare, *(each.name for each in script.lists)}
+            known = {*script.args, *(each.name for each in script.lists)}
             raise TypeError(
                 f"{script.name}.lua has no argument {min(named.keys() - known)!r} in its header"
             )
@@ -127,8 +122,8 @@ def load_script(
 
     Arguments have names as well: ``args.limit`` is one of them. Behind them come lists, such as ``jobs... (token, fence)``:
     ``args.jobs`` is where the first list begins, ``#args.jobs`` is 2, and ``args.jobs[i].fence`` the second argument of
-    the job that begins at ``i``. An argument ``limit?slots`` goes with the key ``slots``, or with the group of keys; ``now_us?``
-    is the last, and may be missing. A prelude names the fields that it needs.
+    the job that begins at ``i``. An argument ``limit?slots`` goes with the key ``slots``, or with the group of keys. A
+    prelude names the fields that it needs.
 
     Numbers and texts that a prelude names are written where they are used: a Lua function has 200 locals at most, and
     `claim` needs most of them.
@@ -165,10 +160,8 @@ def load_script(
     source = _with_arguments(source, args, given, records, lists[:1], name)
     sha = sha1(source.encode(), usedforsecurity=False).hexdigest()
     NAMES[sha] = f"{packages[0].rpartition('.')[2]}/{name}"
-    named = tuple(_name_of(arg) for arg in given if arg[-1] != "?")
-    spare = "".join(_name_of(arg) for arg in given if arg[-1] == "?")
-    pick = _picker_of(named)
-    script = Script(name, source, sha, keys, named, lists, spare, pick)
+    named = tuple(map(_name_of, given))
+    script = Script(name, source, sha, keys, named, lists, _picker_of(named))
     LOADED[sha] = script
     return script
 
@@ -222,7 +215,7 @@ def bind(
     ]
     if named:
         raise TypeError(f"{name}.lua has no key {min(named)!r} in its header")
-    if order is not None and order not in (script.args, (*script.args, script.spare)):
+    if order not in (None, script.args):
         raise TypeError(f"{name}.lua takes {', '.join(script.args)}, in this order")
     return Bound(script, tuple(found))
 

@@ -5,14 +5,12 @@ from collections.abc import Sequence
 from django_delayq.calls.call import Call
 from django_delayq.calls.command import Command
 from django_delayq.calls.script import bind
-from django_delayq.delivery.binding import PACKAGES, now_argument
+from django_delayq.delivery.binding import PACKAGES
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.storing import NewJob
 
 
-def open_batch(
-    keys: DeliveryKeys, callback: NewJob, why: str, *, now_us: int | None = None
-) -> Call[bool]:
+def open_batch(keys: DeliveryKeys, callback: NewJob, why: str) -> Call[bool]:
     """Begin the batch whose id is the token of its callback, which is held from now on for the reason ``why``.
 
     It returns False if the batch was begun before, and is safe to repeat.
@@ -20,7 +18,6 @@ def open_batch(
     token, when, tail, payload = callback
     return Call(
         *bind(PACKAGES, "open", keys)(
-            now_us=now_argument(now_us),
             token=token,
             when=when,
             tail=tail,
@@ -36,16 +33,12 @@ def withdraw_batch(keys: DeliveryKeys, token: str) -> Call[bool]:
     return Call(*bind(PACKAGES, "withdraw", keys)(token=token), bool)
 
 
-def close_batch(
-    keys: DeliveryKeys, token: str, *, now_us: int | None = None
-) -> Call[bool]:
+def close_batch(keys: DeliveryKeys, token: str) -> Call[bool]:
     """Close a batch: no more jobs come, and its callback continues once those that came have ended.
 
     It returns False if the batch was closed before, and is safe to repeat.
     """
-    return Call(
-        *bind(PACKAGES, "close", keys)(now_us=now_argument(now_us), token=token), bool
-    )
+    return Call(*bind(PACKAGES, "close", keys)(token=token), bool)
 
 
 def count_left(keys: DeliveryKeys, token: str) -> Command[int]:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from django_delayq.calls.call import Call
 from django_delayq.calls.script import bind, bind_list
-from django_delayq.delivery.binding import PACKAGES, new_request, now_argument
+from django_delayq.delivery.binding import PACKAGES, new_request
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import REPEAT_MS
 from django_delayq.delivery.states import Change, State
@@ -38,7 +38,6 @@ def cancel_many(
     *,
     keep_ended: int = 0,
     kept: Kept = _NOTHING,
-    now_us: int | None = None,
 ) -> Iterator[Call[dict[str, Change | State]]]:
     """Cancel jobs unless they run, some hundred a call: the jobs of a call share a scan of the delay queue.
 
@@ -53,7 +52,7 @@ def cancel_many(
     for group, size in ((ours, CANCEL_BATCH), (foreign, FOREIGN_BATCH)):
         for start in range(0, len(group), size):
             batch = group[start : start + size]
-            yield _cancel(keys, batch, keep_ended, kept, now_us)
+            yield _cancel(keys, batch, keep_ended, kept)
 
 
 def _cancel(
@@ -61,7 +60,6 @@ def _cancel(
     tokens: Sequence[str],
     keep_ended: int,
     kept: Kept,
-    now_us: int | None,
 ) -> Call[dict[str, Change | State]]:
     def read(reply: list[bytes]) -> dict[str, Change | State]:
         return dict(zip(tokens, map(_read_cancelled, reply), strict=True))
@@ -70,7 +68,6 @@ def _cancel(
     results = [keys.result(token) for token in tokens if token in kept.ttl_ms]
     return Call(
         *bind_list(PACKAGES, "cancel", keys, results, **named)(
-            now_us=now_argument(now_us),
             keep_ended=keep_ended,
             text=kept.text,
             jobs=[(token, kept.ttl_ms.get(token, b"")) for token in tokens],
@@ -87,12 +84,11 @@ def _read_cancelled(reply: bytes) -> Change | State:
 
 
 def reschedule(
-    keys: DeliveryKeys, token: str, when: str, *, now_us: int | None = None
+    keys: DeliveryKeys, token: str, when: str
 ) -> Call[tuple[Change | State, int]]:
     """Move a job unless it runs; returns how that went, or the state it was left in, and its start time (epoch ms)."""
     return Call(
         *bind(PACKAGES, "reschedule", keys)(
-            now_us=now_argument(now_us),
             token=token,
             when=when,
             request=new_request(),
@@ -112,14 +108,10 @@ def _read_rescheduled(reply: list[Any]) -> tuple[Change | State, int]:
     ), int(start_time_ms)
 
 
-def reprioritize(
-    keys: DeliveryKeys, token: str, priority: int, *, now_us: int | None = None
-) -> Call[Change | State]:
+def reprioritize(keys: DeliveryKeys, token: str, priority: int) -> Call[Change | State]:
     """Give a job that waits another priority; returns how that went, or the state it was left in. Safe to repeat."""
     return Call(
-        *bind(PACKAGES, "reprioritize", keys)(
-            now_us=now_argument(now_us), token=token, priority=priority
-        ),
+        *bind(PACKAGES, "reprioritize", keys)(token=token, priority=priority),
         _read_reprioritized,
     )
 
@@ -135,13 +127,11 @@ def replay(
     *,
     state: State = State.DEAD,
     when: str = "+0",
-    now_us: int | None = None,
 ) -> Call[int]:
     """Run dead letters (or quarantined payloads) again, from their first attempt; returns how many were there."""
     graves = keys.dead if state is State.DEAD else keys.quarantine
     return Call(
         *bind_list(PACKAGES, "replay", keys, map(keys.result, tokens), graves=graves)(
-            now_us=now_argument(now_us),
             when=when,
             request=new_request(),
             tokens=tokens,
@@ -152,17 +142,13 @@ def replay(
 
 
 def discard(
-    keys: DeliveryKeys,
-    tokens: Sequence[str],
-    *,
-    state: State = State.DEAD,
-    now_us: int | None = None,
+    keys: DeliveryKeys, tokens: Sequence[str], *, state: State = State.DEAD
 ) -> Call[int]:
     """Delete dead letters (or quarantined payloads) for good; returns how many were there."""
     graves = keys.dead if state is State.DEAD else keys.quarantine
     return Call(
         *bind(PACKAGES, "discard", keys, graves=graves)(
-            now_us=now_argument(now_us), request=new_request(), tokens=tokens
+            request=new_request(), tokens=tokens
         ),
         window_ms=REPEAT_MS,
     )

@@ -10,7 +10,7 @@ import msgspec
 
 from django_delayq.calls.call import Argument, Call
 from django_delayq.calls.script import bind, rows
-from django_delayq.delivery.binding import PACKAGES, now_argument
+from django_delayq.delivery.binding import PACKAGES
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import BYTE_BUDGET, MAX_BATCH
 from django_delayq.delivery.pausing import StoredPauses
@@ -128,7 +128,6 @@ def transfer(
     batch: int,
     frame_format: FrameFormat = FrameFormat.BC0LC0,
     byte_budget: int = BYTE_BUDGET,
-    now_us: int | None = None,
 ) -> Call[Transferred]:
     """Move up to ``batch`` due elements to the destination queue, whatever lies among them.
 
@@ -145,7 +144,6 @@ def transfer(
 
     return Call(
         *bind(PACKAGES, "transfer", keys)(
-            now_us=now_argument(now_us),
             batch=batch,
             budget=byte_budget,
             seed=secrets.token_urlsafe(12),
@@ -184,7 +182,6 @@ def claim(
     limit_text: str = "",
     frame_format: FrameFormat = FrameFormat.BC0LC0,
     byte_budget: int = BYTE_BUDGET,
-    now_us: int | None = None,
 ) -> Call[Claimed]:
     """Lease up to ``limit`` jobs. A repeat with the same ``request`` (8 random bytes) returns the same leases.
 
@@ -204,7 +201,6 @@ def claim(
     ``keeps_ended``: the queue remembers the jobs that ended last, those among them that this claim ends.
     """
     args: dict[str, Argument] = {
-        "now_us": now_argument(now_us),
         "owner": owner,
         "request": request,
         "limit": limit,
@@ -248,7 +244,7 @@ def _read_claimed_or_none(request: bytes, reply: list[Any] | None) -> Any:
     return None if reply is None else _read_claimed(request, reply)
 
 
-_FEW = ("now_us", "owner", "request", "limit", "lease_ms", "format", "read_format")
+_FEW = ("owner", "request", "limit", "lease_ms", "format", "read_format")
 
 
 def claim_few(
@@ -259,19 +255,17 @@ def claim_few(
     limit: int,
     lease_ms: int,
     frame_format: FrameFormat = FrameFormat.BC0LC0,
-    now_us: int | None = None,
 ) -> Call[Claimed | None]:
     """Do what `claim` does with `Mode.DIRECT`, at less cost, if a few frames are due and there is nothing else to do.
 
     The reply None means that nothing was done, and that the caller has to use `claim`. So does the repeat of a
     ``request``.
     """
-    now = now_argument(now_us)
     script, found = bind(PACKAGES, "claim_few", keys, _FEW)
     return Call(
         script,
         found,
-        [now, owner, request, limit, lease_ms, frame_format.number, signing.FORMAT],
+        [owner, request, limit, lease_ms, frame_format.number, signing.FORMAT],
         partial(_read_claimed_or_none, request),
         repeat=None,
     )
@@ -331,17 +325,11 @@ class Recovered(NamedTuple):
 
 
 def recover(
-    keys: DeliveryKeys,
-    *,
-    owner: bytes,
-    first_rank: int = 0,
-    batch: int = MAX_BATCH,
-    now_us: int | None = None,
+    keys: DeliveryKeys, *, owner: bytes, first_rank: int = 0, batch: int = MAX_BATCH
 ) -> Call[Recovered]:
     """End the leases that a dead process has among ``batch`` leases, from a rank on."""
     return Call(
         *bind(PACKAGES, "recover", keys)(
-            now_us=now_argument(now_us),
             owner=owner,
             first=first_rank,
             batch=batch,

@@ -14,7 +14,7 @@ from django_delayq.calls.call import Argument, Call
 from django_delayq.calls.command import Command
 from django_delayq.calls.script import bind, rows
 from django_delayq.decoding import Decoder
-from django_delayq.delivery.binding import PACKAGES, now_argument
+from django_delayq.delivery.binding import PACKAGES
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.storing import ROW_REPEAT_MS, NewJob
 from django_delayq.redaction import brief
@@ -105,12 +105,10 @@ class Forwards(NamedTuple):
         ]
 
 
-def forwards(keys: DeliveryKeys, *, now_us: int | None = None) -> Call[Forwards]:
+def forwards(keys: DeliveryKeys) -> Call[Forwards]:
     """Count what a queue has for others."""
     return Call(
-        *bind(PACKAGES, "forwards", keys)(
-            now_us=now_argument(now_us), most=MOST_QUEUES
-        ),
+        *bind(PACKAGES, "forwards", keys)(most=MOST_QUEUES),
         _read_forwards,
     )
 
@@ -166,7 +164,6 @@ def receive(
     until_ms: int,
     frame_format: FrameFormat = FrameFormat.BC0LC0,
     insertion_list: bool = True,
-    now_us: int | None = None,
 ) -> Call[Received]:
     """Store forwards in their queue. Each is stored once until `let_go`, or for a year.
 
@@ -180,7 +177,6 @@ def receive(
         followers.append((*new, index))
     return Call(
         *bind(PACKAGES, "receive", keys)(
-            now_us=now_argument(now_us),
             until_ms=until_ms,
             follower_count=len(forwards),
             follower_format=frame_format.number,

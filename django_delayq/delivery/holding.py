@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from django_delayq.calls.call import Argument, Call
 from django_delayq.calls.script import bind, rows
 from django_delayq.decoding import Count, Decoder
-from django_delayq.delivery.binding import PACKAGES, now_argument
+from django_delayq.delivery.binding import PACKAGES
 from django_delayq.delivery.claiming import EndedHere, read_ends
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.reasons import Kind, Reason, measured
@@ -88,11 +88,7 @@ def can_be_held(name: str, most: int = MAX_HELD_NAME) -> bool:
 
 
 def hold(
-    keys: DeliveryKeys,
-    jobs: Sequence[Held],
-    *,
-    has_slots: bool = False,
-    now_us: int | None = None,
+    keys: DeliveryKeys, jobs: Sequence[Held], *, has_slots: bool = False
 ) -> Call[list[int]]:
     """Keep jobs for a worker that knows their tasks or keys; returns the indexes of those whose lease was lost.
 
@@ -105,7 +101,7 @@ def hold(
         reason, why, for_ms = job.hold
         ms = "" if for_ms is None else for_ms
         rows.append((job.token, job.fence, reason.text, why, ms))
-    return Call(*bound(now_us=now_argument(now_us), jobs=rows))
+    return Call(*bound(jobs=rows))
 
 
 class Released(NamedTuple):
@@ -129,7 +125,6 @@ def release(
     name_limit: int = HELD_NAMES,
     is_worker: bool = True,
     keeps_ended: bool = False,
-    now_us: int | None = None,
 ) -> Call[Released]:
     """Let up to ``limit`` jobs run that are held for one of these reasons, of each the first due first.
 
@@ -143,7 +138,6 @@ def release(
         named = {"last_ended": keys.last_ended}
     return Call(
         *bind(PACKAGES, "release", keys, **named)(
-            now_us=now_argument(now_us),
             limit=limit,
             is_worker=int(is_worker),
             name_limit=name_limit,

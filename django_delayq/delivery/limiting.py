@@ -9,7 +9,7 @@ from django_delayq.calls.call import Call
 from django_delayq.calls.command import Command, fields_of
 from django_delayq.calls.script import bind
 from django_delayq.decoding import Decoder, whole_number
-from django_delayq.delivery.binding import PACKAGES, new_request, now_argument
+from django_delayq.delivery.binding import PACKAGES, new_request
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.wire import signing
@@ -49,7 +49,6 @@ def set_limit(
     *,
     name: str = "",
     by: str = "",
-    now_us: int | None = None,
 ) -> Call[int]:
     """Set a limit of the queue, or the limit of this name that tasks have; None clears what was set.
 
@@ -58,7 +57,6 @@ def set_limit(
     text = b"" if changes is None else msgspec.json.encode(changes)
     return Call(
         *bind(PACKAGES, "set_limit", keys)(
-            now_us=now_argument(now_us),
             name=name,
             change=text,
             by=by,
@@ -84,7 +82,6 @@ def declare(
     owner: bytes,
     loaded_ms: int,
     has_schedules: bool = False,
-    now_us: int | None = None,
 ) -> Call[Declared]:
     """Say which limits the code of this process has.
 
@@ -93,7 +90,6 @@ def declare(
     """
     return Call(
         *bind(PACKAGES, "declare", keys)(
-            now_us=now_argument(now_us),
             owner=owner,
             loaded_ms=loaded_ms,
             kept_ms=KEPT_MS,
@@ -188,12 +184,10 @@ def loosen(
     cursor: bytes = b"",
     name_limit: int = LOOSENED,
     limit: int = LOOSENED,
-    now_us: int | None = None,
 ) -> Call[Loosened]:
     """Release up to ``limit`` jobs that are held for a limit, or for any, and that it admits now."""
     return Call(
         *bind(PACKAGES, "loosen", keys)(
-            now_us=now_argument(now_us),
             name=name,
             cursor=cursor,
             name_limit=name_limit,

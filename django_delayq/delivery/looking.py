@@ -10,7 +10,7 @@ from django_delayq.calls.call import Call
 from django_delayq.calls.command import Command
 from django_delayq.calls.script import bind, rows
 from django_delayq.decoding import score_of, whole_number
-from django_delayq.delivery.binding import PACKAGES, now_argument
+from django_delayq.delivery.binding import PACKAGES
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import BYTE_BUDGET
 from django_delayq.delivery.states import State
@@ -148,12 +148,10 @@ def sum_of(counts: Sequence[Counts]) -> Counts:
     )
 
 
-def inspect(
-    keys: DeliveryKeys, token: str, *, now_us: int | None = None
-) -> Call[Inspected]:
+def inspect(keys: DeliveryKeys, token: str) -> Call[Inspected]:
     """Read one job, wherever it is."""
     return Call(
-        *bind(PACKAGES, "inspect", keys)(now_us=now_argument(now_us), token=token),
+        *bind(PACKAGES, "inspect", keys)(token=token),
         read_inspected,
     )
 
@@ -241,10 +239,10 @@ def _read_page(reply: list[Any]) -> Page:
     )
 
 
-def counts(keys: DeliveryKeys, *, now_us: int | None = None) -> Call[Counts]:
+def counts(keys: DeliveryKeys) -> Call[Counts]:
     """Count a queue; O(log N)."""
     return Call(
-        *bind(PACKAGES, "counts", keys)(now_us=now_argument(now_us)),
+        *bind(PACKAGES, "counts", keys)(),
         _read_counts,
     )
 
@@ -287,9 +285,7 @@ def _read_counts(reply: list[Any]) -> Counts:
     )
 
 
-def ahead(
-    keys: DeliveryKeys, ends_ms: Sequence[int], *, now_us: int | None = None
-) -> Call[list[int]]:
+def ahead(keys: DeliveryKeys, ends_ms: Sequence[int]) -> Call[list[int]]:
     """Count the jobs that become due between one of up to `MOST_AHEAD` times from now, rising, and the next.
 
     The first number is of those between now and the first time. Jobs that are due already are in none.
@@ -297,6 +293,6 @@ def ahead(
     if len(ends_ms) > MOST_AHEAD:
         raise ValueError(f"{len(ends_ms)} times are more than {MOST_AHEAD}")
     return Call(
-        *bind(PACKAGES, "ahead", keys)(now_us=now_argument(now_us), ends_ms=ends_ms),
+        *bind(PACKAGES, "ahead", keys)(ends_ms=ends_ms),
         lambda reply: [later - sooner for sooner, later in pairwise(reply)],
     )

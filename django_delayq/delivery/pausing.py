@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from django_delayq.calls.call import Call
 from django_delayq.calls.script import bind
 from django_delayq.decoding import Decoder
-from django_delayq.delivery.binding import PACKAGES, new_request, now_argument
+from django_delayq.delivery.binding import PACKAGES, new_request
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.wire.delay import MAX_START_TIME_MS
 from django_delayq.wire.publishing import read_published
@@ -84,7 +84,6 @@ def pause(
     until: str = "",
     by: str = "",
     reason: str = "",
-    now_us: int | None = None,
 ) -> Call[int]:
     """Pause a queue, or a task on it; ``until`` has the form of a delay, and empty it has no end.
 
@@ -93,7 +92,6 @@ def pause(
     """
     return Call(
         *bind(PACKAGES, "pause", keys)(
-            now_us=now_argument(now_us),
             task=task or "",
             when=until,
             by=by,
@@ -105,16 +103,13 @@ def pause(
     )
 
 
-def resume(
-    keys: DeliveryKeys, *, task: str | None = None, now_us: int | None = None
-) -> Call[int]:
+def resume(keys: DeliveryKeys, *, task: str | None = None) -> Call[int]:
     """End the pause of a queue, or of a task on it; returns 1 if there was one.
 
     Jobs that a pause of a task has held are then free, and `release` lets them run.
     """
     return Call(
         *bind(PACKAGES, "resume", keys)(
-            now_us=now_argument(now_us),
             task=task or "",
             id=new_request(),
             only_over=0,
@@ -123,11 +118,10 @@ def resume(
     )
 
 
-def forget_over(keys: DeliveryKeys, *, now_us: int | None = None) -> Call[int]:
+def forget_over(keys: DeliveryKeys) -> Call[int]:
     """Forget the pauses of tasks that have ended by themselves."""
     return Call(
         *bind(PACKAGES, "resume", keys)(
-            now_us=now_argument(now_us),
             task="",
             id=new_request(),
             only_over=1,
@@ -136,7 +130,7 @@ def forget_over(keys: DeliveryKeys, *, now_us: int | None = None) -> Call[int]:
     )
 
 
-def pauses(keys: DeliveryKeys, *, now_us: int | None = None) -> Call[list[Pause]]:
+def pauses(keys: DeliveryKeys) -> Call[list[Pause]]:
     """Read what is paused on a queue: itself first, then its tasks by name."""
     name = keys.queue.name
 
@@ -144,7 +138,7 @@ def pauses(keys: DeliveryKeys, *, now_us: int | None = None) -> Call[list[Pause]
         now_ms, *stored = reply
         return read_pauses(name, StoredPauses(*stored), now_ms)
 
-    return Call(*bind(PACKAGES, "pauses", keys)(now_us=now_argument(now_us)), read)
+    return Call(*bind(PACKAGES, "pauses", keys)(), read)
 
 
 def read_pauses(queue: str, stored: StoredPauses, now_ms: float) -> list[Pause]:

@@ -12,7 +12,7 @@ import msgspec
 from django_delayq.calls.call import Call
 from django_delayq.calls.script import bind, rows
 from django_delayq.decoding import Decoder, score_of, whole_number
-from django_delayq.delivery.binding import PACKAGES, new_request, now_argument
+from django_delayq.delivery.binding import PACKAGES, new_request
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import REPEAT_MS
 from django_delayq.delivery.storing import NewJob
@@ -60,7 +60,6 @@ def advance(
     behind: int = 0,
     frame_format: FrameFormat = FrameFormat.BC0LC0,
     insertion_list: bool = True,
-    now_us: int | None = None,
 ) -> Call[Advanced]:
     """Move a schedule on from ``seen_ms``; the last of ``jobs`` is that of ``next_ms``. Safe to repeat.
 
@@ -69,7 +68,6 @@ def advance(
     """
     return Call(
         *bind(PACKAGES, "advance", keys)(
-            now_us=now_argument(now_us),
             format=frame_format.number,
             listed=int(insertion_list),
             name=name,
@@ -112,7 +110,6 @@ def arrange(
     job: NewJob | None = None,
     frame_format: FrameFormat = FrameFormat.BC0LC0,
     insertion_list: bool = True,
-    now_us: int | None = None,
 ) -> Call[int]:
     """Change what defines a schedule, and replace the job of its next occurrence, unless that has come.
 
@@ -122,7 +119,6 @@ def arrange(
     """
     return Call(
         *bind(PACKAGES, "arrange", keys)(
-            now_us=now_argument(now_us),
             format=frame_format.number,
             listed=int(insertion_list),
             name=name,
@@ -142,21 +138,13 @@ def arrange(
     )
 
 
-def reseal(
-    keys: DeliveryKeys,
-    version: int,
-    fields: Mapping[str, bytes],
-    *,
-    now_us: int | None = None,
-) -> Call[int]:
+def reseal(keys: DeliveryKeys, version: int, fields: Mapping[str, bytes]) -> Call[int]:
     """Replace signed texts by others that say the same, by field; an empty one goes.
 
     Returns the version of the definitions from now on; 0 if they were of another ``version``, or a repeat finds its own.
     """
     return Call(
-        *bind(PACKAGES, "reseal", keys)(
-            now_us=now_argument(now_us), version=version, fields=fields.items()
-        ),
+        *bind(PACKAGES, "reseal", keys)(version=version, fields=fields.items()),
         read_published,
     )
 
@@ -213,9 +201,7 @@ class Page(NamedTuple):
     fields: list[tuple[bytes, bytes, int | None]]
 
 
-def page(
-    keys: DeliveryKeys, cursor: int = 0, *, count: int = PAGE, now_us: int | None = None
-) -> Call[Page]:
+def page(keys: DeliveryKeys, cursor: int = 0, *, count: int = PAGE) -> Call[Page]:
     """Read a page of what a queue knows of its schedules."""
 
     def read(reply: list[Any]) -> Page:
@@ -226,9 +212,7 @@ def page(
         return Page(int(now), whole_number(version) or 0, int(next_cursor), fields)
 
     return Call(
-        *bind(PACKAGES, "schedules", keys)(
-            now_us=now_argument(now_us), cursor=cursor, count=count
-        ),
+        *bind(PACKAGES, "schedules", keys)(cursor=cursor, count=count),
         read,
     )
 

@@ -8,7 +8,7 @@ import msgspec
 from django_delayq.calls.call import Call
 from django_delayq.calls.script import bind
 from django_delayq.decoding import Decoder, whole_number
-from django_delayq.delivery.binding import PACKAGES, now_argument
+from django_delayq.delivery.binding import PACKAGES
 from django_delayq.delivery.ended import LATEST_MS
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.redaction import brief
@@ -53,13 +53,11 @@ def encode(progress: StoredProgress) -> bytes:
     return _encode(progress)
 
 
-def note_progress(
-    keys: DeliveryKeys, jobs: Sequence[JobProgress], *, now_us: int | None = None
-) -> Call[None]:
+def note_progress(keys: DeliveryKeys, jobs: Sequence[JobProgress]) -> Call[None]:
     """Store how far up to `limits.MAX_BATCH` jobs are, whose leases are the caller's; forget it of those that ended."""
     rows = [(job.token, job.fence, job.stored) for job in jobs]
     return Call(
-        *bind(PACKAGES, "note_progress", keys)(now_us=now_argument(now_us), jobs=rows),
+        *bind(PACKAGES, "note_progress", keys)(jobs=rows),
         lambda reply: None,
     )
 

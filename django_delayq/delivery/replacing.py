@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 from django_delayq.calls.call import Call
 from django_delayq.calls.script import bind
-from django_delayq.delivery.binding import PACKAGES, now_argument
+from django_delayq.delivery.binding import PACKAGES
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import REPEAT_MS
 from django_delayq.delivery.looking import Inspected, read_inspected
@@ -42,7 +42,6 @@ def replace(
     moves: str = "",
     max_wait_ms: int | None = None,
     linked: bytes = b"",
-    now_us: int | None = None,
 ) -> Call[Replaced | Linked]:
     """Change the job that holds the key of a later call. Safe to repeat.
 
@@ -53,7 +52,6 @@ def replace(
     longest = "" if max_wait_ms is None else max_wait_ms
     return Call(
         *bind(PACKAGES, "replace", keys)(
-            now_us=now_argument(now_us),
             holder=holder,
             request=later.token,
             when=later.when,

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from django_delayq.calls.call import Argument, Call
 from django_delayq.calls.script import bind, rows
 from django_delayq.decoding import score_of
-from django_delayq.delivery.binding import PACKAGES, now_argument
+from django_delayq.delivery.binding import PACKAGES
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.states import State
 from django_delayq.redaction import brief
@@ -156,7 +156,6 @@ def search(
     byte_budget: int = SEARCH_BYTES,
     payload_bytes: int,
     frame_format: FrameFormat = FrameFormat.BC0LC0,
-    now_us: int | None = None,
 ) -> Call[FoundPage]:
     """Read on from a place. Of each payload it reads ``payload_bytes`` at most.
 
@@ -179,7 +178,6 @@ def search(
 
     return Call(
         *bind(PACKAGES, "search", keys)(
-            now_us=now_argument(now_us),
             count=count,
             budget=byte_budget,
             cut=payload_bytes,

@@ -7,7 +7,7 @@ import msgspec
 
 from django_delayq.calls.call import Argument, Call
 from django_delayq.calls.script import bind, bind_list
-from django_delayq.delivery.binding import PACKAGES, now_argument
+from django_delayq.delivery.binding import PACKAGES
 from django_delayq.delivery.claiming import Leased
 from django_delayq.delivery.following import NOTHING, Following
 from django_delayq.delivery.keys import DeliveryKeys
@@ -56,7 +56,6 @@ def acknowledge(
     state: State = State.SUCCEEDED,
     has_slots: bool = False,
     following: Following | None = None,
-    now_us: int | None = None,
 ) -> Call[list[int]]:
     """End jobs, and store those that follow them; returns the indexes of those whose lease was lost.
 
@@ -77,7 +76,6 @@ def acknowledge(
         named |= following.keys(keys)
     return Call(
         *bind_list(PACKAGES, "acknowledge", keys, results, **named)(
-            now_us=now_argument(now_us),
             state=state,
             job_count=len(jobs),
             jobs=rows,
@@ -105,7 +103,6 @@ def retry(
     *,
     attempt_failed: bool = True,
     has_slots: bool = False,
-    now_us: int | None = None,
 ) -> Call[list[int]]:
     """Run jobs again later; returns the indexes of those whose lease was lost.
 
@@ -113,9 +110,7 @@ def retry(
     """
     named = slot_keys(keys, "held", "held_tasks") if has_slots else {}
     return Call(
-        *bind(PACKAGES, "retry", keys, **named)(
-            now_us=now_argument(now_us), failed=int(attempt_failed), jobs=jobs
-        )
+        *bind(PACKAGES, "retry", keys, **named)(failed=int(attempt_failed), jobs=jobs)
     )
 
 
@@ -140,7 +135,6 @@ def bury(
     attempt_failed: bool = True,
     has_slots: bool = False,
     following: Following | None = None,
-    now_us: int | None = None,
 ) -> Call[list[int]]:
     """Make jobs dead letters, or quarantine them, and store those that follow; returns the indexes of lost leases."""
     rows: list[tuple[Argument, ...]] = []
@@ -158,7 +152,6 @@ def bury(
         named |= following.keys(keys)
     return Call(
         *bind_list(PACKAGES, "bury", keys, results, **named)(
-            now_us=now_argument(now_us),
             counter=state,
             failed=int(attempt_failed),
             jobs=rows,
@@ -174,7 +167,6 @@ def give_back(
     late: Collection[str] = (),
     begun: Collection[str] = (),
     has_slots: bool = False,
-    now_us: int | None = None,
 ) -> Call[list[int]]:
     """Return unused leases, in the order in which they were claimed; that counts neither as attempt nor as kill.
 
@@ -193,23 +185,11 @@ def give_back(
             how += 8
         rows.append((job.token, job.fence, how))
     named = slot_keys(keys, "held", "held_tasks", "errors") if has_slots else {}
-    return Call(
-        *bind(PACKAGES, "give_back", keys, **named)(
-            now_us=now_argument(now_us), jobs=rows
-        )
-    )
+    return Call(*bind(PACKAGES, "give_back", keys, **named)(jobs=rows))
 
 
 def renew(
-    keys: DeliveryKeys,
-    jobs: Sequence[tuple[str, bytes]],
-    *,
-    lease_ms: int,
-    now_us: int | None = None,
+    keys: DeliveryKeys, jobs: Sequence[tuple[str, bytes]], *, lease_ms: int
 ) -> Call[list[int]]:
     """Extend leases, given as (token, fence); returns the indexes of those that were lost."""
-    return Call(
-        *bind(PACKAGES, "renew", keys)(
-            now_us=now_argument(now_us), lease_ms=lease_ms, jobs=jobs
-        )
-    )
+    return Call(*bind(PACKAGES, "renew", keys)(lease_ms=lease_ms, jobs=jobs))

@@ -30,7 +30,7 @@ from django_delayq.calls.call import Call
 from django_delayq.calls.command import Command, fields_of
 from django_delayq.calls.script import bind
 from django_delayq.decoding import Decoder, Number
-from django_delayq.delivery.binding import PACKAGES, now_argument
+from django_delayq.delivery.binding import PACKAGES
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.exceptions import DecodeError
 
@@ -316,11 +316,7 @@ class Packed(NamedTuple):
 
 
 def add_figures(
-    keys: DeliveryKeys,
-    counted: Mapping[str, Figures],
-    *,
-    most_tasks: int,
-    now_us: int | None = None,
+    keys: DeliveryKeys, counted: Mapping[str, Figures], *, most_tasks: int
 ) -> Call[Packed | None]:
     """Add what was counted of up to `FIGURES_BATCH` tasks; an empty name stands for the queue in whole.
 
@@ -329,7 +325,6 @@ def add_figures(
     """
     return Call(
         *bind(PACKAGES, "add_figures", keys)(
-            now_us=now_argument(now_us),
             most=most_tasks,
             rest=OTHER,
             days_kept=DAYS_KEPT,
@@ -461,7 +456,6 @@ def read_figures(
     first: int = 0,
     count: int,
     of_tasks: bool = False,
-    now_us: int | None = None,
 ) -> Call[Read]:
     """Read up to ``count`` minutes or hours, the ``first`` last ones left out; 0 begins with the present one.
 
@@ -480,7 +474,6 @@ def read_figures(
 
     return Call(
         *bind(PACKAGES, "read_figures", keys)(
-            now_us=now_argument(now_us),
             unit=unit,
             first=first,
             count=count,
@@ -510,9 +503,7 @@ class ReadDays(NamedTuple):
     missing: list[int]
 
 
-def read_days(
-    keys: DeliveryKeys, *, count: int, now_us: int | None = None
-) -> Call[ReadDays]:
+def read_days(keys: DeliveryKeys, *, count: int) -> Call[ReadDays]:
     """Read the tasks of up to `DAYS_KEPT` days, the present one included; those of hours are left to `read_hours`."""
     count = min(count, DAYS_KEPT)
 
@@ -534,9 +525,7 @@ def read_days(
         )
 
     return Call(
-        *bind(PACKAGES, "read_days", keys)(
-            now_us=now_argument(now_us), days_kept=DAYS_KEPT
-        ),
+        *bind(PACKAGES, "read_days", keys)(days_kept=DAYS_KEPT),
         read,
     )
 

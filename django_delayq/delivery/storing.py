@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from django_delayq.calls.call import Argument, Call
 from django_delayq.calls.command import Command
 from django_delayq.calls.script import bind, rows
-from django_delayq.delivery.binding import PACKAGES, now_argument
+from django_delayq.delivery.binding import PACKAGES
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import REPEAT_MS
 from django_delayq.delivery.states import State
@@ -139,7 +139,6 @@ def schedule(
     max_jobs: int | None = None,
     are_rows: bool = False,
     has_batches: bool = False,
-    now_us: int | None = None,
 ) -> Call[list[Scheduled]]:
     """Store up to `SCHEDULE_BATCH` jobs. Safe to repeat.
 
@@ -165,7 +164,6 @@ def schedule(
     bound = bind(PACKAGES, "schedule", keys, **named)
     return Call(
         *bound(
-            now_us=now_argument(now_us),
             format=frame_format.number,
             listed=int(insertion_list),
             is_repeat=0,
@@ -186,7 +184,6 @@ def store_rows(
     frame_format: FrameFormat = FrameFormat.BC0LC0,
     insertion_list: bool = True,
     shards: int = 0,
-    now_us: int | None = None,
 ) -> Call[list[Scheduled]]:
     """Store jobs that are rows of a database. A token is stored once, until `let_go` or for a year.
 
@@ -199,7 +196,6 @@ def store_rows(
         insertion_list=insertion_list,
         shards=shards,
         are_rows=True,
-        now_us=now_us,
     )
     return replace(call.again(), window_ms=ROW_REPEAT_MS)
 
@@ -240,14 +236,13 @@ def store(
     shards: int = 0,
     max_jobs: int | None = None,
     has_batches: bool = False,
-    now_us: int | None = None,
 ) -> Call[list[Scheduled]]:
     """Do as `schedule` for one job, in half the server's time if nothing has to be looked up for it.
 
     Not for a pipeline, which would not make the full call where this one replies nil.
     """
 
-    options = frame_format, insertion_list, shards, max_jobs, has_batches, now_us
+    options = frame_format, insertion_list, shards, max_jobs, has_batches
     _, when, tail, payload = job
     if tail or not payload.startswith(signing.JOB_START):
         return _schedule_one(keys, job, *options)
@@ -258,9 +253,6 @@ def store(
         named |= _counted(keys) | {"destination": keys.queue.destination}
         order += ("most",)
         args.append(max_jobs)
-    if now_us is not None:
-        order += ("now_us",)
-        args.append(now_us)
     script, found = bind(PACKAGES, "store", keys, order, **named)
     # Not a function in this one: each variable that it shared would be kept in a cell, a tenth of what this costs.
     full = partial(_schedule_one, keys, job, *options)
@@ -275,7 +267,6 @@ def _schedule_one(
     shards: int,
     max_jobs: int | None,
     has_batches: bool,
-    now_us: int | None,
 ) -> Call[list[Scheduled]]:
     return schedule(
         keys,
@@ -285,7 +276,6 @@ def _schedule_one(
         shards=shards,
         max_jobs=max_jobs,
         has_batches=has_batches,
-        now_us=now_us,
     )
 
 

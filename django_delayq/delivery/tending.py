@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from django_delayq.calls.call import Call
 from django_delayq.calls.script import bind
-from django_delayq.delivery.binding import PACKAGES, now_argument
+from django_delayq.delivery.binding import PACKAGES
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import BYTE_BUDGET, MAX_BATCH
 from django_delayq.delivery.states import State
@@ -29,12 +29,7 @@ class Swept(NamedTuple):
 
 
 def sweep(
-    keys: DeliveryKeys,
-    which: str = "locators",
-    *,
-    cursor: int = 0,
-    count: int = 100,
-    now_us: int | None = None,
+    keys: DeliveryKeys, which: str = "locators", *, cursor: int = 0, count: int = 100
 ) -> Call[Swept]:
     """Forget what belongs to no job or process any more, or is over, in one key of `SWEPT`.
 
@@ -42,7 +37,6 @@ def sweep(
     """
     return Call(
         *bind(PACKAGES, "sweep", keys, swept=keys.key(which))(
-            now_us=now_argument(now_us),
             which=which,
             cursor=cursor,
             count=count,
@@ -68,13 +62,10 @@ class CheckedIn(NamedTuple):
     now_ms: int
 
 
-def check_in(
-    keys: DeliveryKeys, *, owner: bytes, now_us: int | None = None
-) -> Call[CheckedIn]:
+def check_in(keys: DeliveryKeys, *, owner: bytes) -> Call[CheckedIn]:
     """Note that a process serves a queue. A node that does not know the last time has lost data since."""
     return Call(
         *bind(PACKAGES, "check_in", keys)(
-            now_us=now_argument(now_us),
             owner=owner,
             kept_ms=SEEN_MS,
             read_format=signing.FORMAT,
@@ -114,7 +105,6 @@ def expire(
     first_rank: int = 0,
     batch: int = MAX_BATCH,
     byte_budget: int = BYTE_BUDGET,
-    now_us: int | None = None,
 ) -> Call[Expired]:
     """Delete dead letters (or quarantined payloads) that are too old, the oldest first, from a rank on.
 
@@ -127,7 +117,6 @@ def expire(
             keys,
             graves=keys.dead if state is State.DEAD else keys.quarantine,
         )(
-            now_us=now_argument(now_us),
             age_ms=age_ms,
             kept=kept,
             which=which,

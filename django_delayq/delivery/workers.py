@@ -14,7 +14,7 @@ from django_delayq.calls.call import Call
 from django_delayq.calls.command import Command
 from django_delayq.calls.script import bind, rows
 from django_delayq.decoding import Count, Decoder, score_of
-from django_delayq.delivery.binding import PACKAGES, now_argument
+from django_delayq.delivery.binding import PACKAGES
 from django_delayq.delivery.ended import LATEST_MS
 from django_delayq.delivery.keys import DeliveryKeys
 
@@ -109,17 +109,10 @@ class Registered(NamedTuple):
     is_kept: int = 1
 
 
-def register(
-    keys: RegistryKeys,
-    worker_id: str,
-    info: WorkerInfo,
-    *,
-    now_us: int | None = None,
-) -> Call[Registered]:
+def register(keys: RegistryKeys, worker_id: str, info: WorkerInfo) -> Call[Registered]:
     """Say that a process lives, and forget those that have been silent."""
     return Call(
         *bind(PACKAGES, "register", keys)(
-            now_us=now_argument(now_us),
             id=worker_id,
             info=_encode(info),
             kept_ms=KEPT_MS,
@@ -163,11 +156,7 @@ def read_worker(keys: RegistryKeys, worker_id: str) -> Command[WorkerInfo | None
 
 
 def read_workers(
-    keys: RegistryKeys,
-    *,
-    first: int = 0,
-    count: int = WORKERS_BATCH,
-    now_us: int | None = None,
+    keys: RegistryKeys, *, first: int = 0, count: int = WORKERS_BATCH
 ) -> Call[WorkersPage]:
     """Read up to `WORKERS_BATCH` processes that were seen within `KEPT_MS`, after the ``first`` ones."""
 
@@ -177,7 +166,6 @@ def read_workers(
 
     return Call(
         *bind(PACKAGES, "read_workers", keys)(
-            now_us=now_argument(now_us),
             kept_ms=KEPT_MS,
             first=first,
             count=min(count, WORKERS_BATCH),
@@ -195,13 +183,10 @@ def _seen(flat: Sequence[bytes]) -> list[SeenWorker]:
     return found
 
 
-def give_order(
-    keys: RegistryKeys, worker_id: str, sealed: bytes, *, now_us: int | None = None
-) -> Call[bool]:
+def give_order(keys: RegistryKeys, worker_id: str, sealed: bytes) -> Call[bool]:
     """Leave an order for a process, in the place of any other; False: the process has left."""
     return Call(
         *bind(PACKAGES, "give_order", keys)(
-            now_us=now_argument(now_us),
             id=worker_id,
             order=sealed,
             kept_ms=KEPT_MS,

@@ -164,8 +164,8 @@ def _cancel(jobs: Sequence[Job[Any]], tally: _Tally) -> Steps[None]:
         try:
             reply: dict[str, Change | State] = yield call
         except BaseException as error:
-            # Behind the first three, every other of its arguments is a token.
-            tally.fail([by_token[str(token)] for token in call.args[3::2]], error)
+            sent = call.script.named(call.args)["jobs"]
+            tally.fail([by_token[str(token)] for token, _ in sent], error)
             raise
         named = [by_token[token] for token in reply]
         for job in named:

@@ -11,7 +11,6 @@ from django_delayq.calls.call import Call
 from django_delayq.calls.connections import has_nodes
 from django_delayq.calls.running import arun, run
 from django_delayq.calls.script import bind, bind_list
-from django_delayq.delivery.binding import now_argument
 from django_delayq.delivery.claiming import Leased
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import REPEAT_MS
@@ -64,7 +63,6 @@ def remove(
     frame_format: FrameFormat = FrameFormat.BC0LC0,
     insertion_list: bool = True,
     page: int = PAGE,
-    now_us: int | None = None,
 ) -> Call[Removed]:
     """Take out elements of one page by their payloads.
 
@@ -75,7 +73,6 @@ def remove(
     _, walked = walk(keys.queue, cursor, insertion_list=insertion_list, page=page)
     return Call(
         *bind(PACKAGES, "remove", keys)(
-            now_us=now_argument(now_us),
             **walked,
             which=which,
             format=frame_format.number,
@@ -102,7 +99,6 @@ def withdraw(
     target: DeliveryKeys | None = None,
     payload: bytes = b"",
     insertion_list: bool = True,
-    now_us: int | None = None,
 ) -> Call[list[bool]]:
     """Take out frames that were read before. A single frame may go to the head of ``target``, as ``payload``.
 
@@ -118,7 +114,6 @@ def withdraw(
         }
     return Call(
         *bind(PACKAGES, "withdraw", keys, **targets)(
-            now_us=now_argument(now_us),
             kind="list" if insertion_list else "zset",
             near="tail" if from_tail else "head",
             depth=depth,
@@ -131,42 +126,32 @@ def withdraw(
     )
 
 
-def clear(
-    keys: DeliveryKeys, *, has_begun: bool = False, now_us: int | None = None
-) -> Call[Cleared]:
+def clear(keys: DeliveryKeys, *, has_begun: bool = False) -> Call[Cleared]:
     """Delete all waiting elements. The first call hides them, and each call forgets some of the jobs among them."""
     return Call(
         *bind(PACKAGES, "clear", keys, cleared=keys.queue.own("cleared"))(
-            now_us=now_argument(now_us), is_first=int(not has_begun), batch=CLEAR_BATCH
+            is_first=int(not has_begun), batch=CLEAR_BATCH
         ),
         lambda reply: Cleared(reply[0] == 1, reply[1] == 1, reply[2]),
     )
 
 
-def confirm(
-    keys: DeliveryKeys,
-    jobs: Sequence[Leased],
-    *,
-    owner: bytes,
-    now_us: int | None = None,
-) -> Call[str]:
+def confirm(keys: DeliveryKeys, jobs: Sequence[Leased], *, owner: bytes) -> Call[str]:
     """Confirm that leased elements were taken. Return a character each: ``1`` ours, ``0`` not ours, ``?`` unknown.
 
     Safe to repeat.
     """
     rows = [(job.token, job.fence) for job in jobs]
     return Call(
-        *bind(PACKAGES, "confirm", keys)(
-            now_us=now_argument(now_us), owner=owner, jobs=rows
-        ),
+        *bind(PACKAGES, "confirm", keys)(owner=owner, jobs=rows),
         lambda reply: str(reply, "ascii"),
     )
 
 
-def put(keys: DeliveryKeys, payload: bytes, *, now_us: int | None = None) -> Call[int]:
+def put(keys: DeliveryKeys, payload: bytes) -> Call[int]:
     """Put a payload that looks like a job at the tail of the destination queue. Not safe to repeat."""
     return Call(
-        *bind(PACKAGES, "put", keys)(now_us=now_argument(now_us), payload=payload),
+        *bind(PACKAGES, "put", keys)(payload=payload),
     )
 
 
@@ -200,17 +185,7 @@ class AnyHolds(msgspec.Struct, frozen=True):
             yield first_that_holds(first, others)
 
 
-def untake(
-    keys: DeliveryKeys,
-    jobs: Sequence[Leased],
-    *,
-    owner: bytes,
-    now_us: int | None = None,
-) -> Call[int]:
+def untake(keys: DeliveryKeys, jobs: Sequence[Leased], *, owner: bytes) -> Call[int]:
     """Put leased elements back, confirmed or not. Return how many were the caller's. Safe to repeat."""
     rows = [(job.token, job.fence, job.payload) for job in jobs]
-    return Call(
-        *bind(PACKAGES, "untake", keys)(
-            now_us=now_argument(now_us), owner=owner, jobs=rows
-        )
-    )
+    return Call(*bind(PACKAGES, "untake", keys)(owner=owner, jobs=rows))

@@ -13,7 +13,6 @@ from django_delayq.calls.call import Call
 from django_delayq.calls.script import bind, rows
 from django_delayq.codecs.guess import LOOKED_AT
 from django_delayq.delivery import binding
-from django_delayq.delivery.binding import now_argument
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import MAX_BATCH
 from django_delayq.exceptions import DelayqError
@@ -74,12 +73,10 @@ def survey(
     *,
     batch: int = MAX_BATCH,
     byte_budget: int = BYTE_BUDGET,
-    now_us: int | None = None,
 ) -> Call[Stretch]:
     """Read how a stretch of frames begins."""
     return Call(
         *bind(PACKAGES, "survey", keys)(
-            now_us=now_argument(now_us),
             kind=kind,
             where=cursor.where,
             frame=cursor.frame,
@@ -111,7 +108,6 @@ def reframe(
     batch: int = MAX_BATCH,
     lookups: int = 1,
     byte_budget: int = BYTE_BUDGET,
-    now_us: int | None = None,
 ) -> Call[Reframed]:
     """Rewrite a stretch of frames to one format, and quarantine members that are not frames. Safe to repeat.
 
@@ -120,7 +116,6 @@ def reframe(
     """
     return Call(
         *bind(PACKAGES, "reframe", keys)(
-            now_us=now_argument(now_us),
             kind=kind,
             where=cursor.where,
             frame=cursor.frame,
@@ -185,7 +180,6 @@ def enlist(
     run: str,
     step: int,
     byte_budget: int = BYTE_BUDGET,
-    now_us: int | None = None,
 ) -> Call[ListStep]:
     """Append waiting frames to the delay queue, in this order. Safe to repeat.
 
@@ -194,7 +188,6 @@ def enlist(
     """
     return Call(
         *bind(PACKAGES, "enlist", keys)(
-            now_us=now_argument(now_us),
             run=run,
             step=step,
             budget=byte_budget,
@@ -211,7 +204,6 @@ def delist(
     step: int,
     batch: int,
     byte_budget: int = BYTE_BUDGET,
-    now_us: int | None = None,
 ) -> Call[ListStep]:
     """Take up to ``batch`` waiting frames from the head of the delay queue; they still wait. Safe to repeat.
 
@@ -219,7 +211,6 @@ def delist(
     """
     return Call(
         *bind(PACKAGES, "delist", keys)(
-            now_us=now_argument(now_us),
             run=run,
             step=step,
             budget=byte_budget,

@@ -17,11 +17,9 @@ HEAD_FRAMES = 50
 HEAD_BYTES = 1 << 16
 
 
-def read_heads(keys: DeliveryKeys, *, now_us: int | None = None) -> Call[Stretch]:
+def read_heads(keys: DeliveryKeys) -> Call[Stretch]:
     """Read how the next frames of a queue begin."""
-    return survey(
-        keys, "zset", batch=HEAD_FRAMES, byte_budget=HEAD_BYTES, now_us=now_us
-    )
+    return survey(keys, "zset", batch=HEAD_FRAMES, byte_budget=HEAD_BYTES)
 
 
 def find_unread(

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from django_delayq.calls.call import Argument, Call
 from django_delayq.calls.script import Script, bind, rows
 from django_delayq.decoding import whole_number
-from django_delayq.delivery.binding import now_argument
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import MAX_BATCH
 from django_delayq.delivery.periods import KEPT
@@ -146,7 +145,6 @@ def export_page(
     byte_budget: int = BYTE_BUDGET,
     frame_format: FrameFormat = FrameFormat.BC0LC0,
     key_ids: Iterable[str] = (),
-    now_us: int | None = None,
 ) -> Call[Exported]:
     """Take the next page of jobs, up to ``limit``, and hold them; read a page again that is there already.
 
@@ -171,7 +169,6 @@ def export_page(
 
     return Call(
         *bind(PACKAGES, "export_page", keys, source=source.key_of(keys))(
-            now_us=now_argument(now_us),
             run=run,
             page=page,
             source=source,
@@ -194,7 +191,6 @@ def import_page(
     mark: str = "",
     frame_format: FrameFormat = FrameFormat.BC0LC0,
     insertion_list: bool = True,
-    now_us: int | None = None,
 ) -> Call[Imported | None]:
     """Store a page; returns None if it was stored before. Safe to repeat.
 
@@ -226,7 +222,6 @@ def import_page(
 
     return Call(
         *bind(PACKAGES, "import_page", keys)(
-            now_us=now_argument(now_us),
             run=run,
             page=page,
             format=frame_format.number,
@@ -246,7 +241,6 @@ def end_page(
     is_moved: bool,
     frame_format: FrameFormat = FrameFormat.BC0LC0,
     insertion_list: bool = True,
-    now_us: int | None = None,
 ) -> Call[int]:
     """Delete the jobs of a page that another server has, or put them back; returns how many. Safe to repeat.
 
@@ -265,7 +259,6 @@ def end_page(
 
     return Call(
         *bind(PACKAGES, "end_page", keys)(
-            now_us=now_argument(now_us),
             run=run,
             page=page,
             is_moved=int(is_moved),
@@ -290,14 +283,14 @@ _NO_SCHEDULE = MovedSchedule(b"", b"", b"", b"")
 
 
 def take_schedule(
-    keys: DeliveryKeys, name: str, *, is_copy: bool = False, now_us: int | None = None
+    keys: DeliveryKeys, name: str, *, is_copy: bool = False
 ) -> Call[MovedSchedule | None]:
     """Set a stored schedule aside, so that it has no occurrences here; None: no such schedule is stored. Safe to repeat.
 
     ``is_copy``: only read it.
     """
     return Call(
-        *_step(keys, "read" if is_copy else "take", name, now_us=now_us),
+        *_step(keys, "read" if is_copy else "take", name),
         lambda reply: MovedSchedule(*reply) if reply else None,
     )
 
@@ -309,25 +302,22 @@ def put_schedule(
     *,
     version: int,
     register: bytes | str = KEPT,
-    now_us: int | None = None,
 ) -> Call[int]:
     """Write what another server had of a schedule, and the queue's register from now on. Safe to repeat.
 
     Returns the version of the definitions from now on; 0 if there is one already, -1 if they were of another ``version``.
     """
     return Call(
-        *_step(keys, "put", name, schedule, version, register, now_us=now_us),
+        *_step(keys, "put", name, schedule, version, register),
         int,
     )
 
 
-def end_schedule(
-    keys: DeliveryKeys, name: str, *, is_moved: bool, now_us: int | None = None
-) -> Call[bool]:
+def end_schedule(keys: DeliveryKeys, name: str, *, is_moved: bool) -> Call[bool]:
     """Delete a schedule that was set aside, or take it back; returns whether there was one. Safe to repeat."""
     step = "end" if is_moved else "release"
     return Call(
-        *_step(keys, step, name, now_us=now_us),
+        *_step(keys, step, name),
         bool,
     )
 
@@ -339,11 +329,8 @@ def _step(
     schedule: MovedSchedule = _NO_SCHEDULE,
     version: int = 0,
     register: bytes | str = KEPT,
-    *,
-    now_us: int | None,
 ) -> tuple[Script, tuple[str, ...], list[Argument]]:
     return bind(PACKAGES, "move_schedule", keys)(
-        now_us=now_argument(now_us),
         step=step,
         name=name,
         **schedule._asdict(),

@@ -64,7 +64,6 @@ def offer(
     *,
     frame_format: FrameFormat = FrameFormat.BC0LC0,
     insertion_list: bool = True,
-    now_us: int | None = None,
 ) -> Call[int]:
     """Store one payload until it is due; returns its start time, epoch ms. Not safe to repeat.
 
@@ -72,7 +71,6 @@ def offer(
     """
     return Call(
         *bind(PACKAGES, "offer", keys, counters=keys.own("counters"))(
-            now_us="" if now_us is None else now_us,
             format=frame_format.number,
             listed=int(insertion_list),
             when=when,

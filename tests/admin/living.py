@@ -22,6 +22,7 @@ from django_delayq.delivery.workers import (
     unregister,
 )
 from tests.admin.filling import Queue
+from tests.clock import at
 
 
 def serve(
@@ -83,7 +84,7 @@ def measure(queue: Queue, ago: timedelta = timedelta(), **tasks: Figures) -> Non
     for first in range(0, len(names), 19):
         part = {name: counted[name] for name in names[first : first + 19]}
         part[""] = total(part.values())
-        call = add_figures(queue.keys, part, most_tasks=1_000, now_us=now_us)
+        call = at(now_us, add_figures(queue.keys, part, most_tasks=1_000))
         run(queue.client, call)
 
 

@@ -21,6 +21,7 @@ from tests.admin import living
 from tests.admin.conftest import url
 from tests.admin.filling import Queue
 from tests.admin.test_job_admin import content_of
+from tests.clock import at
 from tests.jobs import samples
 from tests.polling import wait_until
 
@@ -473,7 +474,7 @@ def test_ahead_counts_between_times(queue: Queue) -> None:
     seconds, _ = queue.client.time()
     in_a_minute_us = (seconds + 60) * 1_000_000
 
-    call = looking.ahead(queue.keys, [60_000, 61_000, 120_000], now_us=in_a_minute_us)
+    call = at(in_a_minute_us, looking.ahead(queue.keys, [60_000, 61_000, 120_000]))
 
     assert run(queue.client, call) == [2, 0, 1]
     with pytest.raises(ValueError, match="121 times are more than 120"):

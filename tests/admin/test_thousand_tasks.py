@@ -22,6 +22,7 @@ from django_delayq.delivery.statistics import (
 from django_delayq.worker.counting import counted
 from tests.admin.conftest import url
 from tests.admin.filling import Queue
+from tests.clock import at
 from tests.servers import Server
 
 TASKS, TRIES = 1_000, 20
@@ -59,7 +60,7 @@ def measure_a_week(queue: Queue) -> None:
         for start in range(0, len(counted), FIGURES_BATCH):
             part = dict(counted[start : start + FIGURES_BATCH])
             now_us = hour * HOUR_S * 1_000_000
-            call = add_figures(queue.keys, part, most_tasks=TASKS, now_us=now_us)
+            call = at(now_us, add_figures(queue.keys, part, most_tasks=TASKS))
             if (packed := run(queue.client, call)) is not None:
                 assert run(queue.client, pack_hour(queue.keys, packed))
 

@@ -32,13 +32,7 @@ class Walk:
     def declare(self) -> None:
         declared = [("stripe", numbers_of(concurrency=self.most))]
         self.rig.run(
-            limiting.declare(
-                self.rig.keys,
-                declared,
-                owner=b"process1",
-                loaded_ms=0,
-                now_us=self.rig.now_us,
-            )
+            limiting.declare(self.rig.keys, declared, owner=b"process1", loaded_ms=0)
         )
 
     def step(self) -> None:
@@ -107,7 +101,7 @@ class Walk:
         self.leases.clear()
 
     def look(self) -> None:
-        self.rig.run(limiting.loosen(self.rig.keys, now_us=self.rig.now_us))
+        self.rig.run(limiting.loosen(self.rig.keys))
 
     def cancel(self) -> None:
         most = min(len(self.keys), self.random.choice([1, 1, 10]))

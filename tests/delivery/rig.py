@@ -63,6 +63,7 @@ from django_delayq.delivery.storing import NewJob, Scheduled, tail_of
 from django_delayq.wire import frame as frames
 from django_delayq.wire import signing
 from django_delayq.wire.frame import FrameFormat
+from tests.clock import at
 
 T = TypeVar("T")
 #: Epoch ms at which every test begins.
@@ -175,7 +176,7 @@ class Rig:
         return T0 * 1000 + round(self.now * 1000)
 
     def run(self, call: Call[T]) -> T:
-        return run(self.client, call)
+        return run(self.client, at(self.now_us, call))
 
     # Operations, with names for tokens and ms after T0 for times.
 
@@ -243,7 +244,6 @@ class Rig:
             "insertion_list": listed,
             "max_jobs": max_jobs,
             "has_batches": has_batches,
-            "now_us": self.now_us,
         }
         call = (
             storing.store(self.keys, jobs[0], **options)
@@ -263,7 +263,7 @@ class Rig:
         """Begin the batch that has this callback."""
         when = wait if isinstance(wait, str) else f"+{wait}"
         new = NewJob(token(name), when, tail_of("", priority, limit), payload(name))
-        return self.run(batching.open_batch(self.keys, new, "why", now_us=self.now_us))
+        return self.run(batching.open_batch(self.keys, new, "why"))
 
     def withdraw(self, name: str) -> bool:
         """Take away the callback of a batch without jobs."""
@@ -271,9 +271,7 @@ class Rig:
 
     def close(self, name: str) -> bool:
         """Say that no more jobs come to a batch."""
-        return self.run(
-            batching.close_batch(self.keys, token(name), now_us=self.now_us)
-        )
+        return self.run(batching.close_batch(self.keys, token(name)))
 
     def left(self, name: str) -> int:
         """Return how many jobs of a batch have not ended."""
@@ -288,7 +286,6 @@ class Rig:
                 jobs,
                 frame_format=self.frame_format,
                 insertion_list=self.insertion_list,
-                now_us=self.now_us,
             )
         )
 
@@ -303,13 +300,12 @@ class Rig:
                 until_ms=self.now_us // 1000 + good_ms,
                 frame_format=self.frame_format,
                 insertion_list=self.insertion_list,
-                now_us=self.now_us,
             )
         )
 
     def forwards(self) -> Forwards:
         """Count the forwards."""
-        return self.run(forwarding.forwards(self.keys, now_us=self.now_us))
+        return self.run(forwarding.forwards(self.keys))
 
     def request(self) -> bytes:
         """Return a request id that no claim had before."""
@@ -352,7 +348,6 @@ class Rig:
                 limit_text=limit_text,
                 frame_format=self.frame_format,
                 byte_budget=byte_budget,
-                now_us=self.now_us,
             )
         )
         if claimed.limits is not None and claimed.limits.has_slots:
@@ -377,7 +372,6 @@ class Rig:
                 limit=limit,
                 lease_ms=lease_ms,
                 frame_format=self.frame_format,
-                now_us=self.now_us,
             )
         )
 
@@ -395,7 +389,6 @@ class Rig:
                 batch=batch,
                 frame_format=self.frame_format,
                 byte_budget=byte_budget,
-                now_us=self.now_us,
             )
         )
 
@@ -416,7 +409,6 @@ class Rig:
                 state=state,
                 has_slots=self.has_slots,
                 following=self.following(followers, forwards),
-                now_us=self.now_us,
             )
         )
 
@@ -436,11 +428,7 @@ class Rig:
         """Fail attempts. A number is a wait in ms; text goes to the script as it is."""
         when = wait if isinstance(wait, str) else f"+{wait}"
         failed = [Failed(job.token, job.fence, when, error) for job in jobs]
-        return self.run(
-            settling.retry(
-                self.keys, failed, has_slots=self.has_slots, now_us=self.now_us
-            )
-        )
+        return self.run(settling.retry(self.keys, failed, has_slots=self.has_slots))
 
     def snooze(self, *jobs: Leased, wait: int | str = 1_000) -> list[int]:
         """End attempts that count as nothing."""
@@ -448,11 +436,7 @@ class Rig:
         snoozing = [Failed(job.token, job.fence, when) for job in jobs]
         return self.run(
             settling.retry(
-                self.keys,
-                snoozing,
-                attempt_failed=False,
-                has_slots=self.has_slots,
-                now_us=self.now_us,
+                self.keys, snoozing, attempt_failed=False, has_slots=self.has_slots
             )
         )
 
@@ -478,7 +462,6 @@ class Rig:
                 attempt_failed=attempt_failed,
                 has_slots=self.has_slots,
                 following=self.following(followers, forwards),
-                now_us=self.now_us,
             )
         )
 
@@ -489,7 +472,6 @@ class Rig:
                 jobs,
                 begun={job.token for job in jobs} if have_begun else (),
                 has_slots=self.has_slots,
-                now_us=self.now_us,
             )
         )
 
@@ -504,53 +486,35 @@ class Rig:
             Held(job.token, job.fence, Hold(reason, f"no task {reason.name}.", hold_ms))
             for job in jobs
         ]
-        return self.run(
-            holding.hold(self.keys, held, has_slots=self.has_slots, now_us=self.now_us)
-        )
+        return self.run(holding.hold(self.keys, held, has_slots=self.has_slots))
 
     def release(
         self, *names: str | Reason, limit: int = 500, **options: Any
     ) -> Released:
         known = map(reason_of, names)
-        return self.run(
-            holding.release(
-                self.keys, known, limit=limit, now_us=self.now_us, **options
-            )
-        )
+        return self.run(holding.release(self.keys, known, limit=limit, **options))
 
     def held_names(self, **options: Any) -> HeldNames:
         return self.run(holding.held_names(self.keys, **options))
 
     def pause(self, task: str | None = None, *, until: str = "", **options: Any) -> int:
-        return self.run(
-            pausing.pause(
-                self.keys, task=task, until=until, now_us=self.now_us, **options
-            )
-        )
+        return self.run(pausing.pause(self.keys, task=task, until=until, **options))
 
     def resume(self, task: str | None = None) -> int:
-        return self.run(pausing.resume(self.keys, task=task, now_us=self.now_us))
+        return self.run(pausing.resume(self.keys, task=task))
 
     def pauses(self) -> list[Pause]:
-        return self.run(pausing.pauses(self.keys, now_us=self.now_us))
+        return self.run(pausing.pauses(self.keys))
 
     def renew(self, *jobs: Leased, lease_ms: int = LEASE) -> list[int]:
         held = [(job.token, job.fence) for job in jobs]
-        return self.run(
-            settling.renew(self.keys, held, lease_ms=lease_ms, now_us=self.now_us)
-        )
+        return self.run(settling.renew(self.keys, held, lease_ms=lease_ms))
 
     def recover(
         self, owner: bytes = OWNER, *, first_rank: int = 0, batch: int = 500
     ) -> Recovered:
         return self.run(
-            claiming.recover(
-                self.keys,
-                owner=owner,
-                first_rank=first_rank,
-                batch=batch,
-                now_us=self.now_us,
-            )
+            claiming.recover(self.keys, owner=owner, first_rank=first_rank, batch=batch)
         )
 
     def arranging(
@@ -585,7 +549,6 @@ class Rig:
             insertion_list=self.insertion_list
             if insertion_list is None
             else insertion_list,
-            now_us=self.now_us,
             **definitions,
         )
 
@@ -625,7 +588,6 @@ class Rig:
                 behind=behind,
                 frame_format=self.frame_format,
                 insertion_list=self.insertion_list,
-                now_us=self.now_us,
             )
         )
 
@@ -637,7 +599,7 @@ class Rig:
     def schedules(self) -> dict[str, Entry]:
         """Read what the queue knows of its schedules, with moments as ms after `T0`."""
         entries: dict[str, Entry] = {}
-        page = self.run(periods.page(self.keys, now_us=self.now_us))
+        page = self.run(periods.page(self.keys))
         for each in page.fields:
             periods.add_field(entries, *each)
         for entry in entries.values():
@@ -653,9 +615,7 @@ class Rig:
         self, names: Iterable[str], **options: Any
     ) -> dict[str, Change | State]:
         outcomes: dict[str, Change | State] = {}
-        for call in changing.cancel_many(
-            self.keys, map(token, names), now_us=self.now_us, **options
-        ):
+        for call in changing.cancel_many(self.keys, map(token, names), **options):
             outcomes |= self.run(call)
         return {each.rstrip("-"): outcome for each, outcome in outcomes.items()}
 
@@ -665,7 +625,7 @@ class Rig:
         """Move a job; the start time in the answer is ms after T0, or None."""
         when = wait if isinstance(wait, str) else f"+{wait}"
         outcome, start_time_ms = self.run(
-            changing.reschedule(self.keys, token(name), when, now_us=self.now_us)
+            changing.reschedule(self.keys, token(name), when)
         )
         return outcome, start_time_ms - T0 if start_time_ms else None
 
@@ -679,7 +639,7 @@ class Rig:
         )
 
     def inspect(self, name: str) -> Inspected:
-        return self.run(looking.inspect(self.keys, token(name), now_us=self.now_us))
+        return self.run(looking.inspect(self.keys, token(name)))
 
     def search_from(self, place: Place, *, count: int = 3) -> FoundPage:
         """Read on in a search, a few elements a call."""
@@ -690,7 +650,6 @@ class Rig:
                 count=count,
                 payload_bytes=1 << 20,
                 frame_format=self.frame_format,
-                now_us=self.now_us,
             )
         )
 
@@ -710,21 +669,15 @@ class Rig:
 
     def replay(self, *names: str, state: State = State.DEAD, when: str = "+0") -> int:
         tokens = [token(name) for name in names]
-        return self.run(
-            changing.replay(
-                self.keys, tokens, state=state, when=when, now_us=self.now_us
-            )
-        )
+        return self.run(changing.replay(self.keys, tokens, state=state, when=when))
 
     def discard(self, *names: str, state: State = State.DEAD) -> int:
         tokens = [token(name) for name in names]
-        return self.run(
-            changing.discard(self.keys, tokens, state=state, now_us=self.now_us)
-        )
+        return self.run(changing.discard(self.keys, tokens, state=state))
 
     def counters(self) -> dict[str, int]:
         """Return the counters since the queue began."""
-        return self.run(looking.counts(self.keys, now_us=self.now_us)).counters
+        return self.run(looking.counts(self.keys)).counters
 
     def lay(self, *names: str, size: int = 0) -> None:
         """Put jobs into the destination queue as a transfer leaves them."""

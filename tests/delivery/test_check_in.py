@@ -4,6 +4,7 @@ import pytest
 
 from django_delayq.delivery import claiming, tending
 from django_delayq.delivery.tending import SEEN_MS, CheckedIn
+from tests.clock import at
 from tests.delivery.rig import T0, Rig
 
 ONE, OTHER = b"owner--1", b"owner--2"
@@ -12,7 +13,7 @@ ONE, OTHER = b"owner--1", b"owner--2"
 def check_in(rig: Rig, owner: bytes) -> CheckedIn:
     """Note a process; returns times as ms after `T0`, -1 for never."""
     now_us = round((T0 + rig.now) * 1000)
-    found = rig.run(tending.check_in(rig.keys, owner=owner, now_us=now_us))
+    found = rig.run(at(now_us, tending.check_in(rig.keys, owner=owner)))
     return CheckedIn(max(found.before_ms - T0, -1), found.now_ms - T0)
 
 

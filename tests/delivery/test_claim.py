@@ -543,7 +543,7 @@ def test_suspect_that_is_put_off_keeps_its_history(rig: Rig) -> None:
 def test_suspect_that_is_put_off_is_still_known_to_have_been_late(rig: Rig) -> None:
     lose(rig, "a")
     job = rig.lease()
-    call = settling.give_back(rig.keys, [job], late=[job.token], now_us=rig.now_us)
+    call = settling.give_back(rig.keys, [job], late=[job.token])
     rig.run(call)
 
     assert rig.claim(takes_suspect=False, **RULE).put_off == 1
@@ -740,7 +740,7 @@ def test_foreign_job_is_foreign_in_every_attempt(rig: Rig, how: str) -> None:
         rig.give_back(rig.lease())
     else:
         rig.bury(job)
-        rig.run(changing.replay(rig.keys, [job.token], now_us=rig.now_us))
+        rig.run(changing.replay(rig.keys, [job.token]))
 
     again = rig.lease()
 

@@ -468,7 +468,6 @@ def test_payload_that_moved_to_another_queue_runs_there(rig: Rig, mode: Mode) ->
         target=other.keys,
         payload=payload("a", signature="for the other"),
         insertion_list=rig.insertion_list,
-        now_us=rig.now_us,
     )
     assert rig.run(call) == [True]
 
@@ -523,6 +522,6 @@ def test_tokens_of_foreign_payloads_are_never_the_same_twice(rig: Rig) -> None:
 def test_counts_see_the_destination_queue(rig: Rig) -> None:
     rig.client.rpush(rig.keys.queue.destination, b"x", b"x")
 
-    counts = rig.run(looking.counts(rig.keys, now_us=rig.now_us))
+    counts = rig.run(looking.counts(rig.keys))
 
     assert counts.destination == 2

@@ -107,7 +107,6 @@ def test_repeat_with_new_jobs_among_it_tells_each_what_became_of_it(rig: Rig) ->
         rig.keys,
         [NewJob(token(name), "+0", "", payload(name)) for name in "aben"],
         max_jobs=3,
-        now_us=rig.now_us,
     )
     known, ended, *new = rig.run(call.again())
 

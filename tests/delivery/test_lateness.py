@@ -18,7 +18,7 @@ def held(rig: Rig, **options: object) -> list[int]:
 
 
 def late_ms(rig: Rig) -> int:
-    return rig.run(looking.counts(rig.keys, now_us=rig.now_us)).late_ms
+    return rig.run(looking.counts(rig.keys)).late_ms
 
 
 @pytest.mark.parametrize("mode", [Mode.DIRECT, Mode.SHARED])
@@ -92,7 +92,7 @@ def test_raised_limit_of_a_task_holds_until_it_was_raised_and_keeps_the_order(
     rig.claim()
     declare(rig, concurrency=10)
     rig.now = 400
-    rig.run(limiting.loosen(rig.keys, now_us=rig.now_us))
+    rig.run(limiting.loosen(rig.keys))
 
     claimed = rig.claim()
 
@@ -208,7 +208,7 @@ def test_job_that_its_worker_stopped_is_late_from_when_it_was_given_back(
     jobs: list[Leased] = rig.claim().jobs
     rig.now = 20_000
     begun = {job.token for job in jobs}
-    call = settling.give_back(rig.keys, jobs, begun=begun, now_us=rig.now_us)
+    call = settling.give_back(rig.keys, jobs, begun=begun)
     assert rig.run(call) == []
     claimed = rig.claim()
 

@@ -11,6 +11,7 @@ from django_delayq.delivery.claiming import Limited, Mode
 from django_delayq.delivery.rates import limit_text, numbers_of, read_rate
 from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.states import Change, State
+from tests.clock import at
 from tests.delivery.rig import LEASE, OWNER, T0, Rig, name_in, names_of, token
 from tests.servers import Server
 
@@ -128,7 +129,6 @@ def test_claim_of_who_has_declared_needs_what_it_said_for_jobs_with_a_limit(
         lease_ms=LEASE,
         has_slots=True,
         has_declared=True,
-        now_us=rig.now_us,
     )
 
     found: Any = rig.run(call)
@@ -137,9 +137,7 @@ def test_claim_of_who_has_declared_needs_what_it_said_for_jobs_with_a_limit(
         assert names_of(found) == ["a"]
         return
     assert found is None
-    says = limiting.declare(
-        rig.keys, (), owner=OWNER, loaded_ms=T0, has_schedules=True, now_us=rig.now_us
-    )
+    says = limiting.declare(rig.keys, (), owner=OWNER, loaded_ms=T0, has_schedules=True)
     rig.run(says)
     assert names_of(rig.run(call)) == ["a"]
 
@@ -397,7 +395,7 @@ def test_rate_with_a_burst(rig: Rig) -> None:
 
 
 def loosen(rig: Rig) -> None:
-    rig.run(limiting.loosen(rig.keys, now_us=rig.now_us))
+    rig.run(limiting.loosen(rig.keys))
 
 
 def test_moment_before_another_is_not_given_again(rig: Rig) -> None:
@@ -545,9 +543,7 @@ def test_limits_and_paces_that_no_script_has_written_stop_nothing(
 
     assert len(rig.claim(limit_text=limit_text(rate="10/s")).jobs) == 2
     declared = [("stripe", numbers_of(rate="10/s"))]
-    call = limiting.declare(
-        keys, declared, owner=b"process1", loaded_ms=0, now_us=rig.now_us
-    )
+    call = limiting.declare(keys, declared, owner=b"process1", loaded_ms=0)
     assert rig.run(call).changed == 1
     rig.schedule({"c": 0}, limit=STRIPE)
     rig.now += 1
@@ -564,11 +560,7 @@ def say(rig: Rig, most: int, *, loaded_ms: int) -> int:
     """Say that a limit is so many at a time, as a process whose code was loaded then."""
     declared = [("stripe", numbers_of(concurrency=most))]
     call = limiting.declare(
-        rig.keys,
-        declared,
-        owner=owner_of(loaded_ms),
-        loaded_ms=loaded_ms,
-        now_us=rig.now_us,
+        rig.keys, declared, owner=owner_of(loaded_ms), loaded_ms=loaded_ms
     )
     return rig.run(call).changed
 
@@ -603,13 +595,11 @@ def test_limit_of_the_latest_code_of_living_processes_counts(rig: Rig) -> None:
 def test_latest_code_is_read_in_each_protocol_of_redis(
     rig: Rig, server: Server, protocol: int
 ) -> None:
-    call = limiting.declare(
-        rig.keys,
-        [],
-        owner=owner_of(20),
-        loaded_ms=20,
-        has_schedules=True,
-        now_us=1_000_000_000,
+    call = at(
+        1000000000,
+        limiting.declare(
+            rig.keys, [], owner=owner_of(20), loaded_ms=20, has_schedules=True
+        ),
     )
     rig.run(call)
 
@@ -644,12 +634,7 @@ def test_processes_that_say_nothing_any_more_are_forgotten(rig: Rig) -> None:
 def latest(rig: Rig, loaded_ms: int) -> bool:
     """Say that code has schedules; return whether no living process has later code with any."""
     call = limiting.declare(
-        rig.keys,
-        [],
-        owner=owner_of(loaded_ms),
-        loaded_ms=loaded_ms,
-        has_schedules=True,
-        now_us=rig.now_us,
+        rig.keys, [], owner=owner_of(loaded_ms), loaded_ms=loaded_ms, has_schedules=True
     )
     return rig.run(call).is_latest
 

@@ -228,12 +228,7 @@ class QueueMachine(RuleBasedStateMachine):
                 return
             body = payload(name, signature=later.token)
         call = replacing.replace(
-            self.rig.keys,
-            token(name),
-            later,
-            payload=body,
-            moves=moves,
-            now_us=self.rig.now_us,
+            self.rig.keys, token(name), later, payload=body, moves=moves
         )
         reply = self.rig.run(call)
         assert reply.seen is not None
@@ -481,9 +476,7 @@ class QueueMachine(RuleBasedStateMachine):
         name = self.pick(data, "waiting", "retrying")
         if name.startswith("x"):
             return
-        call = changing.reprioritize(
-            self.rig.keys, token(name), priority, now_us=self.rig.now_us
-        )
+        call = changing.reprioritize(self.rig.keys, token(name), priority)
         assert self.rig.run(call) is Change.REPRIORITIZED
         self.priorities[name] = priority
         assert self.rig.inspect(name).priority == priority
@@ -491,7 +484,7 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.has_priorities)
     @rule()
     def sweep_ranks(self) -> None:
-        self.rig.run(tending.sweep(self.rig.keys, count=1_000, now_us=self.rig.now_us))
+        self.rig.run(tending.sweep(self.rig.keys, count=1_000))
 
     def retrying(self) -> dict[str, tuple[int, int]]:
         """Return the jobs among the retries by name: when each is due, and its kills."""
@@ -677,17 +670,11 @@ class QueueMachine(RuleBasedStateMachine):
     def declare_limit(self) -> None:
         declared = [(LIMIT, numbers_of(concurrency=self.most))]
         self.rig.run(
-            limiting.declare(
-                self.rig.keys,
-                declared,
-                owner=b"process1",
-                loaded_ms=0,
-                now_us=self.rig.now_us,
-            )
+            limiting.declare(self.rig.keys, declared, owner=b"process1", loaded_ms=0)
         )
 
     def loosen(self) -> None:
-        self.rig.run(limiting.loosen(self.rig.keys, now_us=self.rig.now_us))
+        self.rig.run(limiting.loosen(self.rig.keys))
         self.follow_limits()
 
     @rule(most=st.integers(1, 3))
@@ -975,11 +962,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.living.clear()
         if dead := self.names("dead"):
             tokens = self.client.zrange(rig.keys.dead, 0, -1)
-            rig.run(
-                changing.replay(
-                    rig.keys, [t.decode() for t in tokens], now_us=rig.now_us
-                )
-            )
+            rig.run(changing.replay(rig.keys, [t.decode() for t in tokens]))
             assert len(tokens) == len(dead)
         ran: list[str] = []
         rig.open("cb")

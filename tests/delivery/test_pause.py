@@ -5,7 +5,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from django_delayq.calls.running import run
 from django_delayq.delivery import pausing
 from django_delayq.delivery.claiming import Mode
 from django_delayq.delivery.holding import HeldNames, Released
@@ -241,25 +240,25 @@ def test_resume_says_whether_it_was_paused(rig: Rig, task: str | None) -> None:
 def test_pause_and_resume_whose_replies_were_lost_answer_as_the_first_time(
     rig: Rig, task: str | None
 ) -> None:
-    pause = pausing.pause(rig.keys, task=task, until="+10", now_us=rig.now_us)
-    assert run(rig.client, pause) == 1
+    pause = pausing.pause(rig.keys, task=task, until="+10")
+    assert rig.run(pause) == 1
     before = rig.pauses()
-    assert run(rig.client, pause.again()) == 1
+    assert rig.run(pause.again()) == 1
     assert rig.pauses() == before
 
-    resume = pausing.resume(rig.keys, task=task, now_us=rig.now_us)
-    assert run(rig.client, resume) == 1
-    assert run(rig.client, resume.again()) == 1
+    resume = pausing.resume(rig.keys, task=task)
+    assert rig.run(resume) == 1
+    assert rig.run(resume.again()) == 1
     assert rig.resume(task) == 0
 
 
 def test_repeat_of_a_resume_ends_no_pause_that_came_after_it(rig: Rig) -> None:
     rig.pause()
-    resume = pausing.resume(rig.keys, now_us=rig.now_us)
-    run(rig.client, resume)
+    resume = pausing.resume(rig.keys)
+    rig.run(resume)
     rig.pause(reason="another")
 
-    run(rig.client, resume.again())
+    rig.run(resume.again())
 
     assert [pause.reason for pause in rig.pauses()] == ["another"]
 
@@ -413,7 +412,7 @@ def test_pauses_that_are_over_are_forgotten_and_no_others(rig: Rig) -> None:
     rig.pause("b")
     rig.now = 10
 
-    assert rig.run(pausing.forget_over(rig.keys, now_us=rig.now_us)) == 0
+    assert rig.run(pausing.forget_over(rig.keys)) == 0
 
     stored = json.loads(rig.client.hget(rig.keys.control, "paused_tasks") or b"")
     assert list(stored) == ["b"]

@@ -12,6 +12,7 @@ from django_delayq.calls.running import run
 from django_delayq.delivery import periods
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.storing import NewJob
+from tests.clock import at
 from tests.delivery.rig import T0, Rig, name_in, names_of, payload, token
 
 
@@ -223,14 +224,7 @@ def test_change_of_definitions_that_somebody_else_has_changed_is_refused(rig):
 def test_change_whose_reply_was_lost_is_known_by_its_repeat(rig):
     new = NewJob(token("a"), f"={T0 + 50}", "", payload("a"))
     call = periods.arrange(
-        rig.keys,
-        "s",
-        version=0,
-        code=b"one",
-        print="p1",
-        next_ms=T0 + 50,
-        job=new,
-        now_us=rig.now_us,
+        rig.keys, "s", version=0, code=b"one", print="p1", next_ms=T0 + 50, job=new
     )
 
     assert rig.run(call) == rig.run(call.again()) > 0
@@ -636,16 +630,18 @@ def run_occurrences(server, queue, occurrences, workers, *, seed):
                 new = [job(next_number + n) for n in range(count)]
                 moved = run(
                     client,
-                    periods.advance(
-                        keys,
-                        "s",
-                        new,
-                        print="p1",
-                        seen_ms=T0 + seen,
-                        next_ms=T0 + 5 * (next_number + count),
-                        fired_ms=T0 + seen,
-                        insertion_list=False,
-                        now_us=now_us,
+                    at(
+                        now_us,
+                        periods.advance(
+                            keys,
+                            "s",
+                            new,
+                            print="p1",
+                            seen_ms=T0 + seen,
+                            next_ms=T0 + 5 * (next_number + count),
+                            fired_ms=T0 + seen,
+                            insertion_list=False,
+                        ),
                     ),
                 )
                 if rng.random() < 0.05:

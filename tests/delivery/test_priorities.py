@@ -33,7 +33,7 @@ def drained(rig: Rig, limit: int = 10, **options: Any) -> list[str]:
 
 
 def reprioritize(rig: Rig, name: str, priority: int) -> Change | State:
-    call = changing.reprioritize(rig.keys, token(name), priority, now_us=rig.now_us)
+    call = changing.reprioritize(rig.keys, token(name), priority)
     return rig.run(call)
 
 
@@ -80,9 +80,7 @@ def test_jobs_that_were_never_ranked_are_ranked_by_the_sweep(ranked):
     ranked.schedule({f"old{n}": 0 for n in range(150)})
     ranked.schedule({"low": 0}, priority=-1)
 
-    ranked.run(
-        tending.sweep(ranked.keys, "locators", count=1_000, now_us=ranked.now_us)
-    )
+    ranked.run(tending.sweep(ranked.keys, "locators", count=1_000))
 
     assert ranked.client.zcard(ranked.keys.ranked) == 151
     assert drained(ranked, 20)[-1] == "low"
@@ -98,7 +96,7 @@ def test_retry_that_was_never_ranked_is_ranked_by_the_sweep(ranked):
     ranked.now = 2
     assert ranked.client.zcard(ranked.keys.ranked) == 150
 
-    ranked.run(tending.sweep(ranked.keys, "headers", count=1_000, now_us=ranked.now_us))
+    ranked.run(tending.sweep(ranked.keys, "headers", count=1_000))
 
     assert ranked.client.zcard(ranked.keys.ranked) == 151
     assert drained(ranked, 20)[0] == "zero"

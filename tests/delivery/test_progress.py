@@ -12,7 +12,7 @@ def say(rig: Rig, job: Leased, done: float | None) -> None:
     """Say how far a job is; None: its attempt has ended."""
     stored = b"" if done is None else progress.encode(StoredProgress(done, 9, "file"))
     said = JobProgress(job.token, job.fence, stored)
-    rig.run(progress.note_progress(rig.keys, [said], now_us=rig.now_us))
+    rig.run(progress.note_progress(rig.keys, [said]))
 
 
 def done(rig: Rig, job: Leased) -> float | None:
@@ -72,7 +72,7 @@ def test_sweep_forgets_what_a_killed_process_has_left(rig: Rig, job: Leased) -> 
     say(rig, other, 2)
     rig.acknowledge(job)
 
-    swept = rig.run(tending.sweep(rig.keys, "progress", now_us=rig.now_us))
+    swept = rig.run(tending.sweep(rig.keys, "progress"))
 
     assert swept == (0, 1)
     assert rig.client.hkeys(rig.keys.progress) == [other.token.encode()]

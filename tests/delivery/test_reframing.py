@@ -76,7 +76,6 @@ def rewrite(rig: Rig, target: FrameFormat, **sizes: int) -> Counter[str]:
                     kind,  # type: ignore[arg-type]
                     target,
                     cursor,
-                    now_us=rig.now_us,
                     **sizes,
                 )
             )
@@ -1099,7 +1098,6 @@ class MixedQueueMachine(RuleBasedStateMachine):
             batch=batch,
             lookups=batch,
             byte_budget=budget,
-            now_us=self.rig.now_us,
         )
         step = self.rig.run(call)
         self.places[kind, wanted] = START if step.cursor.is_at_end else step.cursor

@@ -121,7 +121,7 @@ def test_replay_whose_reply_was_lost_is_told_that_it_replayed(
 ) -> None:
     rig.schedule({"a": 0, "b": 0})
     rig.bury(*rig.claim().jobs)
-    call = changing.replay(rig.keys, [token(name) for name in "axb"], now_us=rig.now_us)
+    call = changing.replay(rig.keys, [token(name) for name in "axb"])
 
     assert rig.run(call) == 2
     if since != "nothing":
@@ -139,7 +139,7 @@ def test_replay_whose_reply_was_lost_is_told_that_it_replayed(
 def test_discard_whose_reply_was_lost_is_told_that_it_discarded(rig: Rig) -> None:
     rig.schedule({"a": 0})
     rig.bury(rig.lease())
-    call = changing.discard(rig.keys, [token("a")], now_us=rig.now_us)
+    call = changing.discard(rig.keys, [token("a")])
 
     assert rig.run(call) == 1
     assert rig.run(call.again()) == 1
@@ -150,7 +150,7 @@ def test_reschedule_whose_reply_was_lost_is_told_that_it_moved(
     rig: Rig, since: str
 ) -> None:
     rig.schedule({"a": 1_000})
-    call = changing.reschedule(rig.keys, token("a"), "+0", now_us=rig.now_us)
+    call = changing.reschedule(rig.keys, token("a"), "+0")
 
     moved = rig.run(call)
     assert moved[0] == "rescheduled"

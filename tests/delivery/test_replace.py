@@ -40,7 +40,6 @@ def replace(
             payload=new_payload(holder) if has_arguments else b"",
             moves=moves,
             max_wait_ms=max_wait_ms,
-            now_us=rig.now_us,
         )
     )
 
@@ -652,9 +651,7 @@ def test_repeat_of_a_call_that_changed_another_job_stores_nothing(rig: Rig) -> N
     replace(rig)
     rig.acknowledge(rig.lease())
 
-    call = storing.schedule(
-        rig.keys, [NewJob(token("b"), "+0", KEY, payload("b"))], now_us=rig.now_us
-    )
+    call = storing.schedule(rig.keys, [NewJob(token("b"), "+0", KEY, payload("b"))])
     (reply,) = rig.run(call.again())
 
     assert reply.beyond is State.TAKEN

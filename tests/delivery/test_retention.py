@@ -23,16 +23,14 @@ def bury(rig: Rig, *names: str, state: State = State.DEAD) -> None:
 
 
 def expire(rig: Rig, **options: object) -> Expired:
-    call = tending.expire(rig.keys, now_us=rig.now_us, **options)  # type: ignore[arg-type]
+    call = tending.expire(rig.keys, **options)  # type: ignore[arg-type]
     return rig.run(call)
 
 
 def sweep(rig: Rig, which: str) -> int:
     forgotten = cursor = 0
     while True:
-        call = tending.sweep(
-            rig.keys, which, cursor=cursor, count=10, now_us=rig.now_us
-        )
+        call = tending.sweep(rig.keys, which, cursor=cursor, count=10)
         swept = rig.run(call)
         forgotten, cursor = forgotten + swept.forgotten, swept.cursor
         if cursor == 0:

@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 import redis
 
+from django_delayq.calls.running import run
 from django_delayq.delivery import storing
 from django_delayq.delivery.claiming import Mode
 from django_delayq.delivery.keys import DeliveryKeys
@@ -106,8 +107,9 @@ def test_score_is_written_as_an_integer_that_java_can_parse(
 
 def test_the_servers_clock_decides_where_no_other_is_given(rig: Rig) -> None:
     before = rig.client.time()
-    (reply,) = rig.run(
-        storing.schedule(rig.keys, [NewJob(token("a"), "+5000", "", payload("a"))])
+    (reply,) = run(
+        rig.client,
+        storing.schedule(rig.keys, [NewJob(token("a"), "+5000", "", payload("a"))]),
     )
     after = rig.client.time()
 
@@ -396,11 +398,7 @@ def test_one_job_alone_is_stored_as_among_many(
             payload("a"),
         )
         call: Any = send(
-            rig.keys,
-            job,
-            frame_format=frame_format,
-            insertion_list=listed,
-            now_us=rig.now_us,
+            rig.keys, job, frame_format=frame_format, insertion_list=listed
         )
         with rig.listening(rig.keys.queue.channel) as heard:
             reply = rig.run(call.again() if case["again"] else call)

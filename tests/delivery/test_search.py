@@ -106,7 +106,7 @@ def test_elements_of_others_have_the_names_by_which_they_are_cancelled(
         "",
         None,
     )
-    (call,) = changing.cancel_many(rig.keys, [waits.token], now_us=rig.now_us)
+    (call,) = changing.cancel_many(rig.keys, [waits.token])
     assert rig.run(call) == {waits.token: Change.CANCELLED}
 
 
@@ -206,7 +206,6 @@ def test_call_ends_early_with_the_element_that_exceeds_its_bytes(any_rig: Rig) -
             byte_budget=5_000,
             payload_bytes=10_000,
             frame_format=rig.frame_format,
-            now_us=rig.now_us,
         )
         page = rig.run(call)
         place = page.place

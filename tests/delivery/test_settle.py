@@ -536,7 +536,7 @@ def test_jobs_of_one_start_time_keep_their_order_when_they_are_given_back(
 
 
 def give_back_late(rig: Rig, job: Leased) -> None:
-    call = settling.give_back(rig.keys, [job], late=[job.token], now_us=rig.now_us)
+    call = settling.give_back(rig.keys, [job], late=[job.token])
     assert rig.run(call) == []
 
 

@@ -52,20 +52,12 @@ def add(rig: Rig, most_tasks: int = 1_000, **counted: int) -> statistics.Packed 
     """Add what a process has counted: so many jobs of each task."""
     found = {"": figures(sum(counted.values()))}
     found |= {name: figures(count) for name, count in counted.items()}
-    return rig.run(
-        statistics.add_figures(
-            rig.keys, found, most_tasks=most_tasks, now_us=rig.now_us
-        )
-    )
+    return rig.run(statistics.add_figures(rig.keys, found, most_tasks=most_tasks))
 
 
 def runs(rig: Rig, unit: Unit, count: int = 10, first: int = 0) -> dict[int, int]:
     """Return how many jobs ran in each minute or hour of the last ones, 0 being the present one."""
-    read = rig.run(
-        statistics.read_figures(
-            rig.keys, unit, first=first, count=count, now_us=rig.now_us
-        )
-    )
+    read = rig.run(statistics.read_figures(rig.keys, unit, first=first, count=count))
     found = {
         read.now - moment: decode_figures(text).runs
         for moment, text in read.stored.items()
@@ -76,11 +68,7 @@ def runs(rig: Rig, unit: Unit, count: int = 10, first: int = 0) -> dict[int, int
 
 
 def task_runs(rig: Rig, unit: Unit, count: int = 10) -> dict[tuple[int, str], int]:
-    read = rig.run(
-        statistics.read_figures(
-            rig.keys, unit, count=count, of_tasks=True, now_us=rig.now_us
-        )
-    )
+    read = rig.run(statistics.read_figures(rig.keys, unit, count=count, of_tasks=True))
     return {
         (read.now - moment, name): decode_figures(text).runs
         for moment, name, text in tasks_in(read)
@@ -89,7 +77,7 @@ def task_runs(rig: Rig, unit: Unit, count: int = 10) -> dict[tuple[int, str], in
 
 def day_runs(rig: Rig, count: int) -> tuple[dict[str, int], list[int]]:
     """Return how many jobs of each task ran in the last days, and how many hours ago those hours are that no day has."""
-    read = rig.run(statistics.read_days(rig.keys, count=count, now_us=rig.now_us))
+    read = rig.run(statistics.read_days(rig.keys, count=count))
     now = rig.now_us // 3_600_000_000
     packed = [*read.days.values()]
     if read.missing:
@@ -327,16 +315,14 @@ def test_buckets_of_a_day_are_exact(rig: Rig) -> None:
         took = histogram(*[rand.lognormvariate(8, 2) for _ in range(300)])
         counted = {"mail": Figures(Counter({Outcome.DEAD: 300}), Histogram(), took)}
         counted[""] = counted["mail"]
-        call = statistics.add_figures(
-            rig.keys, counted, most_tasks=9, now_us=rig.now_us
-        )
+        call = statistics.add_figures(rig.keys, counted, most_tasks=9)
         if (packed := rig.run(call)) is not None:
             rig.run(statistics.pack_hour(rig.keys, packed))
         whole.add(took)
         rig.now += HOUR_MS
     rig.now -= HOUR_MS
 
-    read = rig.run(statistics.read_days(rig.keys, count=1, now_us=rig.now_us))
+    read = rig.run(statistics.read_days(rig.keys, count=1))
     found = sum_up(chain(open_tasks(read), *map(unpack_tasks, read.days.values())))
 
     assert found["mail"] == Figures(Counter({Outcome.DEAD: 6_000}), Histogram(), whole)
@@ -369,7 +355,7 @@ def test_packed_hour_is_smaller_and_only_the_shares_of_buckets_are_rounded(
     )
     mail = Figures(Counter({Outcome.SUCCEEDED: 4_999, Outcome.DEAD: 17}), late, took)
     counted = {"": mail, "mail": mail}
-    rig.run(statistics.add_figures(rig.keys, counted, most_tasks=9, now_us=rig.now_us))
+    rig.run(statistics.add_figures(rig.keys, counted, most_tasks=9))
     rig.now += HOUR_MS
     packed = add(rig, mail=1)
     assert packed is not None

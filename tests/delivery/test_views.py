@@ -213,7 +213,7 @@ def test_counts_of_every_part(rig: Rig) -> None:
     rig.client.rpush(rig.keys.queue.destination, b"x", b"y")
     rig.now = 0.999
 
-    assert rig.run(looking.counts(rig.keys, now_us=rig.now_us)) == Counts(
+    assert rig.run(looking.counts(rig.keys)) == Counts(
         waiting=3,
         due=1,
         returned=0,
@@ -248,7 +248,7 @@ def test_job_given_back_before_its_first_attempt_is_due_and_counted_so(
     rig.give_back(a, b)
     rig.now = 2
 
-    counts = rig.run(looking.counts(rig.keys, now_us=rig.now_us))
+    counts = rig.run(looking.counts(rig.keys))
 
     assert (counts.waiting, counts.due, counts.returned) == (3, 1, 2)
     assert (counts.retrying, counts.next_ms) == (1, T0)
@@ -273,7 +273,7 @@ def test_job_moved_or_replayed_before_its_first_attempt_is_no_retry(
     rig.give_back(died)
     rig.reschedule("died", 90)
 
-    counts = rig.run(looking.counts(rig.keys, now_us=rig.now_us))
+    counts = rig.run(looking.counts(rig.keys))
 
     assert (counts.waiting, counts.due, counts.next_ms) == (2, 2, T0 + 60)
     assert counts.retrying == 1
@@ -298,7 +298,7 @@ def test_pages_go_from_what_was_returned_on_to_the_frames(rig: Rig, count: int) 
 
 
 def test_counts_of_an_empty_queue(rig: Rig) -> None:
-    found = rig.run(looking.counts(rig.keys, now_us=rig.now_us))
+    found = rig.run(looking.counts(rig.keys))
 
     assert found[:10] == (0,) * 10
     assert found.next_ms is None

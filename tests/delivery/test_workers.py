@@ -21,12 +21,12 @@ INFO = WorkerInfo(
 
 
 def seen(rig: Rig, **options: int) -> list[SeenWorker]:
-    call = workers.read_workers(registry(rig), now_us=rig.now_us, **options)
+    call = workers.read_workers(registry(rig), **options)
     return rig.run(call).workers
 
 
 def order(rig: Rig, name: str, sealed: bytes = b"order") -> bool:
-    call = workers.give_order(registry(rig), name, sealed, now_us=rig.now_us)
+    call = workers.give_order(registry(rig), name, sealed)
     given: bool = rig.run(call)
     return given
 
@@ -46,7 +46,7 @@ def test_keys_of_the_registry_have_these_names_for_ever_and_one_slot() -> None:
 
 
 def test_process_is_read_as_it_has_registered(rig: Rig) -> None:
-    rig.run(workers.register(registry(rig), "a", INFO, now_us=rig.now_us))
+    rig.run(workers.register(registry(rig), "a", INFO))
 
     assert seen(rig) == [SeenWorker("a", T0, INFO)]
 
@@ -131,7 +131,7 @@ def test_order_reaches_its_process_and_no_other(rig: Rig) -> None:
     assert order(rig, "a", b"second")
 
     for name, expected in (("a", b"second"), ("b", b"")):
-        call = workers.register(registry(rig), name, INFO, now_us=rig.now_us)
+        call = workers.register(registry(rig), name, INFO)
         assert rig.run(call)[:2] == (T0, expected)
 
 

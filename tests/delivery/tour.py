@@ -498,11 +498,7 @@ def _(rig: Rig) -> Callable[[], object]:
 def limit(rig: Rig, **numbers: Any) -> None:
     """Have a worker's code say what the limit "stripe" is."""
     declared = [("stripe", rates.numbers_of(**numbers))]
-    rig.run(
-        limiting.declare(
-            rig.keys, declared, owner=b"process1", loaded_ms=0, now_us=rig.now_us
-        )
-    )
+    rig.run(limiting.declare(rig.keys, declared, owner=b"process1", loaded_ms=0))
 
 
 def fill_limit(rig: Rig, **numbers: Any) -> Leased:
@@ -633,7 +629,7 @@ def _(rig: Rig) -> Callable[[], object]:
 def _(rig: Rig) -> Callable[[], object]:
     fill_limit(rig)
     limit(rig, concurrency=3)
-    return lambda: rig.run(limiting.loosen(rig.keys, now_us=rig.now_us))
+    return lambda: rig.run(limiting.loosen(rig.keys))
 
 
 @stop("recover", drains=True)
@@ -775,12 +771,7 @@ def replaces(rig: Rig, *, wait: int = 0, moves: str = "") -> Callable[[], object
     later = NewJob(token("b"), f"+{wait}", "ek", payload("b"))
     arguments = b"" if moves else payload("a", 90)
     call = replacing.replace(
-        rig.keys,
-        token("a"),
-        later,
-        payload=arguments,
-        moves=moves,
-        now_us=rig.now_us,
+        rig.keys, token("a"), later, payload=arguments, moves=moves
     )
     return lambda: rig.run(call)
 
@@ -913,7 +904,7 @@ def _(rig: Rig) -> Callable[[], object]:
 @stop("ahead", drains=True)
 def _(rig: Rig) -> Callable[[], object]:
     mix(rig)
-    return lambda: rig.run(looking.ahead(rig.keys, [1_000, 60_000], now_us=rig.now_us))
+    return lambda: rig.run(looking.ahead(rig.keys, [1_000, 60_000]))
 
 
 @stop("sweep", drains=True)
@@ -968,7 +959,7 @@ def _(rig: Rig) -> Callable[[], object]:
     rig.schedule({"a": 0, "b": 0})
     rig.bury(*rig.claim().jobs)
     rig.now = 10
-    return lambda: rig.run(tending.expire(rig.keys, age_ms=5, now_us=rig.now_us))
+    return lambda: rig.run(tending.expire(rig.keys, age_ms=5))
 
 
 @stop("expire in quarantine", drains=True)
@@ -977,13 +968,7 @@ def _(rig: Rig) -> Callable[[], object]:
     rig.bury(rig.lease(), state=State.QUARANTINED)
     rig.now = 10
     return lambda: rig.run(
-        tending.expire(
-            rig.keys,
-            state=State.QUARANTINED,
-            age_ms=5,
-            which=Which.FOREIGN,
-            now_us=rig.now_us,
-        )
+        tending.expire(rig.keys, state=State.QUARANTINED, age_ms=5, which=Which.FOREIGN)
     )
 
 
@@ -1061,7 +1046,7 @@ def _(rig: Rig) -> Callable[[], object]:
 def add(rig: Rig) -> object:
     figures = Figures(Counter({Outcome.SUCCEEDED: 2}), Histogram(Counter({40: 2}), 9))
     counted = {"": figures, "shop.mail": figures}
-    call = statistics.add_figures(rig.keys, counted, most_tasks=9, now_us=rig.now_us)
+    call = statistics.add_figures(rig.keys, counted, most_tasks=9)
     return rig.run(call)
 
 
@@ -1093,11 +1078,7 @@ def _(rig: Rig) -> Callable[[], object]:
 def _(rig: Rig) -> Callable[[], object]:
     add(rig)
     return lambda: [
-        rig.run(
-            statistics.read_figures(
-                rig.keys, unit, count=2, of_tasks=True, now_us=rig.now_us
-            )
-        )
+        rig.run(statistics.read_figures(rig.keys, unit, count=2, of_tasks=True))
         for unit in Unit
     ]
 
@@ -1105,7 +1086,7 @@ def _(rig: Rig) -> Callable[[], object]:
 @stop("read days", drains=True)
 def _(rig: Rig) -> Callable[[], object]:
     add(rig)
-    return lambda: rig.run(statistics.read_days(rig.keys, count=2, now_us=rig.now_us))
+    return lambda: rig.run(statistics.read_days(rig.keys, count=2))
 
 
 def registry(rig: Rig) -> RegistryKeys:
@@ -1114,7 +1095,7 @@ def registry(rig: Rig) -> RegistryKeys:
 
 def register(rig: Rig, name: str) -> workers.Registered:
     info = WorkerInfo("host", 7, queues=[rig.keys.queue.name])
-    call = workers.register(registry(rig), name, info, now_us=rig.now_us)
+    call = workers.register(registry(rig), name, info)
     registered: workers.Registered = rig.run(call)
     return registered
 
@@ -1122,7 +1103,7 @@ def register(rig: Rig, name: str) -> workers.Registered:
 @stop("register", drains=True)
 def _(rig: Rig) -> Callable[[], object]:
     register(rig, "silent")
-    order = workers.give_order(registry(rig), "silent", b"o", now_us=rig.now_us)
+    order = workers.give_order(registry(rig), "silent", b"o")
     assert rig.run(order)
     rig.now += KEPT_MS + 1
     return lambda: register(rig, "a")
@@ -1137,15 +1118,13 @@ def _(rig: Rig) -> Callable[[], object]:
 @stop("read workers", drains=True)
 def _(rig: Rig) -> Callable[[], object]:
     register(rig, "a")
-    return lambda: rig.run(workers.read_workers(registry(rig), now_us=rig.now_us))
+    return lambda: rig.run(workers.read_workers(registry(rig)))
 
 
 @stop("give an order")
 def _(rig: Rig) -> Callable[[], object]:
     register(rig, "a")
-    return lambda: rig.run(
-        workers.give_order(registry(rig), "a", b"order", now_us=rig.now_us)
-    )
+    return lambda: rig.run(workers.give_order(registry(rig), "a", b"order"))
 
 
 @stop("note progress")
@@ -1153,7 +1132,7 @@ def _(rig: Rig) -> Callable[[], object]:
     rig.schedule({"a": 0})
     job = rig.lease()
     said = JobProgress(job.token, job.fence, b'{"done":1}')
-    return lambda: rig.run(progress.note_progress(rig.keys, [said], now_us=rig.now_us))
+    return lambda: rig.run(progress.note_progress(rig.keys, [said]))
 
 
 @stop("forget progress", drains=True)
@@ -1161,9 +1140,9 @@ def _(rig: Rig) -> Callable[[], object]:
     rig.schedule({"a": 0})
     job = rig.lease()
     said = JobProgress(job.token, job.fence, b'{"done":1}')
-    rig.run(progress.note_progress(rig.keys, [said], now_us=rig.now_us))
+    rig.run(progress.note_progress(rig.keys, [said]))
     over = said._replace(stored=b"")
-    return lambda: rig.run(progress.note_progress(rig.keys, [over], now_us=rig.now_us))
+    return lambda: rig.run(progress.note_progress(rig.keys, [over]))
 
 
 @stop("read progress", drains=True)
@@ -1171,7 +1150,7 @@ def _(rig: Rig) -> Callable[[], object]:
     rig.schedule({"a": 0})
     job = rig.lease()
     said = JobProgress(job.token, job.fence, b'{"done":1}')
-    rig.run(progress.note_progress(rig.keys, [said], now_us=rig.now_us))
+    rig.run(progress.note_progress(rig.keys, [said]))
     return lambda: rig.run(progress.read_progress(rig.keys, job.token))
 
 
@@ -1180,9 +1159,7 @@ RUN = "r" * 12
 
 def take_page(rig: Rig, source: Source = Source.FRAMES, page: int = 1) -> Any:
     rig.run(pages.begin_export(rig.keys, RUN, Kind.DIRECT))
-    return rig.run(
-        pages.export_page(rig.keys, source, run=RUN, page=page, now_us=rig.now_us)
-    )
+    return rig.run(pages.export_page(rig.keys, source, run=RUN, page=page))
 
 
 @stop("begin to move", drains=True)
@@ -1226,17 +1203,11 @@ def _(rig: Rig) -> Callable[[], object]:
     for page in (1, 2, 0):
         end_page(rig, page, is_moved=True)
     rig.client.delete(rig.keys.ended)
-    return lambda: rig.run(
-        pages.import_page(rig.keys, jobs, run="t" * 12, page=1, now_us=rig.now_us)
-    )
+    return lambda: rig.run(pages.import_page(rig.keys, jobs, run="t" * 12, page=1))
 
 
 def end_page(rig: Rig, page: int, *, is_moved: bool) -> int:
-    return rig.run(
-        pages.end_page(
-            rig.keys, run=RUN, page=page, is_moved=is_moved, now_us=rig.now_us
-        )
-    )
+    return rig.run(pages.end_page(rig.keys, run=RUN, page=page, is_moved=is_moved))
 
 
 @stop("end a page that has moved", drains=True)
@@ -1263,26 +1234,22 @@ def store_schedule(rig: Rig) -> None:
 @stop("set a schedule aside", drains=True)
 def _(rig: Rig) -> Callable[[], object]:
     store_schedule(rig)
-    return lambda: rig.run(pages.take_schedule(rig.keys, "nightly", now_us=rig.now_us))
+    return lambda: rig.run(pages.take_schedule(rig.keys, "nightly"))
 
 
 @stop("store a schedule of another server")
 def _(rig: Rig) -> Callable[[], object]:
     moved = MovedSchedule(b"s", b"c", b"{}", b"%d" % T0)
     return lambda: rig.run(
-        pages.put_schedule(
-            rig.keys, "nightly", moved, version=0, register=b"r", now_us=rig.now_us
-        )
+        pages.put_schedule(rig.keys, "nightly", moved, version=0, register=b"r")
     )
 
 
 @stop("take a schedule up again", drains=True)
 def _(rig: Rig) -> Callable[[], object]:
     store_schedule(rig)
-    rig.run(pages.take_schedule(rig.keys, "nightly", now_us=rig.now_us))
-    return lambda: rig.run(
-        pages.end_schedule(rig.keys, "nightly", is_moved=False, now_us=rig.now_us)
-    )
+    rig.run(pages.take_schedule(rig.keys, "nightly"))
+    return lambda: rig.run(pages.end_schedule(rig.keys, "nightly", is_moved=False))
 
 
 @stop("put up a fence", drains=True)

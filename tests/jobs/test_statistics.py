@@ -31,6 +31,7 @@ from django_delayq.jobs.statistics import (
     task_statistics,
     tasks_statistics,
 )
+from tests.clock import at
 from tests.jobs import samples
 
 
@@ -51,7 +52,7 @@ def add(client, queue):
         }
         counted[""] = total(list(counted.values()))
         now_us = seconds * 1_000_000 + micros - round(ago.total_seconds() * 1e6)
-        call = add_figures(keys, counted, most_tasks=1_000, now_us=now_us)
+        call = at(now_us, add_figures(keys, counted, most_tasks=1_000))
         return run(own_clients.of_thread(), call)
 
     return adder

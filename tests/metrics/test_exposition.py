@@ -22,6 +22,7 @@ from django_delayq.delivery.storing import NewJob, new_token
 from django_delayq.delivery.workers import RunningJob
 from django_delayq.jobs.statistics import statistics_totals
 from django_delayq.metrics.exposition import Family, Sample, text_of, without_server
+from tests.clock import at
 from tests.jobs import samples
 from tests.jobs.adding import add, add_of_each_state
 from tests.jobs.conftest import LATER
@@ -53,11 +54,8 @@ def note(hand: Hand, *took_us: float, task: str = ADD, **more: Any) -> Any:
     """Count attempts of a task, as a worker does."""
     now_us = more.pop("now_us", None)
     found = figures(*took_us, **more)
-    return hand.run(
-        add_figures(
-            hand.keys, {"": found, task: found}, most_tasks=1_000, now_us=now_us
-        )
-    )
+    call = add_figures(hand.keys, {"": found, task: found}, most_tasks=1_000)
+    return hand.run(call if now_us is None else at(now_us, call))
 
 
 # The format

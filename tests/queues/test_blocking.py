@@ -28,6 +28,7 @@ from django_delayq.queues import calls
 from django_delayq.queues.blocking import OVERTAKEN_MS, BlockingQueue
 from django_delayq.queues.taking import Batch, Taker
 from django_delayq.waiting.lists import WaitForAny
+from tests.clock import at
 from tests.polling import takes_less_than, wait_until
 from tests.queues.proxy import Proxy
 from tests.servers import Server
@@ -355,22 +356,22 @@ class TestLeases:
         self, client: redis.Redis, keys: DeliveryKeys, queue_name: str
     ) -> None:
         client.rpush(queue_name, 1)
-        claimed = run(client, claim(keys, lease_ms=1_000, now_us=10**15))
+        claimed = run(client, at(10**15, claim(keys, lease_ms=1_000)))
         later_us = 10**15 + 2_000_000
 
-        assert run(client, confirm(keys, claimed, now_us=later_us)) == "1"
-        assert run(client, confirm(keys, claimed, now_us=later_us)) == "1"
+        assert run(client, at(later_us, confirm(keys, claimed))) == "1"
+        assert run(client, at(later_us, confirm(keys, claimed))) == "1"
 
-        assert run(client, claim(keys, now_us=later_us)).jobs == []
+        assert run(client, at(later_us, claim(keys))).jobs == []
 
     def test_repeated_confirmation_says_the_same(
         self, client: redis.Redis, keys: DeliveryKeys, queue_name: str
     ) -> None:
         client.rpush(queue_name, 1)
-        claimed = run(client, claim(keys, lease_ms=1_000, now_us=10**15))
+        claimed = run(client, at(10**15, claim(keys, lease_ms=1_000)))
 
-        first = run(client, confirm(keys, claimed, now_us=10**15))
-        again = run(client, confirm(keys, claimed, now_us=10**15 + 20_000_000))
+        first = run(client, at(10**15, confirm(keys, claimed)))
+        again = run(client, at(10**15 + 20000000, confirm(keys, claimed)))
 
         assert first == again == "1"
 
@@ -380,16 +381,16 @@ class TestLeases:
     ) -> None:
         """Whatever the clock did between its claim and its confirmation."""
         client.rpush(queue_name, 1)
-        first = run(client, claim(keys, lease_ms=1_000, now_us=10**15))
+        first = run(client, at(10**15, claim(keys, lease_ms=1_000)))
         later_us = wait_out(client, keys, 10**15)
-        second = run(client, claim(keys, lease_ms=1_000, now_us=later_us))
+        second = run(client, at(later_us, claim(keys, lease_ms=1_000)))
         assert second.jobs[0].token == first.jobs[0].token
 
         stepped_us = later_us + step_ms * 1000
-        assert run(client, confirm(keys, second, now_us=stepped_us)) == "1"
+        assert run(client, at(stepped_us, confirm(keys, second))) == "1"
 
         for claimed, expected in ((first, "0"), (second, "1")):
-            repeated = confirm(keys, claimed, now_us=stepped_us)
+            repeated = at(stepped_us, confirm(keys, claimed))
             assert run(client, repeated) == expected
         undo = calls.untake(keys, first.jobs, owner=b"o" * 8)
         assert run(client, undo) == 0
@@ -425,9 +426,9 @@ class TestLeases:
         self, client: redis.Redis, keys: DeliveryKeys, queue_name: str
     ) -> None:
         client.rpush(queue_name, 1)
-        first = run(client, claim(keys, lease_ms=1_000, now_us=10**15))
+        first = run(client, at(10**15, claim(keys, lease_ms=1_000)))
         later_us = wait_out(client, keys, 10**15)
-        run(client, claim(keys, lease_ms=1_000, now_us=later_us))
+        run(client, at(later_us, claim(keys, lease_ms=1_000)))
 
         undo = calls.untake(keys, first.jobs, owner=b"o" * 8)
 
@@ -438,15 +439,15 @@ class TestLeases:
         self, client: redis.Redis, keys: DeliveryKeys, queue_name: str
     ) -> None:
         client.rpush(queue_name, 1)
-        run(client, claim(keys, lease_ms=1_000, now_us=10**15))
+        run(client, at(10**15, claim(keys, lease_ms=1_000)))
         later_us = wait_out(client, keys, 10**15)
-        again = run(client, claim(keys, lease_ms=1_000, now_us=later_us))
+        again = run(client, at(later_us, claim(keys, lease_ms=1_000)))
         assert again.jobs[0].kills == 1
 
-        undo = calls.untake(keys, again.jobs, owner=b"o" * 8, now_us=later_us)
+        undo = at(later_us, calls.untake(keys, again.jobs, owner=b"o" * 8))
         run(client, undo)
 
-        third = run(client, claim(keys, lease_ms=1_000, now_us=later_us))
+        third = run(client, at(later_us, claim(keys, lease_ms=1_000)))
         assert [(job.payload, job.kills) for job in third.jobs] == [(b"1", 2)]
 
 
@@ -958,7 +959,6 @@ def claim(
     limit: int = 1,
     lease_ms: int = 10_000,
     mode: Mode = Mode.TAKE,
-    now_us: int | None = None,
 ) -> Any:
     return claiming.claim(
         keys,
@@ -967,19 +967,18 @@ def claim(
         limit=limit,
         lease_ms=lease_ms,
         mode=mode,
-        now_us=now_us,
     )
 
 
 def wait_out(client: redis.Redis, keys: DeliveryKeys, from_us: int) -> int:
     """Let a lease of a second end, in which the queue is looked at all the time; return when that was."""
     for ms in range(0, 1_200, 200):
-        run(client, claim(keys, limit=0, lease_ms=1_000, now_us=from_us + ms * 1_000))
+        run(client, at(from_us + ms * 1000, claim(keys, limit=0, lease_ms=1_000)))
     return from_us + 1_200_000
 
 
 def confirm(keys: DeliveryKeys, claimed: Any, now_us: int | None = None) -> Any:
-    return calls.confirm(keys, claimed.jobs, owner=b"o" * 8, now_us=now_us)
+    return calls.confirm(keys, claimed.jobs, owner=b"o" * 8)
 
 
 def interrupt_after(count: int, client: redis.Redis, steps: Any) -> None:

@@ -14,6 +14,7 @@ from django_delayq.repair.listing import Listing
 from django_delayq.repair.pacing import step_sizer
 from django_delayq.repair.survey import take_survey
 from django_delayq.wire.frame import FrameFormat, pack
+from tests.clock import at
 from tests.delivery.rig import T0, Rig, is_unlisted, name_in, names_of
 
 OLD, NEW = FrameFormat.DLC0, FrameFormat.BC0LC0
@@ -278,15 +279,11 @@ def test_second_run_beside_the_first_is_refused_until_it_ended(rig: Rig) -> None
 
 def test_run_that_was_killed_is_in_nobodys_way_for_long(rig: Rig) -> None:
     rig.schedule({"a": 5, "b": 5})
-    rig.run(calls.delist(rig.keys, run="dead", step=1, batch=1, now_us=rig.now_us))
-    later = calls.delist(
-        rig.keys, run="me", step=1, batch=1, now_us=rig.now_us + 30_000_000
-    )
+    rig.run(calls.delist(rig.keys, run="dead", step=1, batch=1))
+    later = at(rig.now_us + 30000000, calls.delist(rig.keys, run="me", step=1, batch=1))
     with pytest.raises(ListBusy):
         rig.run(
-            calls.delist(
-                rig.keys, run="me", step=1, batch=1, now_us=rig.now_us + 29_999_000
-            )
+            at(rig.now_us + 29999000, calls.delist(rig.keys, run="me", step=1, batch=1))
         )
 
     assert rig.run(later) == ListStep(1, 0)
@@ -295,7 +292,7 @@ def test_run_that_was_killed_is_in_nobodys_way_for_long(rig: Rig) -> None:
 def test_dead_run_is_in_nobodys_way_where_the_clock_was_set_back(rig: Rig) -> None:
     rig.schedule({"a": 5, "b": 5})
     ahead_us = rig.now_us + 7_200_000_000
-    rig.run(calls.delist(rig.keys, run="dead", step=1, batch=1, now_us=ahead_us))
+    rig.run(at(ahead_us, calls.delist(rig.keys, run="dead", step=1, batch=1)))
 
     assert rig.run(calls.delist(rig.keys, run="me", step=1, batch=1)).seen == 1
 

@@ -321,9 +321,7 @@ def other(rig: Rig, target_client: "redis.Redis[bytes]") -> Rig:
 
 def take_page(rig: Rig, page: int = 1, source: Source = Source.FRAMES) -> Any:
     rig.run(pages.begin_export(rig.keys, RUN, Kind.FILE))
-    return rig.run(
-        pages.export_page(rig.keys, source, run=RUN, page=page, now_us=rig.now_us)
-    )
+    return rig.run(pages.export_page(rig.keys, source, run=RUN, page=page))
 
 
 def end_page(rig: Rig, *, is_moved: bool, page: int = 1) -> int:
@@ -334,7 +332,6 @@ def end_page(rig: Rig, *, is_moved: bool, page: int = 1) -> int:
             page=page,
             is_moved=is_moved,
             insertion_list=rig.insertion_list,
-            now_us=rig.now_us,
         )
     )
 

@@ -72,6 +72,7 @@ from django_delayq.wire import calls as wire_calls
 from django_delayq.wire import frame as frames
 from django_delayq.wire.calls import Cursor
 from django_delayq.wire.frame import FrameFormat
+from tests.clock import at
 from tests.delivery.rig import LEASE, T0, payload, token
 
 PACKAGE = Path(claiming.__file__).parent.parent
@@ -191,7 +192,6 @@ class World:
         return {
             "frame_format": self.frame_format,
             "insertion_list": self.is_listed,
-            "now_us": self.now_us,
         }
 
     def most(self) -> int | None:
@@ -268,7 +268,7 @@ def _(world: World) -> Any:
 
 @op(forwarding.forwards)
 def _(world: World) -> Any:
-    return forwarding.forwards(world.keys, now_us=world.now_us)
+    return forwarding.forwards(world.keys)
 
 
 @op(forwarding.page)
@@ -325,7 +325,6 @@ def _(world: World) -> Any:
         moves=random.choice(("", "later", "sooner")),
         max_wait_ms=random.choice((None, 0, 100)),
         linked=random.choice((b"", b"0" * 16)),
-        now_us=world.now_us,
     )
 
 
@@ -353,7 +352,6 @@ def _(world: World) -> Any:
         limit_text=random.choice(("", "", rates.limit_text(concurrency=2, rate="5/s"))),
         frame_format=world.frame_format,
         byte_budget=random.choice((1 << 20, 200)),
-        now_us=world.now_us,
     )
 
 
@@ -366,7 +364,6 @@ def _(world: World) -> Any:
         limit=world.random.choice((1, 3)),
         lease_ms=LEASE,
         frame_format=world.frame_format,
-        now_us=world.now_us,
     )
 
 
@@ -377,7 +374,6 @@ def _(world: World) -> Any:
         batch=world.random.choice((1, 100)),
         frame_format=world.frame_format,
         byte_budget=world.random.choice((1 << 20, 100)),
-        now_us=world.now_us,
     )
 
 
@@ -387,7 +383,6 @@ def _(world: World) -> Any:
         world.keys,
         owner=world.random.choice(OWNERS),
         first_rank=world.random.choice((0, 0, 1)),
-        now_us=world.now_us,
     )
 
 
@@ -412,7 +407,6 @@ def _(world: World) -> Any:
         state=random.choice((State.SUCCEEDED, State.EXPIRED, State.CANCELLED)),
         has_slots=world.has_slots,
         following=world.following(len(done)),
-        now_us=world.now_us,
     )
 
 
@@ -432,7 +426,6 @@ def _(world: World) -> Any:
         failed,
         attempt_failed=world.random.random() < 0.6,
         has_slots=world.has_slots,
-        now_us=world.now_us,
     )
 
 
@@ -451,7 +444,6 @@ def _(world: World) -> Any:
         attempt_failed=random.random() < 0.7,
         has_slots=world.has_slots,
         following=world.following(len(rejected)),
-        now_us=world.now_us,
     )
 
 
@@ -463,14 +455,13 @@ def _(world: World) -> Any:
         leases,
         late={lease.token for lease in leases if world.random.random() < 0.3},
         has_slots=world.has_slots,
-        now_us=world.now_us,
     )
 
 
 @op(settling.renew)
 def _(world: World) -> Any:
     held = [(lease.token, lease.fence) for lease in world.some_leases()]
-    return settling.renew(world.keys, held, lease_ms=LEASE, now_us=world.now_us)
+    return settling.renew(world.keys, held, lease_ms=LEASE)
 
 
 # What is held.
@@ -491,9 +482,7 @@ def _(world: World) -> Any:
         )
         for lease in world.some_leases()
     ]
-    return holding.hold(
-        world.keys, held, has_slots=world.has_slots, now_us=world.now_us
-    )
+    return holding.hold(world.keys, held, has_slots=world.has_slots)
 
 
 @op(holding.release)
@@ -507,7 +496,6 @@ def _(world: World) -> Any:
         name_limit=random.choice((1, 100)),
         is_worker=random.random() < 0.7,
         keeps_ended=random.random() < 0.5,
-        now_us=world.now_us,
     )
 
 
@@ -523,13 +511,13 @@ def _(world: World) -> Any:
 def _(world: World) -> Any:
     callback = world.job(world.random.choice(BATCHES))
     callback = callback._replace(tail=world.random.choice(("", tail_of("", 5))))
-    return batching.open_batch(world.keys, callback, "why", now_us=world.now_us)
+    return batching.open_batch(world.keys, callback, "why")
 
 
 @op(batching.close_batch)
 def _(world: World) -> Any:
     batch = token(world.random.choice(BATCHES))
-    return batching.close_batch(world.keys, batch, now_us=world.now_us)
+    return batching.close_batch(world.keys, batch)
 
 
 @op(batching.withdraw_batch)
@@ -560,7 +548,6 @@ def _(world: World) -> Any:
         tokens,
         keep_ended=world.random.choice((0, 2, 100)),
         kept=kept(world, tokens),
-        now_us=world.now_us,
     )
     # A second call is about what is not ours.
     return world.random.choice([*calls])
@@ -568,17 +555,13 @@ def _(world: World) -> Any:
 
 @op(changing.reschedule, 2)
 def _(world: World) -> Any:
-    return changing.reschedule(
-        world.keys, world.token(), world.when(), now_us=world.now_us
-    )
+    return changing.reschedule(world.keys, world.token(), world.when())
 
 
 @op(changing.reprioritize)
 def _(world: World) -> Any:
     priority = world.random.choice((-100, 0, 7))
-    return changing.reprioritize(
-        world.keys, world.token(), priority, now_us=world.now_us
-    )
+    return changing.reprioritize(world.keys, world.token(), priority)
 
 
 def grave(world: World) -> State:
@@ -592,15 +575,12 @@ def _(world: World) -> Any:
         [world.token(), world.token()],
         state=grave(world),
         when=world.when(),
-        now_us=world.now_us,
     )
 
 
 @op(changing.discard)
 def _(world: World) -> Any:
-    return changing.discard(
-        world.keys, [world.token()], state=grave(world), now_us=world.now_us
-    )
+    return changing.discard(world.keys, [world.token()], state=grave(world))
 
 
 # Looks.
@@ -608,7 +588,7 @@ def _(world: World) -> Any:
 
 @op(looking.inspect, 2)
 def _(world: World) -> Any:
-    return looking.inspect(world.keys, world.token(), now_us=world.now_us)
+    return looking.inspect(world.keys, world.token())
 
 
 @op(looking.page)
@@ -626,12 +606,12 @@ def _(world: World) -> Any:
 
 @op(looking.counts)
 def _(world: World) -> Any:
-    return looking.counts(world.keys, now_us=world.now_us)
+    return looking.counts(world.keys)
 
 
 @op(looking.ahead)
 def _(world: World) -> Any:
-    return looking.ahead(world.keys, (1, 1_000, 60_000), now_us=world.now_us)
+    return looking.ahead(world.keys, (1, 1_000, 60_000))
 
 
 @op(searching.search, 2)
@@ -645,7 +625,6 @@ def _(world: World) -> Any:
         count=random.choice((1, 3, 100)),
         payload_bytes=1 << 20,
         frame_format=world.frame_format,
-        now_us=world.now_us,
     )
 
 
@@ -686,11 +665,13 @@ def figures(world: World) -> Figures:
 @op(statistics.add_figures, 4)
 def _(world: World) -> Any:
     names = world.random.sample(("", *TASKS, "längst"), 2)
-    return statistics.add_figures(
-        world.keys,
-        {name: figures(world) for name in names},
-        most_tasks=world.random.choice((1, 1_000)),
-        now_us=world.now_us + world.random.choice((0, 0, 60_000_000, 7_200_000_000)),
+    return at(
+        world.now_us + world.random.choice((0, 0, 60000000, 7200000000)),
+        statistics.add_figures(
+            world.keys,
+            {name: figures(world) for name in names},
+            most_tasks=world.random.choice((1, 1_000)),
+        ),
     )
 
 
@@ -702,22 +683,23 @@ def _(world: World) -> Any:
 
 @op(statistics.read_figures)
 def _(world: World) -> Any:
-    return statistics.read_figures(
-        world.keys,
-        world.random.choice(list(Unit)),
-        first=world.random.choice((0, 1)),
-        count=4,
-        of_tasks=world.random.random() < 0.5,
-        now_us=world.now_us + 7_200_000_000,
+    return at(
+        world.now_us + 7200000000,
+        statistics.read_figures(
+            world.keys,
+            world.random.choice(list(Unit)),
+            first=world.random.choice((0, 1)),
+            count=4,
+            of_tasks=world.random.random() < 0.5,
+        ),
     )
 
 
 @op(statistics.read_days)
 def _(world: World) -> Any:
-    return statistics.read_days(
-        world.keys,
-        count=world.random.choice((1, 8)),
-        now_us=world.now_us + 7_200_000_000,
+    return at(
+        world.now_us + 7200000000,
+        statistics.read_days(world.keys, count=world.random.choice((1, 8))),
     )
 
 
@@ -741,11 +723,11 @@ def registry(world: World) -> RegistryKeys:
 
 @op(workers.register, 2)
 def _(world: World) -> Any:
-    return workers.register(
-        registry(world),
-        world.name(),
-        WorkerInfo("host", 7, queues=["q"]),
-        now_us=world.now_us - world.random.choice((0, 0, 40_000_000)),
+    return at(
+        world.now_us - world.random.choice((0, 0, 40000000)),
+        workers.register(
+            registry(world), world.name(), WorkerInfo("host", 7, queues=["q"])
+        ),
     )
 
 
@@ -762,10 +744,7 @@ def _(world: World) -> Any:
 @op(workers.read_workers)
 def _(world: World) -> Any:
     return workers.read_workers(
-        registry(world),
-        first=world.random.choice((0, 1)),
-        count=2,
-        now_us=world.now_us,
+        registry(world), first=world.random.choice((0, 1)), count=2
     )
 
 
@@ -785,9 +764,7 @@ def _prefixes(world: World) -> str:
 
 @op(workers.give_order)
 def _(world: World) -> Any:
-    return workers.give_order(
-        registry(world), world.name(), b"sealed", now_us=world.now_us
-    )
+    return workers.give_order(registry(world), world.name(), b"sealed")
 
 
 @op(durability.fence)
@@ -809,7 +786,6 @@ def _(world: World) -> Any:
             JobProgress(lease.token, lease.fence, world.random.choice(said))
             for lease in world.some_leases()
         ],
-        now_us=world.now_us,
     )
 
 
@@ -830,24 +806,23 @@ def _(world: World) -> Any:
         until=random.choice(("", "+30", f"={world.now_us // 1000 + 90}")),
         by="me",
         reason=random.choice(("", 'a "reason"/\x7f\n', "längerer Grund " * 6)),
-        now_us=world.now_us,
     )
 
 
 @op(pausing.resume, 2)
 def _(world: World) -> Any:
     task = world.random.choice((None, None, *TASKS))
-    return pausing.resume(world.keys, task=task, now_us=world.now_us)
+    return pausing.resume(world.keys, task=task)
 
 
 @op(pausing.forget_over)
 def _(world: World) -> Any:
-    return pausing.forget_over(world.keys, now_us=world.now_us)
+    return pausing.forget_over(world.keys)
 
 
 @op(pausing.pauses)
 def _(world: World) -> Any:
-    return pausing.pauses(world.keys, now_us=world.now_us)
+    return pausing.pauses(world.keys)
 
 
 def numbers(world: World) -> Any:
@@ -869,7 +844,6 @@ def _(world: World) -> Any:
         world.random.choice((None, None, numbers(world))),
         name=world.random.choice(("", "stripe", "mail")),
         by="me",
-        now_us=world.now_us,
     )
 
 
@@ -877,11 +851,7 @@ def _(world: World) -> Any:
 def _(world: World) -> Any:
     declared = [("stripe", numbers(world))]
     return limiting.declare(
-        world.keys,
-        declared,
-        owner=b"process1",
-        loaded_ms=world.random.choice((0, 1)),
-        now_us=world.now_us,
+        world.keys, declared, owner=b"process1", loaded_ms=world.random.choice((0, 1))
     )
 
 
@@ -911,7 +881,6 @@ def _(world: World) -> Any:
         world.keys,
         name=world.random.choice(("", "stripe")),
         limit=world.random.choice((1, 100)),
-        now_us=world.now_us,
     )
 
 
@@ -958,12 +927,12 @@ def _(world: World) -> Any:
     random = world.random
     texts = {f"change {name}": random.choice((b"anew", b"")) for name in SCHEDULES}
     version = random.choice((0, 0, 1, 2, 3))
-    return periods.reseal(world.keys, version, texts, now_us=world.now_us)
+    return periods.reseal(world.keys, version, texts)
 
 
 @op(periods.page)
 def _(world: World) -> Any:
-    return periods.page(world.keys, now_us=world.now_us)
+    return periods.page(world.keys)
 
 
 # Upkeep.
@@ -972,7 +941,7 @@ def _(world: World) -> Any:
 @op(tending.sweep)
 def _(world: World) -> Any:
     which = world.random.choice(SWEPT)
-    return tending.sweep(world.keys, which, now_us=world.now_us)
+    return tending.sweep(world.keys, which)
 
 
 @op(tending.expire)
@@ -984,14 +953,13 @@ def _(world: World) -> Any:
         age_ms=random.choice((0, 1_000)),
         kept=random.choice((0, 1)),
         which=random.choice(list(Which)),
-        now_us=world.now_us,
     )
 
 
 @op(tending.check_in, 2)
 def _(world: World) -> Any:
     owner = world.random.choice(OWNERS)
-    return tending.check_in(world.keys, owner=owner, now_us=world.now_us)
+    return tending.check_in(world.keys, owner=owner)
 
 
 @op(looking.read_format)
@@ -1046,24 +1014,19 @@ def frame_names(world: World) -> list[FrameName]:
 @op(repairs.survey)
 def _(world: World) -> Any:
     kind = world.random.choice(("tail", "zset"))
-    return repairs.survey(world.keys, kind, batch=5, now_us=world.now_us)
+    return repairs.survey(world.keys, kind, batch=5)
 
 
 @op(heads.read_heads)
 def _(world: World) -> Any:
-    return heads.read_heads(world.keys, now_us=world.now_us)
+    return heads.read_heads(world.keys)
 
 
 @op(repairs.reframe)
 def _(world: World) -> Any:
     kind = world.random.choice(("tail", "zset"))
     return repairs.reframe(
-        world.keys,
-        kind,
-        world.random.choice(list(FrameFormat)),
-        batch=5,
-        lookups=10,
-        now_us=world.now_us,
+        world.keys, kind, world.random.choice(list(FrameFormat)), batch=5, lookups=10
     )
 
 
@@ -1074,15 +1037,13 @@ def _(world: World) -> Any:
 
 @op(repairs.enlist)
 def _(world: World) -> Any:
-    return repairs.enlist(
-        world.keys, frame_names(world), run="r", step=1, now_us=world.now_us
-    )
+    return repairs.enlist(world.keys, frame_names(world), run="r", step=1)
 
 
 @op(repairs.delist)
 def _(world: World) -> Any:
     step = world.random.choice((1, 2))
-    return repairs.delist(world.keys, run="r", step=step, batch=5, now_us=world.now_us)
+    return repairs.delist(world.keys, run="r", step=step, batch=5)
 
 
 @op(repairs.announce)
@@ -1111,7 +1072,6 @@ def _(world: World) -> Any:
         limit=world.random.choice((2, 20)),
         frame_format=world.frame_format,
         key_ids=world.random.choice(((), (), ("abcd", "efgh"))),
-        now_us=world.now_us,
     )
 
 
@@ -1140,10 +1100,7 @@ def _(world: World) -> Any:
 @op(pages.take_schedule)
 def _(world: World) -> Any:
     return pages.take_schedule(
-        world.keys,
-        world.random.choice(SCHEDULES),
-        is_copy=world.random.random() < 0.3,
-        now_us=world.now_us,
+        world.keys, world.random.choice(SCHEDULES), is_copy=world.random.random() < 0.3
     )
 
 
@@ -1157,17 +1114,13 @@ def _(world: World) -> Any:
         MovedSchedule(stored, b"change", b"", moment),
         version=world.random.choice((0, 0, 1, 2, 3)),
         register=world.random.choice((b"key register", "=")),
-        now_us=world.now_us,
     )
 
 
 @op(pages.end_schedule)
 def _(world: World) -> Any:
     return pages.end_schedule(
-        world.keys,
-        world.random.choice(SCHEDULES),
-        is_moved=world.random.random() < 0.5,
-        now_us=world.now_us,
+        world.keys, world.random.choice(SCHEDULES), is_moved=world.random.random() < 0.5
     )
 
 
@@ -1183,7 +1136,6 @@ def _(world: World) -> Any:
         world.when(),
         frame_format=world.frame_format,
         insertion_list=world.is_listed,
-        now_us=world.now_us,
     )
 
 
@@ -1210,7 +1162,7 @@ def _(world: World) -> Any:
 @op(queue_calls.put)
 def _(world: World) -> Any:
     element = world.random.choice((b"x", b"w", payload(world.name())))
-    return queue_calls.put(world.keys, element, now_us=world.now_us)
+    return queue_calls.put(world.keys, element)
 
 
 @op(queue_calls.remove)
@@ -1221,7 +1173,6 @@ def _(world: World) -> Any:
         world.random.choice(("first", "all", "others")),
         frame_format=world.frame_format,
         insertion_list=world.is_listed,
-        now_us=world.now_us,
     )
 
 
@@ -1234,21 +1185,20 @@ def _(world: World) -> Any:
         depth=100,
         from_tail=world.random.random() < 0.5,
         insertion_list=world.is_listed,
-        now_us=world.now_us,
     )
 
 
 @op(queue_calls.clear)
 def _(world: World) -> Any:
     has_begun = world.random.random() < 0.5
-    return queue_calls.clear(world.keys, has_begun=has_begun, now_us=world.now_us)
+    return queue_calls.clear(world.keys, has_begun=has_begun)
 
 
 @op(queue_calls.confirm)
 def _(world: World) -> Any:
     owner = world.random.choice(OWNERS)
     jobs = world.some_leases()[:1]
-    return queue_calls.confirm(world.keys, jobs, owner=owner, now_us=world.now_us)
+    return queue_calls.confirm(world.keys, jobs, owner=owner)
 
 
 @op(queue_calls.first_that_holds)
@@ -1260,7 +1210,7 @@ def _(world: World) -> Any:
 def _(world: World) -> Any:
     owner = world.random.choice(OWNERS)
     jobs = world.some_leases()
-    return queue_calls.untake(world.keys, jobs, owner=owner, now_us=world.now_us)
+    return queue_calls.untake(world.keys, jobs, owner=owner)
 
 
 #: Plain commands that the package sends, and what Java and redis-py do to the same keys.

@@ -26,6 +26,7 @@ from django_delayq.exceptions import DelayqError
 from django_delayq.testing.memory.commands import Keyspace
 from django_delayq.testing.memory.server import MemoryServer
 from django_delayq.testing.memory.zset import ZSet
+from tests.clock import at
 from tests.delivery.rig import T0
 from tests.servers import ExternalServer, Server
 from tests.testing import operations
@@ -160,6 +161,7 @@ class Both:
     def _take(
         self, memory: MemoryServer, world: World, step: Any, taken: list[Any]
     ) -> None:
+        step = at(world.now_us, step)
         command = operations.command_of(step)
         name = str(command[0])
         if isinstance(step, Call):

@@ -10,6 +10,7 @@ from django_delayq.wire import calls
 from django_delayq.wire.calls import START, Cursor
 from django_delayq.wire.frame import FrameFormat, pack, unpack
 from django_delayq.wire.keys import QueueKeys
+from tests.clock import at
 
 #: 2026-01-01, epoch ms.
 NOW_MS = 1_767_225_600_000
@@ -41,7 +42,7 @@ class TestOffer:
         when: str,
         start_time_ms: int,
     ) -> None:
-        returned = run(client, calls.offer(keys, b"x", when, now_us=now_us))
+        returned = run(client, at(now_us, calls.offer(keys, b"x", when)))
 
         ((frame, score),) = client.zrange(keys.timeout_set, 0, -1, withscores=True)
         assert returned == score == start_time_ms

@@ -18,6 +18,7 @@ from django_delayq.wire.frame import FrameFormat, pack
 from django_delayq.worker import upkeep
 from django_delayq.worker.outage import STEP_PAUSE_MS, StepPause
 from django_delayq.worker.upkeep import ROUND_MS, Upkeep
+from tests.clock import at
 from tests.polling import wait_until
 from tests.signed import signed
 from tests.worker.project import tasks
@@ -57,23 +58,27 @@ def bury(client, settings, count, *, age_ms=0, state=State.DEAD, payload=None):
         client.rpush(keys.queue.destination, *[payload] * count)
     leased = run(
         client,
-        claiming.claim(
-            keys,
-            owner=b"12345678",
-            request=os.urandom(8),
-            limit=500,
-            lease_ms=60_000,
-            now_us=(epoch_ms() + 10_000) * 1000,
+        at(
+            (epoch_ms() + 10000) * 1000,
+            claiming.claim(
+                keys,
+                owner=b"12345678",
+                request=os.urandom(8),
+                limit=500,
+                lease_ms=60_000,
+            ),
         ),
     ).jobs
     assert len(leased) == count
     run(
         client,
-        settling.bury(
-            keys,
-            [Rejected(job.token, job.fence, b'{"error":"e"}') for job in leased],
-            state=state,
-            now_us=(epoch_ms() - age_ms) * 1000,
+        at(
+            (epoch_ms() - age_ms) * 1000,
+            settling.bury(
+                keys,
+                [Rejected(job.token, job.fence, b'{"error":"e"}') for job in leased],
+                state=state,
+            ),
         ),
     )
 

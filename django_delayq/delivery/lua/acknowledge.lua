@@ -8,8 +8,7 @@
 -- Where    slots to batches: only if the queue, or one of its jobs, has a limit, or one is in a batch; timeout_set to redisson_channel: only if
 --          jobs follow these, and then also ranked, control, retries and returned; forwards: only if jobs follow these into
 --          other queues; results: one for each job that keeps its result, in their order
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          state: what became of them: succeeded, expired or taken; missing, if they have run before
+-- Args     state: what became of them: succeeded, expired or taken; missing, if they have run before
 --          job_count: number of jobs
 --          forward_count?forwards: number of forwards
 --          follower_count?follow: number of jobs that follow
@@ -21,7 +20,7 @@
 --          followers... (token, when, tail, payload, index): see _follow.lua
 -- Returns  indexes of the jobs whose lease was lost; nothing was changed for those. With forwards, now (epoch ms) behind them
 
-local now_us, state = read_clock(args.now_us), args.state
+local now_us, state = read_clock(), args.state
 local now_ms = math.floor(now_us / 1000)
 
 local results_from, results_till = args.jobs + #args.jobs * tonumber(args.job_count), #ARGV

@@ -3,15 +3,14 @@
 --
 -- Prelude  clock
 -- Keys     minute, minutes, hour, hours, totals
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          most: tasks that the queue may have figures of; further ones count as `rest`
+-- Args     most: tasks that the queue may have figures of; further ones count as `rest`
 --          rest: name of all further tasks
 --          days_kept: days that are kept
 --          tasks... (name, figures): name of a task, empty: the queue in whole; its figures, see delivery/statistics.py
 -- Returns  the hour that was packed, what it has of the queue in whole and of tasks, and what there is of its day; nothing
 --          if none was
 
-local now_us, most, rest = read_clock(args.now_us), tonumber(args.most), args.rest
+local now_us, most, rest = read_clock(), tonumber(args.most), args.rest
 -- So many moments of a closed hash are forgotten by their numbers; if there may be more, it is looked through.
 local FORGOTTEN = 500
 

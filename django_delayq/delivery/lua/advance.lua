@@ -3,8 +3,7 @@
 --
 -- Prelude  clock, count, window, frame, list, job, new, schedules
 -- Keys     schedules, periods, timeout_set, delay_queue, redisson_channel, locators, unique, counters, ended, ranked, control
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          format: frame format, 1 (dLc0) or 2 (Bc0Lc0)
+-- Args     format: frame format, 1 (dLc0) or 2 (Bc0Lc0)
 --          listed: 1: the frames also go into the delay queue
 --          name: name of the schedule
 --          print: fingerprint of the definition that the caller goes by
@@ -22,7 +21,7 @@
 -- So many are caught up with in a row. The same as in jobs/schedules.py.
 local MOST_BEHIND = 1000
 
-local now_us, format, listed, name = read_clock(args.now_us), args.format, args.listed == '1', args.name
+local now_us, format, listed, name = read_clock(), args.format, args.listed == '1', args.name
 local now_ms = math.floor(now_us / 1000)
 
 local version, occurrence, state = read_version(), occurrence_of(name), read_state(name)

@@ -2,11 +2,10 @@
 --
 -- Prelude  clock
 -- Keys     timeout_set, returned, retries
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          ends_ms...: so many ms ahead, rising
+-- Args     ends_ms...: so many ms ahead, rising
 -- Returns  for each of those: how many are due until then, what is due now included; and before them, how many are now
 
-local now_ms = math.floor(read_clock(args.now_us) / 1000)
+local now_ms = math.floor(read_clock() / 1000)
 local sets, reply = {}, {}
 for _, set in ipairs({ keys.timeout_set, keys.returned, keys.retries }) do
   if redis.call('ZCARD', set) > 0 then sets[#sets + 1] = set end

@@ -4,8 +4,7 @@
 -- Keys     schedules, periods, channel, redisson_channel, timeout_set, delay_queue, destination, leases, retries, dead,
 --          quarantine, headers, payloads, locators, errors, notes, unique, ended, counters, returned, held, held_tasks,
 --          control, ranked, slots, paces, batches
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          format: frame format, 1 (dLc0) or 2 (Bc0Lc0)
+-- Args     format: frame format, 1 (dLc0) or 2 (Bc0Lc0)
 --          listed: 1: the frame also goes into the delay queue
 --          name: name of the schedule
 --          version: the version of the definitions that the caller has read
@@ -21,7 +20,7 @@
 -- Returns  the new version of the definitions, or 0 if another process has changed one or an occurrence has come:
 --          then the script changes nothing; and, if an ACL closes a channel to us, the server's error
 
-local now_us, format, listed, name = read_clock(args.now_us), args.format, args.listed == '1', args.name
+local now_us, format, listed, name = read_clock(), args.format, args.listed == '1', args.name
 local now_ms, request, next_ms = math.floor(now_us / 1000), args.request, tonumber(args.next_ms)
 local is_kept, place, before = args.next_ms == '=', args.job, decode_state(args.before)
 

@@ -9,8 +9,7 @@
 --          timeout_set to ended: only if jobs follow these, and then also ranked, control, retries and returned;
 --          forwards: only if jobs follow these into other queues;
 --          results: one for each job whose result somebody may wait for, in their order
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          counter: counter to raise: dead or quarantined
+-- Args     counter: counter to raise: dead or quarantined
 --          failed: attempts to add: 1 if an attempt failed
 --          forward_count?forwards: number of forwards
 --          follower_count?follow: number of jobs that follow
@@ -21,7 +20,7 @@
 --          followers... (token, when, tail, payload, index): see _follow.lua
 -- Returns  indexes of the jobs whose lease was lost; nothing was changed for those. With forwards, now (epoch ms) behind them
 
-local now_us, counter, failed = read_clock(args.now_us), args.counter, tonumber(args.failed)
+local now_us, counter, failed = read_clock(), args.counter, tonumber(args.failed)
 local now_ms = math.floor(now_us / 1000)
 
 local jobs_till = #ARGV

@@ -6,14 +6,13 @@
 --          paces, batches, last_ended?, results...
 -- Where    last_ended: only if the queue remembers the jobs that ended last; results: one for each job whose record is
 --          kept, in their order
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          keep_ended: how many jobs that ended the queue remembers
+-- Args     keep_ended: how many jobs that ended the queue remembers
 --          text: what a record says of the end, as JSON
 --          jobs... (token, ttl_ms): token, all different; how long its record is kept (ms) or empty
 -- Returns  for each 'cancelled'; 'noted' if it lies in a long destination queue, and will not run unless Java takes it;
 --          or the state in which it was left
 
-local now_ms = math.floor(read_clock(args.now_us) / 1000)
+local now_ms = math.floor(read_clock() / 1000)
 
 -- Reads. One look through the destination queue serves all jobs of a call.
 local lying, is_all

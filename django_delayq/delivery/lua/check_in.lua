@@ -3,15 +3,14 @@
 --
 -- Prelude  clock
 -- Keys     control
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          owner: 8 bytes that name the process
+-- Args     owner: 8 bytes that name the process
 --          kept_ms: how long a process is remembered, ms
 --          read_format: the format that it reads
 -- Reply    before_ms: when this process was noted before as far as the server knows, or 0
 --          now_ms: the present time
 
 local owner, kept_ms = args.owner, tonumber(args.kept_ms)
-local now_ms = math.floor(read_clock(args.now_us) / 1000)
+local now_ms = math.floor(read_clock() / 1000)
 
 local before_ms, over = 0, {}
 local fields = redis.call('HGETALL', keys.control)

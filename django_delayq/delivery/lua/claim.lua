@@ -6,8 +6,7 @@
 --          ended, counters, claims, dead, quarantine, errors, returned, control, channel, ranked, held?limits,
 --          held_tasks?limits, slots?limits, paces?limits, batches?limits, last_ended?
 -- Where    held to batches: only if there are limits, or a job is in a batch; last_ended: only if the queue remembers the jobs that ended last
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          owner: 8 bytes: the process that asks
+-- Args     owner: 8 bytes: the process that asks
 --          request: 8 random bytes: the fencing token of every lease given; its repeat returns the same leases
 --          limit: jobs; 0: only transfer
 --          budget: bytes
@@ -47,7 +46,7 @@
 -- Returns  nil instead, if the caller has to say that there are limits, or has to say again which its code has, as that is
 --          forgotten: then nothing was done
 
-local now_us, owner, request = read_clock(args.now_us), args.owner, args.request
+local now_us, owner, request = read_clock(), args.owner, args.request
 local limit, budget, lease_ms, mode = math.min(tonumber(args.limit), MOST), tonumber(args.budget), tonumber(args.lease_ms), args.mode
 local transfer_limit, max_kills, seed = math.min(tonumber(args.transfer_limit), MOST), tonumber(args.max_kills), args.seed
 local format, safe_kills, suspects, put_off_ms = args.format, tonumber(args.safe_kills), tonumber(args.suspects), tonumber(args.put_off_ms)

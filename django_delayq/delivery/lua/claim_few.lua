@@ -5,8 +5,7 @@
 --
 -- Prelude  clock, count, window, frame, job, service
 -- Keys     timeout_set, destination, leases, retries, returned, headers, payloads, locators, ended, claims, control
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          owner: 8 bytes: the process that asks
+-- Args     owner: 8 bytes: the process that asks
 --          request: 8 random bytes, never used before: the fencing token of every lease given
 --          limit: jobs
 --          lease_ms: how long a lease lasts
@@ -18,7 +17,7 @@
 local FEW = 8
 local SMALL = 16384
 
-local now_us, owner, request = read_clock(args.now_us), args.owner, args.request
+local now_us, owner, request = read_clock(), args.owner, args.request
 local limit, lease_ms, format = math.min(tonumber(args.limit), FEW), tonumber(args.lease_ms), args.format
 local now_ms = math.floor(now_us / 1000)
 

@@ -2,11 +2,10 @@
 --
 -- Prelude  clock, window, frame, job, held, batch
 -- Keys     batches, held, held_tasks, headers, errors, returned, control, channel, ranked
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          token: token of the callback, the id of the batch
+-- Args     token: token of the callback, the id of the batch
 -- Returns  1; 0 if it was closed before, or never begun
 
-local now_us, token = read_clock(args.now_us), args.token
+local now_us, token = read_clock(), args.token
 
 check_batches()
 if redis.call('HDEL', keys.batches, OPEN .. token) == 0 then return 0 end

@@ -3,7 +3,6 @@
 -- Prelude  clock
 -- Keys     timeout_set, delay_queue, destination, leases, retries, dead, quarantine, counters, returned, held, control,
 --          forwards
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
 -- Reply    frames: in the timeout set
 --          due: how many of them are due
 --          delay_queue: elements
@@ -21,7 +20,7 @@
 --          forwards: how many jobs are to be forwarded
 --          counters...: name and number in turn
 
-local now_ms = math.floor(read_clock(args.now_us) / 1000)
+local now_ms = math.floor(read_clock() / 1000)
 local first = math.huge
 for _, set in ipairs({ keys.timeout_set, keys.returned }) do
   local head = redis.call('ZRANGE', set, 0, 0, 'WITHSCORES')[2]

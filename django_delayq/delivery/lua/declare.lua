@@ -3,8 +3,7 @@
 --
 -- Prelude  clock, window, frame, job, pause
 -- Keys     control
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          owner: 8 bytes that name the process
+-- Args     owner: 8 bytes that name the process
 --          loaded_ms: when the code was loaded, epoch ms. A limit of later code stays while a process with that code lives
 --          kept_ms: how long a limit counts after a process said so, ms
 --          silent_ms: after how long without a word a process is gone, ms
@@ -15,7 +14,7 @@
 --          is_latest: 1 if no living process has later code with schedules of this queue. A process hears that only after half of the
 --            time in silent_ms: when all have been silent, the others speak first
 
-local now_ms, owner, loaded_ms = math.floor(read_clock(args.now_us) / 1000), args.owner, tonumber(args.loaded_ms)
+local now_ms, owner, loaded_ms = math.floor(read_clock() / 1000), args.owner, tonumber(args.loaded_ms)
 local kept_ms, silent_ms, has_schedules = tonumber(args.kept_ms), tonumber(args.silent_ms), args.has_schedules == '1'
 
 local function is_same(one, other)

@@ -3,12 +3,11 @@
 -- Prelude  clock, window, frame, job
 -- Keys     graves, headers, payloads, errors, ended
 -- Where    graves: dead or quarantine
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          request: some random characters, the same when the call is repeated
+-- Args     request: some random characters, the same when the call is repeated
 --          tokens...: of the jobs
 -- Returns  how many were there
 
-local now_ms, request, discarded, notes = math.floor(read_clock(args.now_us) / 1000), args.request, {}, {}
+local now_ms, request, discarded, notes = math.floor(read_clock() / 1000), args.request, {}, {}
 
 -- A repeat: the first reply was lost. What that call did is noted beside the jobs that ended, for as long.
 local done = noted(keys.ended, request, #ARGV - args.tokens + 1)

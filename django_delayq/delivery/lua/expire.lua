@@ -3,8 +3,7 @@
 -- Prelude  clock, window, frame, job
 -- Keys     graves, headers, payloads, errors, ended
 -- Where    graves: dead or quarantine
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          age_ms: younger ones stay
+-- Args     age_ms: younger ones stay
 --          kept: how many stay, however old
 --          which: 'all', 'jobs', or 'foreign': payloads that are no jobs of ours
 --          first: first rank to look at
@@ -15,7 +14,7 @@
 --          next_rank: the rank to go on with, or -1 at the end
 --          oldest_ms: when the oldest deleted one had been put there, or -1
 
-local now_ms, kept, which = math.floor(read_clock(args.now_us) / 1000), tonumber(args.kept), args.which
+local now_ms, kept, which = math.floor(read_clock() / 1000), tonumber(args.kept), args.which
 local first, batch, budget = tonumber(args.first), math.min(tonumber(args.batch), 2000), tonumber(args.budget)
 local last_ms = now_ms - tonumber(args.age_ms)
 

@@ -2,8 +2,7 @@
 --
 -- Prelude  clock
 -- Keys     forwards
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          most: most queues to return
+-- Args     most: most queues to return
 -- Reply    now_ms: the present time
 --          waiting... (queue, number, since_ms): how many go to a queue; when the job before the first of them ended
 
@@ -21,4 +20,4 @@ for _ = 1, tonumber(args.most) do
     waiting[n + 1], waiting[n + 2], waiting[n + 3] = queue, number, tonumber(ended)
   end
 end
-return { math.floor(read_clock(args.now_us) / 1000), waiting }
+return { math.floor(read_clock() / 1000), waiting }

@@ -7,12 +7,11 @@
 -- Keys     leases, headers, retries, payloads, destination, channel, returned, ranked, control, slots?limits,
 --          held?limits, held_tasks?limits, paces?limits, errors?limits
 -- Where    slots to errors: only if the queue, or one of its jobs, has a limit
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          jobs... (token, fence, how): three a job, in the order they were claimed: token; fencing token; sum of 1 for a foreign payload,
+-- Args     jobs... (token, fence, how): three a job, in the order they were claimed: token; fencing token; sum of 1 for a foreign payload,
 --            2 if a lease of it ended before it began, now or earlier, 4 if that is a kill, 8 if it had begun
 -- Returns  indexes of the jobs whose lease was lost; nothing was changed for those
 
-local now_ms = math.floor(read_clock(args.now_us) / 1000)
+local now_ms = math.floor(read_clock() / 1000)
 
 redis.call('LLEN', keys.destination)
 local held, lost = ours()

@@ -8,12 +8,11 @@
 -- Keys     leases, headers, held, held_tasks, errors, payloads, retries, returned, control, channel, ranked,
 --          unique, slots?limits, paces?limits
 -- Where    slots, paces: only if the queue, or one of its jobs, has a limit
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          jobs... (token, fence, reason, why, hold_ms): token; fencing token; what it is held for, see _held.lua; why, for people; for how
+-- Args     jobs... (token, fence, reason, why, hold_ms): token; fencing token; what it is held for, see _held.lua; why, for people; for how
 --            long (ms), empty: as long as it takes
 -- Returns  indexes of the jobs whose lease was lost; nothing was changed for those
 
-local now_ms = math.floor(read_clock(args.now_us) / 1000)
+local now_ms = math.floor(read_clock() / 1000)
 
 local jobs, lost = ours()
 if #jobs == 0 then return lost end

@@ -3,8 +3,7 @@
 -- Prelude  clock, count, window, frame, list, job, find
 -- Keys     timeout_set, destination, leases, retries, dead, quarantine, headers, payloads, locators, errors, ended,
 --          returned, held
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          token: of the job
+-- Args     token: of the job
 -- Reply    state: the state
 --          score_ms: start time, end of the lease, until when it is held, or when it was put aside
 --          attempts: those that failed
@@ -19,5 +18,5 @@
 --          history: attempts behind it, the last first, one as JSON a line
 --          owner: that of the lease, 8 bytes, or empty
 
-local now_ms, token = math.floor(read_clock(args.now_us) / 1000), args.token
+local now_ms, token = math.floor(read_clock() / 1000), args.token
 return look_at(token, find_job(token, now_ms), now_ms)

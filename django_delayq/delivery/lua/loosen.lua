@@ -3,15 +3,14 @@
 --
 -- Prelude  clock, window, frame, job, held, pause, limit
 -- Keys     control, channel, leases, slots, paces, held, held_tasks, headers, errors, retries, returned, ranked
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          name: name of the limit; empty: all
+-- Args     name: name of the limit; empty: all
 --          cursor: where to go on, as the last call returned it; empty: at the first
 --          name_limit: most limits and keys to look at
 --          limit: most jobs to let go on
 -- Reply    released: how many go on
 --          cursor: where to go on, empty at the end
 
-local now_ms, only, cursor = math.floor(read_clock(args.now_us) / 1000), args.name, args.cursor
+local now_ms, only, cursor = math.floor(read_clock() / 1000), args.name, args.cursor
 local names_left, most = tonumber(args.name_limit), tonumber(args.limit)
 local limited, count = of_limits(), 0
 limited.check()

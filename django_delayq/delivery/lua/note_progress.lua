@@ -2,11 +2,10 @@
 --
 -- Prelude  clock, window, frame, job
 -- Keys     leases, headers, progress
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          jobs... (token, fence, text): token; fencing token; how far it is, empty: the attempt has ended
+-- Args     jobs... (token, fence, text): token; fencing token; how far it is, empty: the attempt has ended
 -- Returns  nil
 
-local now_ms = decimal(math.floor(read_clock(args.now_us) / 1000))
+local now_ms = decimal(math.floor(read_clock() / 1000))
 redis.call('ZCARD', keys.leases)
 redis.call('HLEN', keys.progress)
 local values, over = {}, {}

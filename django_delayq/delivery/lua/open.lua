@@ -3,15 +3,14 @@
 --
 -- Prelude  clock, window, frame, job, held, batch
 -- Keys     batches, held, held_tasks, headers, payloads, errors, ended
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          token: token of the callback, the id of the batch
+-- Args     token: token of the callback, the id of the batch
 --          when: when it starts after the last end: '+' ms, or '=' epoch ms
 --          tail: its tail
 --          payload: its payload
 --          why: why it is held
 -- Returns  1; 0 if the batch was begun before
 
-local now_us, token, when = read_clock(args.now_us), args.token, args.when
+local now_us, token, when = read_clock(), args.token, args.when
 local now_ms = math.floor(now_us / 1000)
 
 if redis.call('HEXISTS', keys.batches, OPEN .. token) == 1 or redis.call('HEXISTS', keys.headers, token) == 1

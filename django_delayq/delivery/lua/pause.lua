@@ -2,8 +2,7 @@
 --
 -- Prelude  clock, window, frame, job, pause
 -- Keys     control, channel
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          task: name of the task; empty: the queue
+-- Args     task: name of the task; empty: the queue
 --          when: when the pause ends: '+' and ms from now, or '=' and epoch ms; empty: when somebody ends it
 --          by: who pauses
 --          why: why it is paused, for people
@@ -12,7 +11,7 @@
 -- Returns  1; 0 if the pause would be over at once, and -1 if so many tasks are paused already: nothing has changed. If
 --          the server refused to publish, also its error
 
-local now_us, task, when, id = read_clock(args.now_us), args.task, args.when, args.id
+local now_us, task, when, id = read_clock(), args.task, args.when, args.id
 local now_ms = math.floor(now_us / 1000)
 
 local old, tasks, count

@@ -2,10 +2,9 @@
 --
 -- Prelude  clock
 -- Keys     control
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
 -- Reply    now_ms: the present time
 --          of_queue: the pause of the queue, as it is stored, nil if there is none
 --          of_tasks: those of its tasks, likewise
 
 local fields = redis.call('HMGET', keys.control, 'paused', 'paused_tasks')
-return { math.floor(read_clock(args.now_us) / 1000), fields[1], fields[2] }
+return { math.floor(read_clock() / 1000), fields[1], fields[2] }

@@ -2,14 +2,13 @@
 --
 -- Prelude  clock
 -- Keys     hour, hours
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          days_kept: days that are kept
+-- Args     days_kept: days that are kept
 -- Reply    now: the present hour
 --          moment: the one that is open, 0: none
 --          open...: its figures as field, value, …
 --          days...: what there is of each day, see delivery/statistics.py
 
-local now = math.floor(read_clock(args.now_us) / 3600000000)
+local now = math.floor(read_clock() / 3600000000)
 local moment = tonumber(redis.call('HGET', keys.hour, 'moment') or nil) or 0
 -- After the clock was set back a little, see add_figures.lua.
 if moment == now + 1 then now = moment end

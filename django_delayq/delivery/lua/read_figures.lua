@@ -2,8 +2,7 @@
 --
 -- Prelude  clock
 -- Keys     minute, minutes, hour, hours
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          unit: minute or hour
+-- Args     unit: minute or hour
 --          first: how many of the last to leave out, the present one included; 0: none
 --          count: how many to read
 --          of_tasks: 1: those of each task; 0: those of the queue in whole
@@ -14,7 +13,7 @@
 
 local is_minute, first, count, is_tasks = args.unit == 'minute', tonumber(args.first), tonumber(args.count), args.of_tasks == '1'
 local open, closed = is_minute and keys.minute or keys.hour, is_minute and keys.minutes or keys.hours
-local now = math.floor(read_clock(args.now_us) / (is_minute and 60000000 or 3600000000))
+local now = math.floor(read_clock() / (is_minute and 60000000 or 3600000000))
 local moment = tonumber(redis.call('HGET', open, 'moment') or nil) or 0
 -- After the clock was set back, see add_figures.lua.
 local function is_packed()

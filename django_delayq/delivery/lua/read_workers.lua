@@ -2,15 +2,14 @@
 --
 -- Prelude  clock
 -- Keys     workers, workers_seen
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          kept_ms: how long a silent process is kept (ms)
+-- Args     kept_ms: how long a silent process is kept (ms)
 --          first: how many to leave out
 --          count: how many to read
 -- Reply    now_ms: the present time
 --          total: how many there are
 --          rows... (id, seen_ms, said): when it was last seen, and what it says of itself
 
-local now_ms, kept_ms = math.floor(read_clock(args.now_us) / 1000), tonumber(args.kept_ms)
+local now_ms, kept_ms = math.floor(read_clock() / 1000), tonumber(args.kept_ms)
 local from, till = decimal(now_ms - kept_ms), decimal(now_ms + kept_ms)
 local found = redis.call('ZRANGEBYSCORE', keys.workers_seen, from, till, 'WITHSCORES', 'LIMIT', args.first, args.count)
 local rows = {}

@@ -3,8 +3,7 @@
 -- Prelude  clock, count, window, frame, list, job, new, sent, follow
 -- Keys     timeout_set, delay_queue, redisson_channel, locators, headers, unique, ended, counters, ranked, control, retries,
 --          returned, leases, destination, sent
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          until_ms: until when the call is good, epoch ms: what somebody sends who was cut off may have been forgotten here since
+-- Args     until_ms: until when the call is good, epoch ms: what somebody sends who was cut off may have been forgotten here since
 --          follower_count: number of jobs
 --          follower_format: frame format, 1 (dLc0) or 2 (Bc0Lc0)
 --          follower_listed: 1: the frames also go into the delay queue
@@ -14,7 +13,7 @@
 --          is_late: 1 if the call came too late, and stored nothing; else 0
 --          tokens...: those that were stored
 
-local now_us, count = read_clock(args.now_us), tonumber(args.follower_count)
+local now_us, count = read_clock(), tonumber(args.follower_count)
 local now_ms = math.floor(now_us / 1000)
 if now_ms > tonumber(args.until_ms) then return { now_ms, 1, {} } end
 

@@ -2,14 +2,13 @@
 --
 -- Prelude  clock, window, frame, job
 -- Keys     leases, headers, claims, channel
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          owner: 8 bytes that name the process
+-- Args     owner: 8 bytes that name the process
 --          first: first rank to look at
 --          batch: leases to look at
 -- Reply    ended: leases ended
 --          next_rank: the rank to go on with, or -1 at the end
 
-local now_ms, owner = math.floor(read_clock(args.now_us) / 1000), args.owner
+local now_ms, owner = math.floor(read_clock() / 1000), args.owner
 local from, batch = tonumber(args.first), tonumber(args.batch)
 
 local tokens = redis.call('ZRANGE', keys.leases, from, from + batch - 1)

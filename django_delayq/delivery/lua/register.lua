@@ -2,8 +2,7 @@
 --
 -- Prelude  clock
 -- Keys     workers, workers_seen, orders
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          id: id of the process
+-- Args     id: id of the process
 --          info: what it says of itself
 --          kept_ms: how long a silent process is kept (ms)
 --          most: processes that the registry takes
@@ -12,7 +11,7 @@
 --          seen_ms: when it last said that it lives, -1 if the registry does not have it
 --          is_kept: whether the registry has it now
 
-local now_ms, id, kept_ms = math.floor(read_clock(args.now_us) / 1000), args.id, tonumber(args.kept_ms)
+local now_ms, id, kept_ms = math.floor(read_clock() / 1000), args.id, tonumber(args.kept_ms)
 
 local silent = redis.call('ZRANGEBYSCORE', keys.workers_seen, '-inf', '(' .. decimal(now_ms - kept_ms), 'LIMIT', 0, 100)
 -- After the clock was set back, the time of a process that has died since may lie ahead.

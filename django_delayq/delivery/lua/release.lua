@@ -6,8 +6,7 @@
 -- Keys     held, held_tasks, headers, errors, retries, returned, quarantine, unique, counters, control, channel, ranked,
 --          batches, payloads, last_ended?
 -- Where    last_ended: only if the queue remembers the jobs that ended last
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          limit: most jobs to release, and most to put into quarantine
+-- Args     limit: most jobs to release, and most to put into quarantine
 --          is_worker: 1: the caller is a worker, which names all tasks that it knows: also put jobs that were held for too long
 --            into quarantine, and release all that a pause held which has ended
 --          name_limit: most names of tasks to look at
@@ -18,7 +17,7 @@
 --          cursor: where to go on among the names, empty at their end
 --          ends...: four for each that went into quarantine: token, 'quarantined', the task that its payload names, or empty, and why
 
-local now_ms, limit = math.floor(read_clock(args.now_us) / 1000), math.min(tonumber(args.limit), 500)
+local now_ms, limit = math.floor(read_clock() / 1000), math.min(tonumber(args.limit), 500)
 local is_worker, names_left, cursor = args.is_worker == '1', tonumber(args.name_limit), args.cursor
 local known = {}
 for i = args.reasons, #ARGV do known[args.reasons[i]] = true end

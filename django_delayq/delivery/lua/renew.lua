@@ -2,12 +2,11 @@
 --
 -- Prelude  clock, window, frame, job, service, settle
 -- Keys     leases, headers, control
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          lease_ms: how long a lease lasts
+-- Args     lease_ms: how long a lease lasts
 --          jobs... (token, fence): token; fencing token
 -- Returns  indexes of the jobs whose lease was lost; nothing was changed for those
 
-local now_ms, lease_ms = math.ceil(read_clock(args.now_us) / 1000), tonumber(args.lease_ms)
+local now_ms, lease_ms = math.ceil(read_clock() / 1000), tonumber(args.lease_ms)
 local lease_end = now_ms + lease_ms
 
 local held, lost = ours()

@@ -5,8 +5,7 @@
 -- Keys     timeout_set, delay_queue, destination, leases, retries, dead, quarantine, headers, payloads, locators,
 --          errors, unique, ended, counters, returned, held, held_tasks, redisson_channel, channel, ranked, control,
 --          slots, paces
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          holder: token of the holder
+-- Args     holder: token of the holder
 --          request: token of the job that the later call made; the same when the call is repeated
 --          when: wait: '+' ms from now, or '=' epoch ms
 --          moves: which start time counts: the 'later' or the 'sooner' of the two; empty: the holder's
@@ -22,7 +21,7 @@
 --          mac: likewise
 --          refusal: the server's error if an ACL closes the channel to us, else ''
 
-local now_us, token, request, mode, tail, payload = read_clock(args.now_us), args.holder, args.request, args.moves, args.tail, args.payload
+local now_us, token, request, mode, tail, payload = read_clock(), args.holder, args.request, args.moves, args.tail, args.payload
 local now_ms, longest_ms = math.floor(now_us / 1000), tonumber(args.longest_ms)
 
 local function reply(outcome, refusal)

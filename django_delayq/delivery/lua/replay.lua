@@ -3,14 +3,13 @@
 -- Prelude  clock, window, frame, job
 -- Keys     graves, returned, headers, payloads, channel, ended, errors, ranked, control, results...
 -- Where    graves: dead or quarantine; results: one a token, the failure that was kept for callers that wait
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          when: wait: '+' ms from now, or '=' epoch ms
+-- Args     when: wait: '+' ms from now, or '=' epoch ms
 --          request: some random characters, the same when the call is repeated
 --          tokens...: of the jobs
 -- Returns  how many were there, apart from those whose payload is gone, which are forgotten; if an ACL closes the
 --          channel to us, a list of that number and the server's error
 
-local now_us, request = read_clock(args.now_us), args.request
+local now_us, request = read_clock(), args.request
 local start, notes = start_time(args.when, now_us), {}
 
 -- A repeat: the first reply was lost. What that call did is noted beside the jobs that ended, for as long.

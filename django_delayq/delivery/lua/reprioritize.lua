@@ -3,12 +3,11 @@
 -- Prelude  clock, count, window, frame, list, job, find, held
 -- Keys     timeout_set, destination, leases, retries, dead, quarantine, headers, locators, ended, returned, held, held_tasks,
 --          unique, control, ranked, errors
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          token: of the job
+-- Args     token: of the job
 --          priority: -100 to 100
 -- Returns  'reprioritized', or the state in which it was left
 
-local now_ms, token, priority = math.floor(read_clock(args.now_us) / 1000), args.token, tonumber(args.priority)
+local now_ms, token, priority = math.floor(read_clock() / 1000), args.token, tonumber(args.priority)
 
 local job = find_job(token, now_ms)
 local is_ranked = has_ranks()

@@ -5,8 +5,7 @@
 -- Keys     timeout_set, redisson_channel, destination, leases, retries, dead, quarantine, headers, payloads, locators,
 --          notes, unique, ended, channel, returned, held, held_tasks, errors, ranked, control, slots, paces,
 --          batches
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          token: of the job
+-- Args     token: of the job
 --          when: wait: '+' ms from now, or '=' epoch ms
 --          request: some random characters, the same when the call is repeated
 -- Reply    outcome: 'rescheduled'; 'noted' if it lies in a long destination queue, and will be moved unless Java takes it; or the state in
@@ -14,7 +13,7 @@
 --          start_ms: the start time; 0 if it was left
 --          refusal: the server's error if an ACL closes the channel to us, else ''
 
-local now_us, token, request = read_clock(args.now_us), args.token, args.request
+local now_us, token, request = read_clock(), args.token, args.request
 
 -- A repeat: the first reply was lost. When that call came is noted beside the jobs that ended, for as long.
 local done = redis.call('ZSCORE', keys.ended, request)

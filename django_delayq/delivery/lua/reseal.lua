@@ -2,13 +2,12 @@
 --
 -- Prelude  clock, window, frame, job, schedules
 -- Keys     schedules, channel
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          version: the version of the definitions that the caller has read
+-- Args     version: the version of the definitions that the caller has read
 --          fields... (field, text): a pair for each text: its field, and what to write there, or empty to delete it
 -- Returns  the new version of the definitions, or 0 if another process has changed one: then the script changes
 --          nothing; and, if an ACL closes the channel to us, the server's error
 
-local now_us, version = read_clock(args.now_us), read_version()
+local now_us, version = read_clock(), read_version()
 if version ~= (tonumber(args.version) or 0) then return 0 end
 -- A removal is first, which a full server does not refuse.
 redis.call('HDEL', keys.schedules, '')

@@ -2,14 +2,13 @@
 --
 -- Prelude  clock, window, frame, job, pause
 -- Keys     control, channel
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          task: name of the task; empty: the queue
+-- Args     task: name of the task; empty: the queue
 --          id: 16 random characters: a repeat with the same has the same reply
 --          only_over: 1: only forget what has ended by itself
 -- Returns  1 if it was paused, or 0; if the server refused to publish, also its error
 
 local task, id, is_over = args.task, args.id, args.only_over == '1'
-local now_ms = math.floor(read_clock(args.now_us) / 1000)
+local now_ms = math.floor(read_clock() / 1000)
 
 local fields = redis.call('HMGET', keys.control, 'paused', 'paused_tasks', 'resumed')
 if fields[3] == id then return 1 end

@@ -5,13 +5,12 @@
 -- Keys     leases, headers, retries, errors, counters, channel, returned, ranked, control, slots?limits, held?limits,
 --          held_tasks?limits, paces?limits
 -- Where    slots to paces: only if the queue, or one of its jobs, has a limit
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          failed: attempts to add: 1 if they failed, 0 if they snooze
+-- Args     failed: attempts to add: 1 if they failed, 0 if they snooze
 --          jobs... (token, fence, when, error): token; fencing token; wait: '+' ms from now, or '=' epoch ms; error as JSON, or empty if
 --            they snooze
 -- Returns  indexes of the jobs whose lease was lost; nothing was changed for those
 
-local now_us, failed = read_clock(args.now_us), tonumber(args.failed)
+local now_us, failed = read_clock(), tonumber(args.failed)
 local now_ms = math.ceil(now_us / 1000)
 
 local held, lost = ours()

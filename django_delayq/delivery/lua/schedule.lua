@@ -6,8 +6,7 @@
 -- Where    held: only if the number of jobs in the queue is limited; returned, retries, leases: then, and if one of these jobs
 --          has a tail; sent: only if these are rows of a database;
 --          batches: only if one of these is in a batch
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          format: frame format, 1 (dLc0) or 2 (Bc0Lc0)
+-- Args     format: frame format, 1 (dLc0) or 2 (Bc0Lc0)
 --          listed: 1: the frames also go into the delay queue
 --          is_repeat: 1: this may have been sent before, so look for each token first
 --          shards: how many shards the queue has; 0: none
@@ -23,7 +22,7 @@
 --          *starts: for each job its start time, epoch ms; 0 if it has begun, and for '=uncommitted' how many jobs there are
 -- Source   RedissonDelayedQueue.offerAsync, with tokens, unique keys and the server's clock added
 
-local now_us, format, listed, is_repeat = read_clock(args.now_us), args.format, args.listed == '1', args.is_repeat ~= '0'
+local now_us, format, listed, is_repeat = read_clock(), args.format, args.listed == '1', args.is_repeat ~= '0'
 local now_ms = math.floor(now_us / 1000)
 
 local head = redis.call('ZRANGE', keys.timeout_set, 0, 0, 'WITHSCORES')[2]

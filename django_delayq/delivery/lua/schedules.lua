@@ -2,15 +2,14 @@
 --
 -- Prelude  clock
 -- Keys     schedules, periods
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          cursor: where to go on; 0: at the beginning
+-- Args     cursor: where to go on; 0: at the beginning
 --          count: about how many fields to read
 -- Reply    now_us: the present time
 --          version: of the definitions
 --          cursor: where to go on, 0 at the end
 --          fields... (field, value, occurrence): for a state the occurrence whose job waits, epoch ms, else ''
 
-local now_us = read_clock(args.now_us)
+local now_us = read_clock()
 local version = redis.call('HGET', keys.schedules, 'version') or '0'
 redis.call('ZCARD', keys.periods)
 local page = redis.call('HSCAN', keys.schedules, args.cursor, 'COUNT', args.count)

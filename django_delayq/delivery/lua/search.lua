@@ -8,8 +8,7 @@
 -- Prelude  clock, window, frame, walk, job
 -- Keys     timeout_set, returned, destination, leases, retries, held, dead, quarantine, headers, payloads, errors,
 --          locators
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          count: elements
+-- Args     count: elements
 --          budget: bytes: the call ends early with the element that exceeds it
 --          cut: bytes of each payload to return
 --          format: format of the queue, 1 (dLc0) or 2 (Bc0Lc0), in which a frame that fits both is read
@@ -36,7 +35,7 @@ local MOST_EQUAL = 16
 
 local count, budget, cut = tonumber(args.count), tonumber(args.budget), tonumber(args.cut)
 local where, member = args.where, args.element
-local now_ms, rows, byte_count, places_done = math.floor(read_clock(args.now_us) / 1000), {}, 0, 0
+local now_ms, rows, byte_count, places_done = math.floor(read_clock() / 1000), {}, 0, 0
 
 local function add(place, token, due, attempts, kills, tail, payload, err, first)
   local n = #rows

@@ -2,14 +2,13 @@
 --
 -- Prelude  clock, window, frame, job, pause
 -- Keys     control, channel
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          name: name of the limit; empty: the queue itself
+-- Args     name: name of the limit; empty: the queue itself
 --          change: what to set, as JSON, see _limit.lua; the rest stays as it is. Empty: clear all that was set
 --          by: who sets it
 --          id: 16 random characters: a repeat with the same has the same reply
 -- Returns  1; 0 if nothing was there to clear. If the server refused to publish, also its error
 
-local now_ms, name, change, id = math.floor(read_clock(args.now_us) / 1000), args.name, args.change, args.id
+local now_ms, name, change, id = math.floor(read_clock() / 1000), args.name, args.change, args.id
 local field = name == '' and 'queue_limit' or 'limit:' .. name
 
 local values = redis.call('HMGET', keys.control, field, 'cleared')

@@ -10,13 +10,12 @@
 --          format: frame format, 1 (dLc0) or 2 (Bc0Lc0)
 --          payload: with the token in the place where we write it
 --          most?held: how many jobs the queue may hold
---          now_us?: epoch us; left out: the server's TIME (tests pass their own)
 -- Returns  start time, epoch ms; if an ACL closes the channel to us, a list of that and the server's error; nil if
 --          schedule.lua has to look closer, or to say what is wrong: then nothing is stored
 -- Source   RedissonDelayedQueue.offerAsync, with tokens and the server's clock added
 
 local format, payload = args.format, args.payload
-local start = start_time(args.when, read_clock(args.now_us or ''))
+local start = start_time(args.when, read_clock())
 local token = payload:sub(12, 33)
 
 if keys.leases then

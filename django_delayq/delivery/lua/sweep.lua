@@ -6,8 +6,7 @@
 -- Keys     timeout_set, destination, locators, unique, headers, payloads, errors, swept, leases, retries, returned,
 --          held, dead, quarantine, control, ranked
 -- Where    swept: the hash or set that is swept
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          which: which hash: 'locators', 'headers', 'errors', 'unique', 'notes', 'progress' or 'claims'; or which set: 'ended', 'sent'
+-- Args     which: which hash: 'locators', 'headers', 'errors', 'unique', 'notes', 'progress' or 'claims'; or which set: 'ended', 'sent'
 --            or 'paces'
 --          cursor: cursor of the last call, 0 at first
 --          count: about how many fields or members to look at
@@ -15,7 +14,7 @@
 --          forgotten: fields forgotten and jobs ranked. Locators are not forgotten while the destination queue is too long, or too
 --            large, to be looked through
 
-local now_us, which = read_clock(args.now_us), args.which
+local now_us, which = read_clock(), args.which
 local now_ms = math.floor(now_us / 1000)
 -- A claim is repeated within seconds, so its request is kept for longer than that.
 local CLAIM_KEPT_MS = 60000

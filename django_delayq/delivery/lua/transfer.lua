@@ -2,8 +2,7 @@
 --
 -- Prelude  clock, count, window, frame, list, job, transfer
 -- Keys     timeout_set, delay_queue, destination, locators, quarantine, payloads, errors, counters, control
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          batch: elements
+-- Args     batch: elements
 --          budget: bytes
 --          seed: 16 random characters, to name what goes into quarantine
 --          format: format of the queue, 1 (dLc0) or 2 (Bc0Lc0), in which a frame that fits both is read
@@ -13,7 +12,7 @@
 --          newer_format: the format of the queue, if it is later than the caller reads: then nothing was moved; else 0
 -- Source   RedissonDelayedQueue.java, pushTaskAsync
 
-local now_us, batch, budget, seed = read_clock(args.now_us), math.min(tonumber(args.batch), MOST), tonumber(args.budget), args.seed
+local now_us, batch, budget, seed = read_clock(), math.min(tonumber(args.batch), MOST), tonumber(args.budget), args.seed
 local now_ms = math.floor(now_us / 1000)
 
 local queue_format = tonumber(redis.call('HGET', keys.control, 'format') or 0) or 0

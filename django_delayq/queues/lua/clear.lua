@@ -3,15 +3,14 @@
 -- Prelude  clock, count, window, frame, job, list, walk, drop
 -- Keys     timeout_set, delay_queue, locators, unique, ended, counters, ranked, cleared
 -- Where    cleared: the former timeout set, which is being deleted
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          is_first: 1 until a reply says that the clear has begun
+-- Args     is_first: 1 until a reply says that the clear has begun
 --          batch: frames to delete with one call
 -- Reply    has_begun: 1 if the clear has begun with this call
 --          found_any: 1 if there was anything
 --          left: frames to delete
 -- Source   RedissonDelayedQueue.deleteAsync
 
-local now_ms, is_first, batch = math.floor(read_clock(args.now_us) / 1000), args.is_first == '1', tonumber(args.batch)
+local now_ms, is_first, batch = math.floor(read_clock() / 1000), args.is_first == '1', tonumber(args.batch)
 local waiting, listed = redis.call('ZCARD', keys.timeout_set), redis.call('LLEN', keys.delay_queue)
 local unfinished = redis.call('ZCARD', keys.cleared)
 check_sets(keys.ranked)

@@ -2,13 +2,12 @@
 --
 -- Prelude  clock, count, window, frame, job
 -- Keys     leases, headers, payloads, errors, unique, ended, counters, claims
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          owner: 8 bytes: who claimed them
+-- Args     owner: 8 bytes: who claimed them
 --          jobs... (token, fence): token; fencing token
 -- Returns  one character an element: '1' if it is the caller's, by this call or an earlier one; '0' if it is not; '?'
 --          if it is gone for too long to tell
 
-local now_ms, owner = math.floor(read_clock(args.now_us) / 1000), args.owner
+local now_ms, owner = math.floor(read_clock() / 1000), args.owner
 
 -- The fencing token alone decides, and no time: the lease may be over and nobody else have come, and the clock may have
 -- been set back since.

@@ -3,12 +3,11 @@
 --
 -- Prelude  clock, window, frame, job
 -- Keys     destination, locators
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          payload: as it is stored
+-- Args     payload: as it is stored
 -- Returns  how many elements the destination queue has
 
 local payload = args.payload
-local now_ms = math.floor(read_clock(args.now_us) / 1000)
+local now_ms = math.floor(read_clock() / 1000)
 
 redis.call('LLEN', keys.destination)
 check_hashes(keys.locators)

@@ -2,8 +2,7 @@
 --
 -- Prelude  clock, count, window, frame, list, job, walk, drop
 -- Keys     timeout_set, delay_queue, locators, unique, ended, counters, ranked
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          kind: what to walk: 'list', the delay queue, or 'zset', the timeout set
+-- Args     kind: what to walk: 'list', the delay queue, or 'zset', the timeout set
 --          where: cursor: index or score, empty at first
 --          frame: cursor: frame seen last
 --          count: frames to look at, at most
@@ -21,7 +20,7 @@
 -- More frames than these are worth a scan of their own.
 local FEW = 100
 
-local now_ms = math.floor(read_clock(args.now_us) / 1000)
+local now_ms = math.floor(read_clock() / 1000)
 local kind, which = args.kind, args.which
 local far = tonumber(args.far)
 local source = kind == 'list' and keys.delay_queue or keys.timeout_set

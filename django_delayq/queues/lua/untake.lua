@@ -6,12 +6,11 @@
 --
 -- Prelude  clock, count, window, frame, job
 -- Keys     leases, headers, payloads, destination, ended, counters, claims, channel, locators
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          owner: 8 bytes: who claimed them
+-- Args     owner: 8 bytes: who claimed them
 --          jobs... (token, fence, payload): three an element, in the order they were claimed: token; fencing token; payload
 -- Returns  how many were put back
 
-local now_ms, owner = math.floor(read_clock(args.now_us) / 1000), args.owner
+local now_ms, owner = math.floor(read_clock() / 1000), args.owner
 
 redis.call('LLEN', keys.destination)
 check_hashes(keys.locators)

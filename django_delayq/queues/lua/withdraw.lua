@@ -3,8 +3,7 @@
 -- Prelude  clock, count, window, frame, list, job, drop
 -- Keys     timeout_set, delay_queue, locators, unique, ended, counters, ranked, target?, target_locators?
 -- Where    target, target_locators: the list whose head the payload of the one frame goes to, if any
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          kind: where the frames were read: 'list', the delay queue, or 'zset', the timeout set
+-- Args     kind: where the frames were read: 'list', the delay queue, or 'zset', the timeout set
 --          near: 'head' or 'tail': the end of the delay queue that is nearer
 --          depth: how deep the frames lie at most, counted from that end
 --          request: some random characters, the same when the call is repeated
@@ -13,7 +12,7 @@
 -- Returns  one character a frame: '1' if it was taken out, '0' if it was no longer there
 -- Source   RedissonDelayedQueue.pollAsync and pollLastAndOfferFirstToAsync
 
-local now_ms = math.floor(read_clock(args.now_us) / 1000)
+local now_ms = math.floor(read_clock() / 1000)
 local kind, near, depth, request = args.kind, args.near, tonumber(args.depth), args.request
 
 -- A repeat: the first reply was lost. What that call took out is noted beside the jobs that ended, for as long.

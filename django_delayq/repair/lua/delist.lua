@@ -3,8 +3,7 @@
 --
 -- Prelude  clock, count, window, frame, list, job, mark
 -- Keys     timeout_set, delay_queue, locators, counters, control
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          run: name of the run, no spaces
+-- Args     run: name of the run, no spaces
 --          step: number of the step, from 1
 --          budget: bytes
 --          most: frames, at most
@@ -12,7 +11,7 @@
 --          seen: frames looked at
 --          kept: how many of them
 
-local now_ms, run, step = math.floor(read_clock(args.now_us) / 1000), args.run, tonumber(args.step)
+local now_ms, run, step = math.floor(read_clock() / 1000), args.run, tonumber(args.step)
 local budget, most = tonumber(args.budget), tonumber(args.most)
 
 check_sets(keys.timeout_set)

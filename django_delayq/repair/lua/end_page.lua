@@ -3,15 +3,14 @@
 -- Prelude  clock, count, window, frame, list, job, held, moving
 -- Keys     timeout_set, delay_queue, destination, redisson_channel, channel, retries, returned, held, held_tasks, dead,
 --          quarantine, headers, payloads, locators, errors, unique, ended, counters, ranked, control, moving, moving_from
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          run: id of the run
+-- Args     run: id of the run
 --          page: number of the page; 0: end the run itself, once none of its jobs is on its way
 --          is_moved: 1: another server has them; 0: put them back
 --          format: frame format of the queue, 1 (dLc0) or 2 (Bc0Lc0)
 --          listed: 1: frames also go into the delay queue
 -- Returns  how many jobs were there; or -1 if the queue has another run, or none
 
-local now_ms, run, page, is_moved = math.floor(read_clock(args.now_us) / 1000), args.run, tonumber(args.page), args.is_moved == '1'
+local now_ms, run, page, is_moved = math.floor(read_clock() / 1000), args.run, tonumber(args.page), args.is_moved == '1'
 
 if read_run() ~= run then return -1 end
 if page == 0 then

@@ -3,8 +3,7 @@
 --
 -- Prelude  clock, count, window, frame, list, job, mark
 -- Keys     timeout_set, delay_queue, locators, counters, control
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          run: name of the run, no spaces
+-- Args     run: name of the run, no spaces
 --          step: number of the step, from 1
 --          budget: bytes: the frames beyond it are left for another step
 --          frames... (start, format, id): start time (epoch ms); format, 1 (dLc0) or 2 (Bc0Lc0); its 8 bytes
@@ -12,7 +11,7 @@
 --          seen: frames looked at
 --          listed: how many of them were put into the list
 
-local now_ms, run, step, budget = math.floor(read_clock(args.now_us) / 1000), args.run, tonumber(args.step), tonumber(args.budget)
+local now_ms, run, step, budget = math.floor(read_clock() / 1000), args.run, tonumber(args.step), tonumber(args.budget)
 
 check_sets(keys.timeout_set)
 check_hashes(keys.locators, keys.counters, keys.control)

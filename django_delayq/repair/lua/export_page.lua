@@ -5,8 +5,7 @@
 -- Keys     source, delay_queue, held, held_tasks, headers, payloads, locators, errors, notes, ended, counters, ranked,
 --          control, moving, moving_from, slots
 -- Where    source: the set or list that the page is taken from
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          run: id of the run; empty: only read, and change nothing
+-- Args     run: id of the run; empty: only read, and change nothing
 --          page: number of the page, from 1 on
 --          source: what the page is taken from: 'frames', 'destination', 'retries', 'returned', 'held', 'leases', 'dead', 'quarantine'; of
 --            the leases only those that ended more than a minute ago, as nobody works there who would notice; but none that a
@@ -22,7 +21,7 @@
 --          stay: how many of them stay, as they belong to something that goes on here, or to another project
 --          jobs... (place, token, score, header, payload, error, history): place is the letter of its place
 
-local now_ms, run, page, source = math.floor(read_clock(args.now_us) / 1000), args.run, tonumber(args.page), args.source
+local now_ms, run, page, source = math.floor(read_clock() / 1000), args.run, tonumber(args.page), args.source
 local skip, most, budget, format = tonumber(args.skip), math.min(tonumber(args.most), 500), tonumber(args.budget), args.format
 local ours = {}
 for id in args.key_ids:gmatch('....') do ours[id] = true end

@@ -4,8 +4,7 @@
 -- Prelude  clock, count, window, frame, list, job, held, moving
 -- Keys     timeout_set, delay_queue, destination, redisson_channel, channel, retries, returned, dead, quarantine, headers,
 --          payloads, locators, errors, unique, ended, counters, ranked, control
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          run: id of the run
+-- Args     run: id of the run
 --          page: number of the page, from 1 on
 --          format: frame format of the queue, 1 (dLc0) or 2 (Bc0Lc0)
 --          listed: 1: frames also go into the delay queue
@@ -17,7 +16,7 @@
 --          known: how many were here already
 --          shared: of how many another job has the unique key
 
-local now_ms, run, page = math.floor(read_clock(args.now_us) / 1000), args.run, tonumber(args.page)
+local now_ms, run, page = math.floor(read_clock() / 1000), args.run, tonumber(args.page)
 local format, listed, mark = args.format, args.listed == '1', args.mark
 
 -- What is held here on its way elsewhere must not be taken for a job that is here.

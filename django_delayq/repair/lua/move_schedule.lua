@@ -3,8 +3,7 @@
 --
 -- Prelude  clock, window, frame, job, schedules
 -- Keys     schedules, periods, channel
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          step: what to do: 'take' sets a stored schedule aside, and it comes to no occurrence here; 'read' only
+-- Args     step: what to do: 'take' sets a stored schedule aside, and it comes to no occurrence here; 'read' only
 --            reads it; 'end' deletes what was set
 --            aside; 'release' takes it back; 'put' writes these here
 --          name: name of the schedule
@@ -18,7 +17,7 @@
 --          definitions as it is now, 0 if there is one already, -1 if somebody else has changed one: then nothing was
 --          changed; else 1, or 0 if nothing was to be done
 
-local now_us, step, name = read_clock(args.now_us), args.step, args.name
+local now_us, step, name = read_clock(), args.step, args.name
 local PARTS = { 'stored ', 'change ', 'state ', 'moment ' }
 
 local function fields_of(before)

@@ -3,8 +3,7 @@
 --
 -- Prelude  clock, count, window, frame, list, job, transfer, walk
 -- Keys     timeout_set, delay_queue, locators, quarantine, payloads, errors, counters
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          kind: what to walk: 'tail', the delay queue from its tail, or 'zset', the timeout set by start time
+-- Args     kind: what to walk: 'tail', the delay queue from its tail, or 'zset', the timeout set by start time
 --          where: cursor: index or score, empty at first
 --          frame: cursor: frame seen last
 --          until_ms: last score to look at, of the timeout set
@@ -21,7 +20,7 @@
 --          alone: how many of those are only in the delay queue
 --          quarantined: of the frames seen
 
-local now_ms, kind, target, seed = math.floor(read_clock(args.now_us) / 1000), args.kind, tonumber(args.target), args.seed
+local now_ms, kind, target, seed = math.floor(read_clock() / 1000), args.kind, tonumber(args.target), args.seed
 local lookups, held = tonumber(args.lookups), args.held
 
 check_sets(keys.timeout_set, keys.quarantine)

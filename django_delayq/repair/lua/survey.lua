@@ -2,8 +2,7 @@
 --
 -- Prelude  clock, window, frame, walk
 -- Keys     timeout_set, delay_queue
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          kind: what to walk: 'tail', the delay queue from its tail, or 'zset', the timeout set by start time
+-- Args     kind: what to walk: 'tail', the delay queue from its tail, or 'zset', the timeout set by start time
 --          where: cursor: index or score, empty at first
 --          frame: cursor: frame seen last
 --          count: frames
@@ -18,7 +17,7 @@ local kind = args.kind
 local cut = tonumber(args.cut)
 local source = kind == 'tail' and keys.delay_queue or keys.timeout_set
 local page = read_page(source, kind, args.where, args.frame, tonumber(args.count), tonumber(args.budget), kind == 'zset' and math.huge)
-local now_ms, frames = math.floor(read_clock(args.now_us) / 1000), {}
+local now_ms, frames = math.floor(read_clock() / 1000), {}
 local where, last = cursor_behind(page, source, kind, #page.frames, args.where, args.frame)
 for i, frame in ipairs(page.frames) do
   local score = page.scores and page.scores[i] or redis.call('ZSCORE', keys.timeout_set, frame) or ''

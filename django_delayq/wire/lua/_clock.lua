@@ -1,8 +1,7 @@
 -- Prelude: the server's clock, read once a script. From 7.2 on TIME is frozen while a script runs, so no script can
 -- measure how long it takes: counts and bytes bound every loop instead.
 
-local function read_clock(given)
-  if given ~= '' then return tonumber(given) end
+local function read_clock()
   local time = redis.call('TIME')
   return time[1] * 1000000 + time[2]
 end

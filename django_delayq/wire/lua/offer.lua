@@ -2,8 +2,7 @@
 --
 -- Prelude  clock, count, window, frame, list
 -- Keys     timeout_set, delay_queue, channel, counters
--- Args     now_us: epoch us; empty: the server's TIME (tests pass their own)
---          format: frame format, 1 (dLc0) or 2 (Bc0Lc0)
+-- Args     format: frame format, 1 (dLc0) or 2 (Bc0Lc0)
 --          listed: 1: the frame also goes into the delay queue
 --          when: wait: '+' ms from now, or '=' epoch ms
 --          payload: as it is stored
@@ -11,7 +10,7 @@
 -- Source   RedissonDelayedQueue.offerAsync, with the server's clock
 
 local format, listed, payload = args.format, args.listed == '1', args.payload
-local now_us = read_clock(args.now_us)
+local now_us = read_clock()
 local start = start_time(args.when, now_us)
 
 local head = redis.call('ZRANGE', keys.timeout_set, 0, 0, 'WITHSCORES')[2]
