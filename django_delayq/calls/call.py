@@ -35,7 +35,7 @@ def identity(reply: Any) -> Any:
     return reply
 
 
-_NOTHING: Mapping[int, Argument] = MappingProxyType({})
+NOTHING: Mapping[int, Argument] = MappingProxyType({})
 
 
 @brief
@@ -48,7 +48,7 @@ class Call(msgspec.Struct, Generic[T], frozen=True):
     read: Callable[[Any], T] = identity
     #: Arguments, by index, that differ when the call is made again because its reply was lost. None: a second call would
     #: do everything twice, so a lost reply is an error.
-    repeat: Mapping[int, Argument] | None = _NOTHING
+    repeat: Mapping[int, Argument] | None = NOTHING
     #: How long the script recognises a repeat; then it forgets the first call.
     window_ms: float = math.inf
     #: Makes the call of the script that handles every case. It replaces this call if the reply is nil, and in a repeat.

@@ -1,13 +1,13 @@
-"""Lua scripts: reading their files, adding the preludes that they use, binding their keys and arguments by name."""
+"""Lua scripts: reading their files, adding the preludes that they use, numbering their keys and arguments."""
 
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from functools import cache, lru_cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from hashlib import sha1
 from importlib import resources
-from itertools import chain, combinations
+from itertools import combinations
 from operator import itemgetter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -48,47 +48,6 @@ class Record(NamedTuple):
     @property
     def size(self) -> int:
         return len(self.fields) or 1
-
-
-class Bound(NamedTuple):
-    """A script and its keys, to be called with its arguments."""
-
-    script: Script
-    keys: tuple[str, ...]
-
-    def __call__(self, **named: Any) -> tuple[Script, tuple[str, ...], list[Any]]:
-        """Return both, and the arguments in the order of the header; of a list, an iterable of values or of rows.
-
-        Raises:
-            TypeError: one is missing, or the header does not name it.
-        """
-        script = self.script
-        try:
-            args = [*script.pick(named)]
-            count = len(args)
-            for record in script.lists:
-                values, before = named[record.name], len(args)
-                args += chain.from_iterable(values) if record.fields else values
-                if (len(args) - before) % record.size:
-                    raise TypeError(
-                        f"{script.name}.lua takes rows of {record.size} as {record.name!r}"
-                    )
-                count += 1
-        except KeyError as missing:
-            raise TypeError(f"{script.name}.lua needs the argument {missing}") from None
-        if len(named) > count:
-            known = {*script.args, *(each.name for each in script.lists)}
-            raise TypeError(
-                f"{script.name}.lua has no argument {min(named.keys() - known)!r} in its header"
-            )
-        return script, self.keys, args
-
-
-class Keys(Hashable, Protocol):
-    """The keys of one queue."""
-
-    def key(self, name: str) -> str:
-        """Return the key that the headers of scripts call by this name."""
 
 
 #: The layer and the name of each script that this process has loaded, such as ``delivery/claim``, by its SHA-1: for a
@@ -149,9 +108,9 @@ def load_script(
             used |= _names_in(definition)
             needed.append(definition)
     groups = {"": ""} | {
-        key.partition("?")[2] or _name_of(key): _name_of(key) for key in keys_of(text)
+        key.partition("?")[2] or name_of(key): name_of(key) for key in keys_of(text)
     }
-    keys = tuple(key for key in keys_of(text) if _name_of(key) not in left_out)
+    keys = tuple(key for key in keys_of(text) if name_of(key) not in left_out)
     given = tuple(arg for arg in args if groups[arg.partition("?")[2]] not in left_out)
     source = _WORD.sub(
         lambda word: constants.get(word[0], word[0]), "".join(reversed(needed))
@@ -160,7 +119,7 @@ def load_script(
     source = _with_arguments(source, args, given, records, lists[:1], name)
     sha = sha1(source.encode(), usedforsecurity=False).hexdigest()
     NAMES[sha] = f"{packages[0].rpartition('.')[2]}/{name}"
-    named = tuple(map(_name_of, given))
+    named = tuple(map(name_of, given))
     script = Script(name, source, sha, keys, named, lists, _picker_of(named))
     LOADED[sha] = script
     return script
@@ -169,9 +128,9 @@ def load_script(
 def _picker_of(
     names: tuple[str, ...],
 ) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
-    if len(names) > 1:
-        return itemgetter(*names)
-    return lambda named: tuple(named[name] for name in names)
+    if len(names) == 1:
+        return lambda named: (named[names[0]],)
+    return itemgetter(*names) if names else lambda _: ()
 
 
 def variants_of(packages: tuple[str, ...], name: str) -> Iterator[Script]:
@@ -184,54 +143,6 @@ def variants_of(packages: tuple[str, ...], name: str) -> Iterator[Script]:
     for count in range(len(groups) + 1):
         for left_out in combinations(groups.values(), count):
             yield load_script(packages, name, frozenset().union(*left_out))
-
-
-@lru_cache(maxsize=16_384)
-def bind(
-    packages: tuple[str, ...],
-    name: str,
-    keys: Keys,
-    order: tuple[str, ...] | None = None,
-    **named: str,
-) -> Bound:
-    """Return a script and its keys in the order of its header: those named here, and the others from the queue.
-
-    A key that the header writes as ``name?`` is passed only if it is named here.
-
-    ``order``: the names of arguments that the caller puts in order by itself, as naming them costs a call of every job a
-    hundredth of its time.
-
-    Raises:
-        TypeError: the header names no such key, or has its arguments in another order.
-    """
-    script = load_script(packages, name)
-    optional = {_name_of(key) for key in script.keys if "?" in key}
-    if not optional <= named.keys():
-        script = load_script(packages, name, frozenset(optional - named.keys()))
-    found = [
-        named.pop(_name_of(key), "") or keys.key(_name_of(key))
-        for key in script.keys
-        if not key.endswith("...")
-    ]
-    if named:
-        raise TypeError(f"{name}.lua has no key {min(named)!r} in its header")
-    if order not in (None, script.args):
-        raise TypeError(f"{name}.lua takes {', '.join(script.args)}, in this order")
-    return Bound(script, tuple(found))
-
-
-def bind_list(
-    packages: tuple[str, ...],
-    name: str,
-    keys: Keys,
-    listed: Iterable[str],
-    **named: str,
-) -> Bound:
-    """Do as `bind`, and append the keys that the header writes as ``name...``."""
-    script, found = bind(packages, name, keys, **named)
-    if not script.keys or not script.keys[-1].endswith("..."):
-        raise TypeError(f"{name}.lua takes no more keys than its header names")
-    return Bound(script, (*found, *listed))
 
 
 #: The line that stands for a part of a script.
@@ -260,7 +171,7 @@ def _without(left_out: frozenset[str], text: str) -> str:
     return _IF_KEY.sub(lambda line: "" if line[1] in left_out else line[0], text)
 
 
-def _name_of(key: str) -> str:
+def name_of(key: str) -> str:
     """Return the name of a key as a header writes it."""
     return key.rstrip(".").partition("?")[0]
 
@@ -284,7 +195,7 @@ def _with_numbers(
 
     A key that is left out becomes nil.
     """
-    numbers = {_name_of(key): i for i, key in enumerate(keys, 1)}
+    numbers = {name_of(key): i for i, key in enumerate(keys, 1)}
 
     def number(match: re.Match[str]) -> str:
         if match[1] in left_out:
@@ -337,7 +248,7 @@ def _with_arguments(
 
     An argument that is left out becomes nil.
     """
-    numbers = {_name_of(arg): f"ARGV[{i}]" for i, arg in enumerate(given, 1)}
+    numbers = {name_of(arg): f"ARGV[{i}]" for i, arg in enumerate(given, 1)}
     numbers |= {record.name: str(len(given) + 1) for record in first}
 
     def number(match: re.Match[str]) -> str:
@@ -356,7 +267,7 @@ def _with_arguments(
             )
         if place is None and name in numbers:
             return f"{sign}{numbers[name]}"
-        if place is None and name in map(_name_of, args):
+        if place is None and name in map(name_of, args):
             return "nil"
         raise KeyError(f"{script}.lua uses {match[0]}, which its header does not name")
 

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 from django_delayq.calls.call import Call
 from django_delayq.calls.command import Command
-from django_delayq.calls.script import bind
-from django_delayq.delivery.binding import PACKAGES
+from django_delayq.delivery.binding import bind
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.storing import NewJob
 
@@ -16,21 +15,14 @@ def open_batch(keys: DeliveryKeys, callback: NewJob, why: str) -> Call[bool]:
     It returns False if the batch was begun before, and is safe to repeat.
     """
     token, when, tail, payload = callback
-    return Call(
-        *bind(PACKAGES, "open", keys)(
-            token=token,
-            when=when,
-            tail=tail,
-            payload=payload,
-            why=why,
-        ),
-        bool,
+    return bind("open", keys)(
+        bool, token=token, when=when, tail=tail, payload=payload, why=why
     )
 
 
 def withdraw_batch(keys: DeliveryKeys, token: str) -> Call[bool]:
     """Undo `open_batch`, if the batch has got no job; return whether that was done now. Safe to repeat."""
-    return Call(*bind(PACKAGES, "withdraw", keys)(token=token), bool)
+    return bind("withdraw", keys)(bool, token=token)
 
 
 def close_batch(keys: DeliveryKeys, token: str) -> Call[bool]:
@@ -38,7 +30,7 @@ def close_batch(keys: DeliveryKeys, token: str) -> Call[bool]:
 
     It returns False if the batch was closed before, and is safe to repeat.
     """
-    return Call(*bind(PACKAGES, "close", keys)(token=token), bool)
+    return bind("close", keys)(bool, token=token)
 
 
 def count_left(keys: DeliveryKeys, token: str) -> Command[int]:

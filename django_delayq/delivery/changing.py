@@ -4,8 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from django_delayq.calls.call import Call
-from django_delayq.calls.script import bind, bind_list
-from django_delayq.delivery.binding import PACKAGES, new_request
+from django_delayq.delivery.binding import bind, new_request
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import REPEAT_MS
 from django_delayq.delivery.states import Change, State
@@ -66,13 +65,12 @@ def _cancel(
 
     named = {"last_ended": keys.last_ended} if keep_ended else {}
     results = [keys.result(token) for token in tokens if token in kept.ttl_ms]
-    return Call(
-        *bind_list(PACKAGES, "cancel", keys, results, **named)(
-            keep_ended=keep_ended,
-            text=kept.text,
-            jobs=[(token, kept.ttl_ms.get(token, b"")) for token in tokens],
-        ),
+    return bind("cancel", keys, **named)(
         read,
+        more_keys=results,
+        keep_ended=keep_ended,
+        text=kept.text,
+        jobs=[(token, kept.ttl_ms.get(token, b"")) for token in tokens],
         window_ms=REPEAT_MS,
     )
 
@@ -87,13 +85,11 @@ def reschedule(
     keys: DeliveryKeys, token: str, when: str
 ) -> Call[tuple[Change | State, int]]:
     """Move a job unless it runs; returns how that went, or the state it was left in, and its start time (epoch ms)."""
-    return Call(
-        *bind(PACKAGES, "reschedule", keys)(
-            token=token,
-            when=when,
-            request=new_request(),
-        ),
+    return bind("reschedule", keys)(
         _read_rescheduled,
+        token=token,
+        when=when,
+        request=new_request(),
         window_ms=REPEAT_MS,
     )
 
@@ -110,9 +106,8 @@ def _read_rescheduled(reply: list[Any]) -> tuple[Change | State, int]:
 
 def reprioritize(keys: DeliveryKeys, token: str, priority: int) -> Call[Change | State]:
     """Give a job that waits another priority; returns how that went, or the state it was left in. Safe to repeat."""
-    return Call(
-        *bind(PACKAGES, "reprioritize", keys)(token=token, priority=priority),
-        _read_reprioritized,
+    return bind("reprioritize", keys)(
+        _read_reprioritized, token=token, priority=priority
     )
 
 
@@ -130,13 +125,12 @@ def replay(
 ) -> Call[int]:
     """Run dead letters (or quarantined payloads) again, from their first attempt; returns how many were there."""
     graves = keys.dead if state is State.DEAD else keys.quarantine
-    return Call(
-        *bind_list(PACKAGES, "replay", keys, map(keys.result, tokens), graves=graves)(
-            when=when,
-            request=new_request(),
-            tokens=tokens,
-        ),
+    return bind("replay", keys, graves=graves)(
         read_published,
+        more_keys=map(keys.result, tokens),
+        when=when,
+        request=new_request(),
+        tokens=tokens,
         window_ms=REPEAT_MS,
     )
 
@@ -146,9 +140,6 @@ def discard(
 ) -> Call[int]:
     """Delete dead letters (or quarantined payloads) for good; returns how many were there."""
     graves = keys.dead if state is State.DEAD else keys.quarantine
-    return Call(
-        *bind(PACKAGES, "discard", keys, graves=graves)(
-            request=new_request(), tokens=tokens
-        ),
-        window_ms=REPEAT_MS,
+    return bind("discard", keys, graves=graves)(
+        request=new_request(), tokens=tokens, window_ms=REPEAT_MS
     )

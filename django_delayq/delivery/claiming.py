@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from django_delayq.calls.call import Argument, Call
-from django_delayq.calls.script import bind, rows
-from django_delayq.delivery.binding import PACKAGES
+from django_delayq.calls.call import Call
+from django_delayq.calls.script import rows
+from django_delayq.delivery.binding import bind
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import BYTE_BUDGET, MAX_BATCH
 from django_delayq.delivery.pausing import StoredPauses
@@ -142,15 +142,13 @@ def transfer(
             raise newer_format(queue.name, later_format)
         return Transferred(moved, wait_us)
 
-    return Call(
-        *bind(PACKAGES, "transfer", keys)(
-            batch=batch,
-            budget=byte_budget,
-            seed=secrets.token_urlsafe(12),
-            format=frame_format.number,
-            read_format=signing.FORMAT,
-        ),
+    return bind("transfer", keys)(
         read,
+        batch=batch,
+        budget=byte_budget,
+        seed=secrets.token_urlsafe(12),
+        format=frame_format.number,
+        read_format=signing.FORMAT,
     )
 
 
@@ -200,7 +198,7 @@ def claim(
 
     ``keeps_ended``: the queue remembers the jobs that ended last, those among them that this claim ends.
     """
-    args: dict[str, Argument] = {
+    args: dict[str, Any] = {
         "owner": owner,
         "request": request,
         "limit": limit,
@@ -220,18 +218,18 @@ def claim(
     named = {"last_ended": keys.last_ended} if keeps_ended else {}
 
     def full() -> Call[Claimed]:
-        bound = bind(PACKAGES, "claim", keys, **_slot_keys(keys), **named)
-        return Call(
-            *bound(**args, limit_text=limit_text, has_declared=int(has_declared)),
+        bound = bind("claim", keys, **_slot_keys(keys), **named)
+        return bound(
             partial(_read_claimed_or_none, request),
+            **args,
+            limit_text=limit_text,
+            has_declared=int(has_declared),
         )
 
     if has_slots or limit_text:
         return full()
-    return Call(
-        *bind(PACKAGES, "claim", keys, **named)(**args),
-        partial(_read_claimed_or_none, request),
-        full=full,
+    return bind("claim", keys, **named)(
+        partial(_read_claimed_or_none, request), **args, full=full
     )
 
 
@@ -261,7 +259,7 @@ def claim_few(
     The reply None means that nothing was done, and that the caller has to use `claim`. So does the repeat of a
     ``request``.
     """
-    script, found = bind(PACKAGES, "claim_few", keys, _FEW)
+    script, found = bind("claim_few", keys, _FEW)
     return Call(
         script,
         found,
@@ -328,16 +326,11 @@ def recover(
     keys: DeliveryKeys, *, owner: bytes, first_rank: int = 0, batch: int = MAX_BATCH
 ) -> Call[Recovered]:
     """End the leases that a dead process has among ``batch`` leases, from a rank on."""
-    return Call(
-        *bind(PACKAGES, "recover", keys)(
-            owner=owner,
-            first=first_rank,
-            batch=batch,
-        ),
-        lambda reply: Recovered(*reply),
+    return bind("recover", keys)(
+        lambda reply: Recovered(*reply), owner=owner, first=first_rank, batch=batch
     )
 
 
 def leave(keys: DeliveryKeys, *, owner: bytes) -> Call[int]:
     """Forget the last request of a process that ends; returns 1 if there was one."""
-    return Call(*bind(PACKAGES, "leave", keys)(owner=owner))
+    return bind("leave", keys)(owner=owner)

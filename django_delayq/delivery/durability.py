@@ -19,9 +19,8 @@ from django_delayq.calls.command import Command
 from django_delayq.calls.connections import arguments_of
 from django_delayq.calls.exchange import Exchange
 from django_delayq.calls.running import amake, make
-from django_delayq.calls.script import bind
 from django_delayq.calls.steps import Steps
-from django_delayq.delivery.binding import PACKAGES
+from django_delayq.delivery.binding import bind
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.exceptions import InvalidSettings, NotDurable
 from django_delayq.redaction import brief, show
@@ -162,7 +161,7 @@ class Told(msgspec.Struct, frozen=True):
 
 def fence(keys: DeliveryKeys) -> Call[Any]:
     """Write something that changes nothing, for WAIT to count from. It covers all that was written before it."""
-    return Call(*bind(PACKAGES, "fence", keys)())
+    return bind("fence", keys)()
 
 
 class Wait:

@@ -10,9 +10,8 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from django_delayq.calls.call import Call
-from django_delayq.calls.script import bind
 from django_delayq.decoding import Decoder
-from django_delayq.delivery.binding import PACKAGES
+from django_delayq.delivery.binding import bind
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.states import State
 from django_delayq.redaction import brief
@@ -68,9 +67,8 @@ def note_ended(
     keys: DeliveryKeys, records: Sequence[EndRecord], *, keep: int
 ) -> Call[None]:
     """Remember how up to `ENDED_BATCH` jobs ended, the oldest first, and forget what is beyond ``keep`` records."""
-    return Call(
-        *bind(PACKAGES, "note_ended", keys)(keep=keep, records=map(_encode, records)),
-        lambda reply: None,
+    return bind("note_ended", keys)(
+        lambda reply: None, keep=keep, records=map(_encode, records)
     )
 
 
@@ -88,9 +86,8 @@ def read_ended(
     keys: DeliveryKeys, *, first: int = 0, count: int = ENDED_BATCH
 ) -> Call[EndedPage]:
     """Read up to `ENDED_BATCH` records, the newest first, after the ``first`` newest."""
-    return Call(
-        *bind(PACKAGES, "read_ended", keys)(first=first, count=min(count, ENDED_BATCH)),
-        lambda reply: EndedPage(*reply),
+    return bind("read_ended", keys)(
+        lambda reply: EndedPage(*reply), first=first, count=min(count, ENDED_BATCH)
     )
 
 

@@ -12,9 +12,9 @@ import msgspec
 
 from django_delayq.calls.call import Argument, Call
 from django_delayq.calls.command import Command
-from django_delayq.calls.script import bind, rows
+from django_delayq.calls.script import rows
 from django_delayq.decoding import Decoder
-from django_delayq.delivery.binding import PACKAGES
+from django_delayq.delivery.binding import bind
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.storing import ROW_REPEAT_MS, NewJob
 from django_delayq.redaction import brief
@@ -107,10 +107,7 @@ class Forwards(NamedTuple):
 
 def forwards(keys: DeliveryKeys) -> Call[Forwards]:
     """Count what a queue has for others."""
-    return Call(
-        *bind(PACKAGES, "forwards", keys)(most=MOST_QUEUES),
-        _read_forwards,
-    )
+    return bind("forwards", keys)(_read_forwards, most=MOST_QUEUES)
 
 
 def _read_forwards(reply: list[Any]) -> Forwards:
@@ -175,16 +172,14 @@ def receive(
         if new.when.startswith("+"):
             new = new._replace(when=f"={ended_ms + int(new.when[1:])}")
         followers.append((*new, index))
-    return Call(
-        *bind(PACKAGES, "receive", keys)(
-            until_ms=until_ms,
-            follower_count=len(forwards),
-            follower_format=frame_format.number,
-            follower_listed=int(insertion_list),
-            names=[each.name for each in forwards],
-            followers=followers,
-        ),
+    return bind("receive", keys)(
         _read_received,
+        until_ms=until_ms,
+        follower_count=len(forwards),
+        follower_format=frame_format.number,
+        follower_listed=int(insertion_list),
+        names=[each.name for each in forwards],
+        followers=followers,
     )
 
 

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from django_delayq.calls.call import Argument, Call
-from django_delayq.calls.script import bind, rows
+from django_delayq.calls.script import rows
 from django_delayq.decoding import Count, Decoder
-from django_delayq.delivery.binding import PACKAGES
+from django_delayq.delivery.binding import bind
 from django_delayq.delivery.claiming import EndedHere, read_ends
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.reasons import Kind, Reason, measured
@@ -95,13 +95,13 @@ def hold(
     `release` quarantines a job that was held for longer than the ``for_ms`` of its `Hold`. A job that was signed with
     another key meanwhile is not held for the old key, but is due again.
     """
-    bound = bind(PACKAGES, "hold", keys, **(slot_keys(keys) if has_slots else {}))
+    bound = bind("hold", keys, **(slot_keys(keys) if has_slots else {}))
     rows: list[tuple[Argument, ...]] = []
     for job in jobs:
         reason, why, for_ms = job.hold
         ms = "" if for_ms is None else for_ms
         rows.append((job.token, job.fence, reason.text, why, ms))
-    return Call(*bound(jobs=rows))
+    return bound(jobs=rows)
 
 
 class Released(NamedTuple):
@@ -136,15 +136,13 @@ def release(
     named = {}
     if keeps_ended:
         named = {"last_ended": keys.last_ended}
-    return Call(
-        *bind(PACKAGES, "release", keys, **named)(
-            limit=limit,
-            is_worker=int(is_worker),
-            name_limit=name_limit,
-            cursor=cursor,
-            reasons=(reason.text for reason in reasons),
-        ),
+    return bind("release", keys, **named)(
         _read_released,
+        limit=limit,
+        is_worker=int(is_worker),
+        name_limit=name_limit,
+        cursor=cursor,
+        reasons=(reason.text for reason in reasons),
     )
 
 
@@ -177,11 +175,8 @@ def held_names(
         prefix = only.text
     else:
         prefix = "" if only is None else measured(only)
-    return Call(
-        *bind(PACKAGES, "held_names", keys)(
-            most=limit, prefix=prefix, cursor=max(prefix.encode(), cursor)
-        ),
-        _read_held_names,
+    return bind("held_names", keys)(
+        _read_held_names, most=limit, prefix=prefix, cursor=max(prefix.encode(), cursor)
     )
 
 

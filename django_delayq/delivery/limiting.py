@@ -7,9 +7,8 @@ import msgspec
 
 from django_delayq.calls.call import Call
 from django_delayq.calls.command import Command, fields_of
-from django_delayq.calls.script import bind
 from django_delayq.decoding import Decoder, whole_number
-from django_delayq.delivery.binding import PACKAGES, new_request
+from django_delayq.delivery.binding import bind, new_request
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.wire import signing
@@ -55,14 +54,8 @@ def set_limit(
     ``changes`` are as `rates.numbers_of` and `UNLIMITED` have them. Returns 0 if there was nothing to clear.
     """
     text = b"" if changes is None else msgspec.json.encode(changes)
-    return Call(
-        *bind(PACKAGES, "set_limit", keys)(
-            name=name,
-            change=text,
-            by=by,
-            id=new_request(),
-        ),
-        read_published,
+    return bind("set_limit", keys)(
+        read_published, name=name, change=text, by=by, id=new_request()
     )
 
 
@@ -88,17 +81,15 @@ def declare(
     ``loaded_ms`` is when that code was loaded, by the server's clock. Of the code of living processes, the latest counts:
     of those that have said so within `SILENT_MS`, and have not left since.
     """
-    return Call(
-        *bind(PACKAGES, "declare", keys)(
-            owner=owner,
-            loaded_ms=loaded_ms,
-            kept_ms=KEPT_MS,
-            silent_ms=SILENT_MS,
-            read_format=signing.FORMAT,
-            has_schedules=int(has_schedules),
-            limits=[(name, msgspec.json.encode(numbers)) for name, numbers in limits],
-        ),
+    return bind("declare", keys)(
         lambda reply: Declared(reply[0], bool(reply[1])),
+        owner=owner,
+        loaded_ms=loaded_ms,
+        kept_ms=KEPT_MS,
+        silent_ms=SILENT_MS,
+        read_format=signing.FORMAT,
+        has_schedules=int(has_schedules),
+        limits=[(name, msgspec.json.encode(numbers)) for name, numbers in limits],
     )
 
 
@@ -186,12 +177,10 @@ def loosen(
     limit: int = LOOSENED,
 ) -> Call[Loosened]:
     """Release up to ``limit`` jobs that are held for a limit, or for any, and that it admits now."""
-    return Call(
-        *bind(PACKAGES, "loosen", keys)(
-            name=name,
-            cursor=cursor,
-            name_limit=name_limit,
-            limit=limit,
-        ),
+    return bind("loosen", keys)(
         lambda reply: Loosened(*reply),
+        name=name,
+        cursor=cursor,
+        name_limit=name_limit,
+        limit=limit,
     )

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from django_delayq.calls.call import Call
 from django_delayq.calls.command import Command
-from django_delayq.calls.script import bind, rows
+from django_delayq.calls.script import rows
 from django_delayq.decoding import score_of, whole_number
-from django_delayq.delivery.binding import PACKAGES
+from django_delayq.delivery.binding import bind
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import BYTE_BUDGET
 from django_delayq.delivery.states import State
@@ -150,10 +150,7 @@ def sum_of(counts: Sequence[Counts]) -> Counts:
 
 def inspect(keys: DeliveryKeys, token: str) -> Call[Inspected]:
     """Read one job, wherever it is."""
-    return Call(
-        *bind(PACKAGES, "inspect", keys)(token=token),
-        read_inspected,
-    )
+    return bind("inspect", keys)(read_inspected, token=token)
 
 
 def read_inspected(reply: list[Any]) -> Inspected:
@@ -214,17 +211,15 @@ def page(
         State.DEAD: keys.dead,
         State.QUARANTINED: keys.quarantine,
     }
-    return Call(
-        *bind(PACKAGES, "page", keys, set=sets[state])(
-            kind=PAGES[state],
-            first=first,
-            count=count,
-            cut=PREVIEW_BYTES,
-            is_reversed=int(newest),
-            budget=byte_budget,
-            format=frame_format.number,
-        ),
+    return bind("page", keys, set=sets[state])(
         _read_page,
+        kind=PAGES[state],
+        first=first,
+        count=count,
+        cut=PREVIEW_BYTES,
+        is_reversed=int(newest),
+        budget=byte_budget,
+        format=frame_format.number,
     )
 
 
@@ -241,10 +236,7 @@ def _read_page(reply: list[Any]) -> Page:
 
 def counts(keys: DeliveryKeys) -> Call[Counts]:
     """Count a queue; O(log N)."""
-    return Call(
-        *bind(PACKAGES, "counts", keys)(),
-        _read_counts,
-    )
+    return bind("counts", keys)(_read_counts)
 
 
 def _read_counts(reply: list[Any]) -> Counts:
@@ -292,7 +284,7 @@ def ahead(keys: DeliveryKeys, ends_ms: Sequence[int]) -> Call[list[int]]:
     """
     if len(ends_ms) > MOST_AHEAD:
         raise ValueError(f"{len(ends_ms)} times are more than {MOST_AHEAD}")
-    return Call(
-        *bind(PACKAGES, "ahead", keys)(ends_ms=ends_ms),
+    return bind("ahead", keys)(
         lambda reply: [later - sooner for sooner, later in pairwise(reply)],
+        ends_ms=ends_ms,
     )

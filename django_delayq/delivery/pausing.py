@@ -5,9 +5,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from django_delayq.calls.call import Call
-from django_delayq.calls.script import bind
 from django_delayq.decoding import Decoder
-from django_delayq.delivery.binding import PACKAGES, new_request
+from django_delayq.delivery.binding import bind, new_request
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.wire.delay import MAX_START_TIME_MS
 from django_delayq.wire.publishing import read_published
@@ -90,16 +89,14 @@ def pause(
     Returns 1; or 0 if the pause would be over at once, -1 if `MAX_PAUSED_TASKS` are paused already, and then nothing has
     changed.
     """
-    return Call(
-        *bind(PACKAGES, "pause", keys)(
-            task=task or "",
-            when=until,
-            by=by,
-            why=reason,
-            id=new_request(),
-            most=MAX_PAUSED_TASKS,
-        ),
+    return bind("pause", keys)(
         read_published,
+        task=task or "",
+        when=until,
+        by=by,
+        why=reason,
+        id=new_request(),
+        most=MAX_PAUSED_TASKS,
     )
 
 
@@ -108,26 +105,14 @@ def resume(keys: DeliveryKeys, *, task: str | None = None) -> Call[int]:
 
     Jobs that a pause of a task has held are then free, and `release` lets them run.
     """
-    return Call(
-        *bind(PACKAGES, "resume", keys)(
-            task=task or "",
-            id=new_request(),
-            only_over=0,
-        ),
-        read_published,
+    return bind("resume", keys)(
+        read_published, task=task or "", id=new_request(), only_over=0
     )
 
 
 def forget_over(keys: DeliveryKeys) -> Call[int]:
     """Forget the pauses of tasks that have ended by themselves."""
-    return Call(
-        *bind(PACKAGES, "resume", keys)(
-            task="",
-            id=new_request(),
-            only_over=1,
-        ),
-        read_published,
-    )
+    return bind("resume", keys)(read_published, task="", id=new_request(), only_over=1)
 
 
 def pauses(keys: DeliveryKeys) -> Call[list[Pause]]:
@@ -138,7 +123,7 @@ def pauses(keys: DeliveryKeys) -> Call[list[Pause]]:
         now_ms, *stored = reply
         return read_pauses(name, StoredPauses(*stored), now_ms)
 
-    return Call(*bind(PACKAGES, "pauses", keys)(), read)
+    return bind("pauses", keys)(read)
 
 
 def read_pauses(queue: str, stored: StoredPauses, now_ms: float) -> list[Pause]:

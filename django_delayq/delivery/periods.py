@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from django_delayq.calls.call import Call
-from django_delayq.calls.script import bind, rows
+from django_delayq.calls.script import rows
 from django_delayq.decoding import Decoder, score_of, whole_number
-from django_delayq.delivery.binding import PACKAGES, new_request
+from django_delayq.delivery.binding import bind, new_request
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import REPEAT_MS
 from django_delayq.delivery.storing import NewJob
@@ -66,19 +66,17 @@ def advance(
     Nothing changes if another process was first, or if ``print`` is not the fingerprint of the queue's definition.
     ``MAX_JOBS`` does not hold: a schedule was accepted once, with all its occurrences.
     """
-    return Call(
-        *bind(PACKAGES, "advance", keys)(
-            format=frame_format.number,
-            listed=int(insertion_list),
-            name=name,
-            print=print,
-            seen_ms=seen_ms,
-            next_ms="" if next_ms is None else next_ms,
-            behind=behind,
-            fired_ms=fired_ms,
-            jobs=jobs,
-        ),
+    return bind("advance", keys)(
         _read_advanced,
+        format=frame_format.number,
+        listed=int(insertion_list),
+        name=name,
+        print=print,
+        seen_ms=seen_ms,
+        next_ms="" if next_ms is None else next_ms,
+        behind=behind,
+        fired_ms=fired_ms,
+        jobs=jobs,
     )
 
 
@@ -117,23 +115,21 @@ def arrange(
     come that the caller did not know of: then nothing has changed, and the caller looks again. An empty definition is
     deleted. ``register`` is the queue's register from now on. ``before`` is the state on the queue that the schedule comes from.
     """
-    return Call(
-        *bind(PACKAGES, "arrange", keys)(
-            format=frame_format.number,
-            listed=int(insertion_list),
-            name=name,
-            version=version,
-            request=new_request(),
-            code=code,
-            stored=stored,
-            change=change,
-            register=register,
-            print=print,
-            next_ms="" if next_ms is None else next_ms,
-            before="" if before is None else msgspec.json.encode(before),
-            job=[] if job is None else [job],
-        ),
+    return bind("arrange", keys)(
         read_published,
+        format=frame_format.number,
+        listed=int(insertion_list),
+        name=name,
+        version=version,
+        request=new_request(),
+        code=code,
+        stored=stored,
+        change=change,
+        register=register,
+        print=print,
+        next_ms="" if next_ms is None else next_ms,
+        before="" if before is None else msgspec.json.encode(before),
+        job=[] if job is None else [job],
         window_ms=REPEAT_MS,
     )
 
@@ -143,10 +139,7 @@ def reseal(keys: DeliveryKeys, version: int, fields: Mapping[str, bytes]) -> Cal
 
     Returns the version of the definitions from now on; 0 if they were of another ``version``, or a repeat finds its own.
     """
-    return Call(
-        *bind(PACKAGES, "reseal", keys)(version=version, fields=fields.items()),
-        read_published,
-    )
+    return bind("reseal", keys)(read_published, version=version, fields=fields.items())
 
 
 class State(msgspec.Struct):
@@ -211,10 +204,7 @@ def page(keys: DeliveryKeys, cursor: int = 0, *, count: int = PAGE) -> Call[Page
         ]
         return Page(int(now), whole_number(version) or 0, int(next_cursor), fields)
 
-    return Call(
-        *bind(PACKAGES, "schedules", keys)(cursor=cursor, count=count),
-        read,
-    )
+    return bind("schedules", keys)(read, cursor=cursor, count=count)
 
 
 def add_field(

@@ -6,9 +6,8 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from django_delayq.calls.call import Call
-from django_delayq.calls.script import bind
 from django_delayq.decoding import Decoder, whole_number
-from django_delayq.delivery.binding import PACKAGES
+from django_delayq.delivery.binding import bind
 from django_delayq.delivery.ended import LATEST_MS
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.redaction import brief
@@ -56,10 +55,7 @@ def encode(progress: StoredProgress) -> bytes:
 def note_progress(keys: DeliveryKeys, jobs: Sequence[JobProgress]) -> Call[None]:
     """Store how far up to `limits.MAX_BATCH` jobs are, whose leases are the caller's; forget it of those that ended."""
     rows = [(job.token, job.fence, job.stored) for job in jobs]
-    return Call(
-        *bind(PACKAGES, "note_progress", keys)(jobs=rows),
-        lambda reply: None,
-    )
+    return bind("note_progress", keys)(lambda reply: None, jobs=rows)
 
 
 class ReadProgress(NamedTuple):
@@ -81,4 +77,4 @@ def read_progress(keys: DeliveryKeys, token: str) -> Call[ReadProgress | None]:
             return None
         return ReadProgress(found, time_ms)
 
-    return Call(*bind(PACKAGES, "read_progress", keys)(token=token), read)
+    return bind("read_progress", keys)(read, token=token)

@@ -3,8 +3,7 @@
 from typing import Any, NamedTuple
 
 from django_delayq.calls.call import Call
-from django_delayq.calls.script import bind
-from django_delayq.delivery.binding import PACKAGES
+from django_delayq.delivery.binding import bind
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import REPEAT_MS
 from django_delayq.delivery.looking import Inspected, read_inspected
@@ -50,18 +49,16 @@ def replace(
     how long a later time is taken, from when the first call of the key was scheduled.
     """
     longest = "" if max_wait_ms is None else max_wait_ms
-    return Call(
-        *bind(PACKAGES, "replace", keys)(
-            holder=holder,
-            request=later.token,
-            when=later.when,
-            moves=moves,
-            longest_ms=longest,
-            tail=later.tail,
-            payload=payload,
-            linked=linked,
-        ),
+    return bind("replace", keys)(
         _read_replaced,
+        holder=holder,
+        request=later.token,
+        when=later.when,
+        moves=moves,
+        longest_ms=longest,
+        tail=later.tail,
+        payload=payload,
+        linked=linked,
         window_ms=REPEAT_MS,
     )
 

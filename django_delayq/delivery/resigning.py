@@ -4,8 +4,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 
 from django_delayq.calls.call import Call
-from django_delayq.calls.script import bind
-from django_delayq.delivery.binding import PACKAGES
+from django_delayq.delivery.binding import bind
 from django_delayq.delivery.keys import DeliveryKeys
 
 
@@ -30,7 +29,7 @@ def resign(
     ``items`` are index, token or field, frame, payload or error as read, and the new one. An index may be a
     guess, and for a frame it may be empty. In the destination queue it counts from the tail; the last element is -1.
     """
-    return Call(*bind(PACKAGES, "resign", keys)(where=where, items=items))
+    return bind("resign", keys)(where=where, items=items)
 
 
 def resign_result(
@@ -40,5 +39,5 @@ def resign_result(
 
     ``items`` are the index in the list, the part as read, and the new one.
     """
-    bound = bind(PACKAGES, "resign_result", keys, result=keys.result(token))
-    return Call(*bound(items=items))
+    bound = bind("resign_result", keys, result=keys.result(token))
+    return bound(items=items)

@@ -4,9 +4,9 @@ from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from django_delayq.calls.call import Argument, Call
-from django_delayq.calls.script import bind, rows
+from django_delayq.calls.script import rows
 from django_delayq.decoding import score_of
-from django_delayq.delivery.binding import PACKAGES
+from django_delayq.delivery.binding import bind
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.states import State
 from django_delayq.redaction import brief
@@ -176,17 +176,15 @@ def search(
             where = str(where).encode()
         return FoundPage(now_ms, Place(place.rest[done:], where, element), found)
 
-    return Call(
-        *bind(PACKAGES, "search", keys)(
-            count=count,
-            budget=byte_budget,
-            cut=payload_bytes,
-            format=frame_format.number,
-            where=place.where,
-            element=place.element,
-            places=bounds,
-        ),
+    return bind("search", keys)(
         read,
+        count=count,
+        budget=byte_budget,
+        cut=payload_bytes,
+        format=frame_format.number,
+        where=place.where,
+        element=place.element,
+        places=bounds,
     )
 
 

@@ -6,8 +6,7 @@ from typing import NamedTuple
 import msgspec
 
 from django_delayq.calls.call import Argument, Call
-from django_delayq.calls.script import bind, bind_list
-from django_delayq.delivery.binding import PACKAGES
+from django_delayq.delivery.binding import bind
 from django_delayq.delivery.claiming import Leased
 from django_delayq.delivery.following import NOTHING, Following
 from django_delayq.delivery.keys import DeliveryKeys
@@ -74,14 +73,13 @@ def acknowledge(
     named = slot_keys(keys, *_FOR_WAITERS) if has_slots else {}
     if following is not None:
         named |= following.keys(keys)
-    return Call(
-        *bind_list(PACKAGES, "acknowledge", keys, results, **named)(
-            state=state,
-            job_count=len(jobs),
-            jobs=rows,
-            results=kept,
-            **(NOTHING if following is None else following.args()),
-        )
+    return bind("acknowledge", keys, **named)(
+        more_keys=results,
+        state=state,
+        job_count=len(jobs),
+        jobs=rows,
+        results=kept,
+        **NOTHING if following is None else following.args(),
     )
 
 
@@ -109,9 +107,7 @@ def retry(
     ``attempt_failed``: False if the jobs snooze. Then their attempts, kills and last errors stay as they are.
     """
     named = slot_keys(keys, "held", "held_tasks") if has_slots else {}
-    return Call(
-        *bind(PACKAGES, "retry", keys, **named)(failed=int(attempt_failed), jobs=jobs)
-    )
+    return bind("retry", keys, **named)(failed=int(attempt_failed), jobs=jobs)
 
 
 @brief
@@ -150,13 +146,12 @@ def bury(
         named |= slot_keys(keys, *_FOR_WAITERS)
     if following is not None:
         named |= following.keys(keys)
-    return Call(
-        *bind_list(PACKAGES, "bury", keys, results, **named)(
-            counter=state,
-            failed=int(attempt_failed),
-            jobs=rows,
-            **(NOTHING if following is None else following.args()),
-        )
+    return bind("bury", keys, **named)(
+        more_keys=results,
+        counter=state,
+        failed=int(attempt_failed),
+        jobs=rows,
+        **NOTHING if following is None else following.args(),
     )
 
 
@@ -185,11 +180,11 @@ def give_back(
             how += 8
         rows.append((job.token, job.fence, how))
     named = slot_keys(keys, "held", "held_tasks", "errors") if has_slots else {}
-    return Call(*bind(PACKAGES, "give_back", keys, **named)(jobs=rows))
+    return bind("give_back", keys, **named)(jobs=rows)
 
 
 def renew(
     keys: DeliveryKeys, jobs: Sequence[tuple[str, bytes]], *, lease_ms: int
 ) -> Call[list[int]]:
     """Extend leases, given as (token, fence); returns the indexes of those that were lost."""
-    return Call(*bind(PACKAGES, "renew", keys)(lease_ms=lease_ms, jobs=jobs))
+    return bind("renew", keys)(lease_ms=lease_ms, jobs=jobs)

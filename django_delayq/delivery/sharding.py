@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from django_delayq.calls.call import Call
-from django_delayq.calls.script import bind
 from django_delayq.decoding import whole_number
-from django_delayq.delivery.binding import PACKAGES
+from django_delayq.delivery.binding import bind
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.wording import Wording, gettext, joined
 
@@ -150,15 +149,13 @@ def _pinning(
     closes: int = 0,
     if_empty: int = 0,
 ) -> Call[Part]:
-    return Call(
-        *bind(PACKAGES, "pin_shards", keys)(
-            changes=changes,
-            old=old.text,
-            new=new.text,
-            closes=closes,
-            if_empty=if_empty,
-        ),
+    return bind("pin_shards", keys)(
         _read_part,
+        changes=changes,
+        old=old.text,
+        new=new.text,
+        closes=closes,
+        if_empty=if_empty,
     )
 
 

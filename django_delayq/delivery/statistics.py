@@ -28,9 +28,8 @@ import msgspec
 
 from django_delayq.calls.call import Call
 from django_delayq.calls.command import Command, fields_of
-from django_delayq.calls.script import bind
 from django_delayq.decoding import Decoder, Number
-from django_delayq.delivery.binding import PACKAGES
+from django_delayq.delivery.binding import bind
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.exceptions import DecodeError
 
@@ -323,17 +322,14 @@ def add_figures(
     The reply has the hour that is over, if this call is the first after it: `pack_hour` makes it smaller. A lost reply
     is an error: a repeat would count everything twice.
     """
-    return Call(
-        *bind(PACKAGES, "add_figures", keys)(
-            most=most_tasks,
-            rest=OTHER,
-            days_kept=DAYS_KEPT,
-            tasks=[
-                (name[:NAME_LIMIT], figures.encode())
-                for name, figures in counted.items()
-            ],
-        ),
+    return bind("add_figures", keys)(
         lambda reply: Packed(*reply) if reply else None,
+        most=most_tasks,
+        rest=OTHER,
+        days_kept=DAYS_KEPT,
+        tasks=[
+            (name[:NAME_LIMIT], figures.encode()) for name, figures in counted.items()
+        ],
         repeat=None,
     )
 
@@ -349,16 +345,14 @@ def pack_hour(keys: DeliveryKeys, packed: Packed) -> Call[bool]:
         for name, figures in _entries(packed.tasks[1:])
     )
     zipped = _ZIPPED + zlib.compress(tasks, 9)
-    return Call(
-        *bind(PACKAGES, "pack_hour", keys)(
-            hour=packed.hour,
-            whole=_shortened(packed.whole),
-            tasks=zipped,
-            day_field=_day_field(packed.hour // DAY),
-            day_head=packed.day[: _DAY_HEAD.size],
-            day=_with_hour(packed),
-        ),
+    return bind("pack_hour", keys)(
         bool,
+        hour=packed.hour,
+        whole=_shortened(packed.whole),
+        tasks=zipped,
+        day_field=_day_field(packed.hour // DAY),
+        day_head=packed.day[: _DAY_HEAD.size],
+        day=_with_hour(packed),
     )
 
 
@@ -472,14 +466,8 @@ def read_figures(
             _open_tasks(there),
         )
 
-    return Call(
-        *bind(PACKAGES, "read_figures", keys)(
-            unit=unit,
-            first=first,
-            count=count,
-            of_tasks=int(of_tasks),
-        ),
-        read,
+    return bind("read_figures", keys)(
+        read, unit=unit, first=first, count=count, of_tasks=int(of_tasks)
     )
 
 
@@ -524,10 +512,7 @@ def read_days(keys: DeliveryKeys, *, count: int) -> Call[ReadDays]:
             [hour for hour in range(first * DAY, now + 1) if hour not in hours],
         )
 
-    return Call(
-        *bind(PACKAGES, "read_days", keys)(days_kept=DAYS_KEPT),
-        read,
-    )
+    return bind("read_days", keys)(read, days_kept=DAYS_KEPT)
 
 
 def read_hours(keys: DeliveryKeys, hours: Sequence[int]) -> Command[list[bytes]]:

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from django_delayq.calls.call import Argument, Call
 from django_delayq.calls.command import Command
-from django_delayq.calls.script import bind, rows
-from django_delayq.delivery.binding import PACKAGES
+from django_delayq.calls.script import rows
+from django_delayq.delivery.binding import bind
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import REPEAT_MS
 from django_delayq.delivery.states import State
@@ -150,7 +150,7 @@ def schedule(
     ``are_rows``: they are rows of a database, which `store_rows` sends. ``has_batches``: one of them is in a batch.
     """
     named: dict[str, str] = {}
-    most = {}
+    most: dict[str, Any] = {}
     if max_jobs is not None:
         most["most"] = max_jobs
         named = _counted(keys)
@@ -161,17 +161,15 @@ def schedule(
         named["sent"] = keys.sent
     if has_batches:
         named["batches"] = keys.batches
-    bound = bind(PACKAGES, "schedule", keys, **named)
-    return Call(
-        *bound(
-            format=frame_format.number,
-            listed=int(insertion_list),
-            is_repeat=0,
-            shards=shards,
-            jobs=jobs,
-            **most,
-        ),
+    bound = bind("schedule", keys, **named)
+    return bound(
         _read_scheduled,
+        format=frame_format.number,
+        listed=int(insertion_list),
+        is_repeat=0,
+        shards=shards,
+        jobs=jobs,
+        **most,
         repeat={bound.script.args.index("is_repeat"): "1"},
         window_ms=REPEAT_MS,
     )
@@ -253,7 +251,7 @@ def store(
         named |= _counted(keys) | {"destination": keys.queue.destination}
         order += ("most",)
         args.append(max_jobs)
-    script, found = bind(PACKAGES, "store", keys, order, **named)
+    script, found = bind("store", keys, order, **named)
     # Not a function in this one: each variable that it shared would be kept in a cell, a tenth of what this costs.
     full = partial(_schedule_one, keys, job, *options)
     return Call(script, found, args, _read_stored, {}, REPEAT_MS, full)

@@ -4,8 +4,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from django_delayq.calls.call import Call
-from django_delayq.calls.script import bind
-from django_delayq.delivery.binding import PACKAGES
+from django_delayq.delivery.binding import bind
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import BYTE_BUDGET, MAX_BATCH
 from django_delayq.delivery.states import State
@@ -35,13 +34,8 @@ def sweep(
 
     The call looks at about ``count`` fields or members.
     """
-    return Call(
-        *bind(PACKAGES, "sweep", keys, swept=keys.key(which))(
-            which=which,
-            cursor=cursor,
-            count=count,
-        ),
-        _read_swept,
+    return bind("sweep", keys, swept=keys.key(which))(
+        _read_swept, which=which, cursor=cursor, count=count
     )
 
 
@@ -64,13 +58,11 @@ class CheckedIn(NamedTuple):
 
 def check_in(keys: DeliveryKeys, *, owner: bytes) -> Call[CheckedIn]:
     """Note that a process serves a queue. A node that does not know the last time has lost data since."""
-    return Call(
-        *bind(PACKAGES, "check_in", keys)(
-            owner=owner,
-            kept_ms=SEEN_MS,
-            read_format=signing.FORMAT,
-        ),
+    return bind("check_in", keys)(
         lambda reply: CheckedIn(*reply),
+        owner=owner,
+        kept_ms=SEEN_MS,
+        read_format=signing.FORMAT,
     )
 
 
@@ -110,19 +102,14 @@ def expire(
 
     ``kept`` of them stay, however old.
     """
-    return Call(
-        *bind(
-            PACKAGES,
-            "expire",
-            keys,
-            graves=keys.dead if state is State.DEAD else keys.quarantine,
-        )(
-            age_ms=age_ms,
-            kept=kept,
-            which=which,
-            first=first_rank,
-            batch=batch,
-            budget=byte_budget,
-        ),
+    return bind(
+        "expire", keys, graves=keys.dead if state is State.DEAD else keys.quarantine
+    )(
         lambda reply: Expired(*reply),
+        age_ms=age_ms,
+        kept=kept,
+        which=which,
+        first=first_rank,
+        batch=batch,
+        budget=byte_budget,
     )

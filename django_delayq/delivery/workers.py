@@ -12,9 +12,9 @@ import msgspec
 
 from django_delayq.calls.call import Call
 from django_delayq.calls.command import Command
-from django_delayq.calls.script import bind, rows
+from django_delayq.calls.script import rows
 from django_delayq.decoding import Count, Decoder, score_of
-from django_delayq.delivery.binding import PACKAGES
+from django_delayq.delivery.binding import bind
 from django_delayq.delivery.ended import LATEST_MS
 from django_delayq.delivery.keys import DeliveryKeys
 
@@ -111,20 +111,18 @@ class Registered(NamedTuple):
 
 def register(keys: RegistryKeys, worker_id: str, info: WorkerInfo) -> Call[Registered]:
     """Say that a process lives, and forget those that have been silent."""
-    return Call(
-        *bind(PACKAGES, "register", keys)(
-            id=worker_id,
-            info=_encode(info),
-            kept_ms=KEPT_MS,
-            most=MOST_WORKERS,
-        ),
+    return bind("register", keys)(
         lambda reply: Registered(*reply),
+        id=worker_id,
+        info=_encode(info),
+        kept_ms=KEPT_MS,
+        most=MOST_WORKERS,
     )
 
 
 def unregister(keys: RegistryKeys, worker_id: str) -> Call[None]:
     """Forget a process, which ends."""
-    return Call(*bind(PACKAGES, "unregister", keys)(id=worker_id), lambda reply: None)
+    return bind("unregister", keys)(lambda reply: None, id=worker_id)
 
 
 class SeenWorker(NamedTuple):
@@ -164,13 +162,8 @@ def read_workers(
         now_ms, total, flat = reply
         return WorkersPage(now_ms, total, _seen(flat))
 
-    return Call(
-        *bind(PACKAGES, "read_workers", keys)(
-            kept_ms=KEPT_MS,
-            first=first,
-            count=min(count, WORKERS_BATCH),
-        ),
-        read,
+    return bind("read_workers", keys)(
+        read, kept_ms=KEPT_MS, first=first, count=min(count, WORKERS_BATCH)
     )
 
 
@@ -185,14 +178,7 @@ def _seen(flat: Sequence[bytes]) -> list[SeenWorker]:
 
 def give_order(keys: RegistryKeys, worker_id: str, sealed: bytes) -> Call[bool]:
     """Leave an order for a process, in the place of any other; False: the process has left."""
-    return Call(
-        *bind(PACKAGES, "give_order", keys)(
-            id=worker_id,
-            order=sealed,
-            kept_ms=KEPT_MS,
-        ),
-        bool,
-    )
+    return bind("give_order", keys)(bool, id=worker_id, order=sealed, kept_ms=KEPT_MS)
 
 
 def announce_order(queue: DeliveryKeys) -> Command[int]:

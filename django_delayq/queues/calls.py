@@ -7,10 +7,11 @@ import msgspec
 from redis import asyncio as aio
 from redis.client import Redis
 
+from django_delayq.calls.binding import binder
 from django_delayq.calls.call import Call
 from django_delayq.calls.connections import has_nodes
 from django_delayq.calls.running import arun, run
-from django_delayq.calls.script import bind, bind_list
+from django_delayq.delivery import binding
 from django_delayq.delivery.claiming import Leased
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import REPEAT_MS
@@ -31,7 +32,8 @@ TOGETHER_BYTES = 1 << 19
 CLEAR_BATCH = 500
 
 #: Where scripts and their preludes are looked for, nearest first.
-PACKAGES = ("django_delayq.queues", "django_delayq.delivery", "django_delayq.wire")
+PACKAGES = ("django_delayq.queues", *binding.PACKAGES)
+bind = binder(*PACKAGES)
 
 
 @brief
@@ -71,15 +73,13 @@ def remove(
     one; ``others``, all elements without one.
     """
     _, walked = walk(keys.queue, cursor, insertion_list=insertion_list, page=page)
-    return Call(
-        *bind(PACKAGES, "remove", keys)(
-            **walked,
-            which=which,
-            format=frame_format.number,
-            far=FAR,
-            payloads=payloads,
-        ),
+    return bind("remove", keys)(
         _read_removed,
+        **walked,
+        which=which,
+        format=frame_format.number,
+        far=FAR,
+        payloads=payloads,
         repeat=None if which == "first" else {},
     )
 
@@ -112,27 +112,24 @@ def withdraw(
             "target": target.queue.destination,
             "target_locators": target.locators,
         }
-    return Call(
-        *bind(PACKAGES, "withdraw", keys, **targets)(
-            kind="list" if insertion_list else "zset",
-            near="tail" if from_tail else "head",
-            depth=depth,
-            request=request,
-            payload=payload,
-            frames=frames,
-        ),
+    return bind("withdraw", keys, **targets)(
         lambda reply: [flag == ord("1") for flag in reply],
+        kind="list" if insertion_list else "zset",
+        near="tail" if from_tail else "head",
+        depth=depth,
+        request=request,
+        payload=payload,
+        frames=frames,
         window_ms=REPEAT_MS,
     )
 
 
 def clear(keys: DeliveryKeys, *, has_begun: bool = False) -> Call[Cleared]:
     """Delete all waiting elements. The first call hides them, and each call forgets some of the jobs among them."""
-    return Call(
-        *bind(PACKAGES, "clear", keys, cleared=keys.queue.own("cleared"))(
-            is_first=int(not has_begun), batch=CLEAR_BATCH
-        ),
+    return bind("clear", keys, cleared=keys.queue.own("cleared"))(
         lambda reply: Cleared(reply[0] == 1, reply[1] == 1, reply[2]),
+        is_first=int(not has_begun),
+        batch=CLEAR_BATCH,
     )
 
 
@@ -142,17 +139,14 @@ def confirm(keys: DeliveryKeys, jobs: Sequence[Leased], *, owner: bytes) -> Call
     Safe to repeat.
     """
     rows = [(job.token, job.fence) for job in jobs]
-    return Call(
-        *bind(PACKAGES, "confirm", keys)(owner=owner, jobs=rows),
-        lambda reply: str(reply, "ascii"),
+    return bind("confirm", keys)(
+        lambda reply: str(reply, "ascii"), owner=owner, jobs=rows
     )
 
 
 def put(keys: DeliveryKeys, payload: bytes) -> Call[int]:
     """Put a payload that looks like a job at the tail of the destination queue. Not safe to repeat."""
-    return Call(
-        *bind(PACKAGES, "put", keys)(payload=payload),
-    )
+    return bind("put", keys)(payload=payload)
 
 
 def first_that_holds(
@@ -160,7 +154,7 @@ def first_that_holds(
 ) -> Call[int]:
     """Ask which of some queues is the first with a due element: its place among them, from 1; 0: none has one."""
     listed = [keys.queue.destination for keys in others]
-    return Call(*bind_list(PACKAGES, "holds", first, listed)())
+    return bind("holds", first)(more_keys=listed)
 
 
 class AnyHolds(msgspec.Struct, frozen=True):
@@ -188,4 +182,4 @@ class AnyHolds(msgspec.Struct, frozen=True):
 def untake(keys: DeliveryKeys, jobs: Sequence[Leased], *, owner: bytes) -> Call[int]:
     """Put leased elements back, confirmed or not. Return how many were the caller's. Safe to repeat."""
     rows = [(job.token, job.fence, job.payload) for job in jobs]
-    return Call(*bind(PACKAGES, "untake", keys)(owner=owner, jobs=rows))
+    return bind("untake", keys)(owner=owner, jobs=rows)

@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any, Literal, NamedTuple
 
+from django_delayq.calls.binding import binder
 from django_delayq.calls.call import Call
-from django_delayq.calls.script import bind, rows
+from django_delayq.calls.script import rows
 from django_delayq.codecs.guess import LOOKED_AT
 from django_delayq.delivery import binding
 from django_delayq.delivery.keys import DeliveryKeys
@@ -22,6 +23,7 @@ from django_delayq.wire.frame import READ_BY_SIZE, FrameFormat
 
 #: Where scripts and their preludes are, the nearest first.
 PACKAGES = ("django_delayq.repair", *binding.PACKAGES)
+bind = binder(*PACKAGES)
 
 #: About how many bytes one call reads or rewrites; these take some 3 ms.
 BYTE_BUDGET = 1 << 19
@@ -75,16 +77,14 @@ def survey(
     byte_budget: int = BYTE_BUDGET,
 ) -> Call[Stretch]:
     """Read how a stretch of frames begins."""
-    return Call(
-        *bind(PACKAGES, "survey", keys)(
-            kind=kind,
-            where=cursor.where,
-            frame=cursor.frame,
-            count=batch,
-            budget=byte_budget,
-            cut=HEAD_BYTES,
-        ),
+    return bind("survey", keys)(
         _read_stretch,
+        kind=kind,
+        where=cursor.where,
+        frame=cursor.frame,
+        count=batch,
+        budget=byte_budget,
+        cut=HEAD_BYTES,
     )
 
 
@@ -114,20 +114,18 @@ def reframe(
     A walk over the timeout set searches the delay queue for up to ``lookups`` frames, a scan each, and leaves frames
     that are due later than ``until_ms``. Any walk leaves a frame that begins with ``held``.
     """
-    return Call(
-        *bind(PACKAGES, "reframe", keys)(
-            kind=kind,
-            where=cursor.where,
-            frame=cursor.frame,
-            until_ms=str(until_ms),
-            target=target.number,
-            count=batch,
-            budget=byte_budget,
-            lookups=max(1, lookups),
-            seed=secrets.token_urlsafe(12),
-            held=held,
-        ),
+    return bind("reframe", keys)(
         _read_reframed,
+        kind=kind,
+        where=cursor.where,
+        frame=cursor.frame,
+        until_ms=str(until_ms),
+        target=target.number,
+        count=batch,
+        budget=byte_budget,
+        lookups=max(1, lookups),
+        seed=secrets.token_urlsafe(12),
+        held=held,
     )
 
 
@@ -156,11 +154,10 @@ def drop_delivered(
 
     Returns which of them are missing, in the order given; with ``is_drop`` false it changes nothing.
     """
-    return Call(
-        *bind(PACKAGES, "drop_delivered", keys)(
-            is_drop=int(is_drop), frames=[name.row for name in names]
-        ),
+    return bind("drop_delivered", keys)(
         lambda reply: [flag == ord("1") for flag in reply],
+        is_drop=int(is_drop),
+        frames=[name.row for name in names],
     )
 
 
@@ -186,14 +183,12 @@ def enlist(
     ``run`` names the run, ``step`` counts its calls from 1. Reading the reply raises ListBusy while another run holds
     the list.
     """
-    return Call(
-        *bind(PACKAGES, "enlist", keys)(
-            run=run,
-            step=step,
-            budget=byte_budget,
-            frames=[name.row for name in names],
-        ),
+    return bind("enlist", keys)(
         _list_step(keys),
+        run=run,
+        step=step,
+        budget=byte_budget,
+        frames=[name.row for name in names],
     )
 
 
@@ -209,14 +204,8 @@ def delist(
 
     Frames that are only in the delay queue go to its tail. ``run``, ``step`` and ListBusy as for `enlist`.
     """
-    return Call(
-        *bind(PACKAGES, "delist", keys)(
-            run=run,
-            step=step,
-            budget=byte_budget,
-            most=batch,
-        ),
-        _list_step(keys),
+    return bind("delist", keys)(
+        _list_step(keys), run=run, step=step, budget=byte_budget, most=batch
     )
 
 
@@ -235,4 +224,4 @@ def _list_step(keys: DeliveryKeys) -> Callable[[list[Any]], ListStep]:
 
 def announce(keys: DeliveryKeys) -> Call[int]:
     """Publish the head's start time, so that every transfer looks at once; returns it (epoch ms), or -1 if none waits."""
-    return Call(*bind(PACKAGES, "announce", keys)())
+    return bind("announce", keys)()

@@ -4,20 +4,22 @@ A page is taken out of the source and held there, stored on the target, and then
 calls may be repeated at any time. ``moving`` decides in which order they are made.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from django_delayq.calls.call import Argument, Call
-from django_delayq.calls.script import Script, bind, rows
+from django_delayq.calls.call import Call
+from django_delayq.calls.script import rows
 from django_delayq.decoding import whole_number
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import MAX_BATCH
 from django_delayq.delivery.periods import KEPT
 from django_delayq.exceptions import DelayqError
 from django_delayq.redaction import brief
-from django_delayq.repair.calls import BYTE_BUDGET, PACKAGES
+from django_delayq.repair.calls import BYTE_BUDGET, bind
 from django_delayq.wire.frame import FrameFormat
+
+T = TypeVar("T")
 
 #: How the name begins under which jobs are held that are on their way; also in `_moving.lua`.
 HELD_NAME = "moving "
@@ -114,9 +116,10 @@ class Imported(NamedTuple):
 
 def begin_export(keys: DeliveryKeys, run: str, kind: Kind) -> Call[Run]:
     """Begin a run, or return the one that has begun before. Safe to repeat."""
-    return Call(
-        *bind(PACKAGES, "begin_export", keys)(run=run, kind=kind),
+    return bind("begin_export", keys)(
         lambda reply: Run(reply[0].decode(), Kind(reply[1].decode()), reply[2]),
+        run=run,
+        kind=kind,
     )
 
 
@@ -167,18 +170,16 @@ def export_page(
         ]
         return Exported(looked, stay, jobs)
 
-    return Call(
-        *bind(PACKAGES, "export_page", keys, source=source.key_of(keys))(
-            run=run,
-            page=page,
-            source=source,
-            skip=skip,
-            most=limit,
-            budget=byte_budget,
-            format=frame_format.number,
-            key_ids="".join(key_ids),
-        ),
+    return bind("export_page", keys, source=source.key_of(keys))(
         read,
+        run=run,
+        page=page,
+        source=source,
+        skip=skip,
+        most=limit,
+        budget=byte_budget,
+        format=frame_format.number,
+        key_ids="".join(key_ids),
     )
 
 
@@ -220,16 +221,14 @@ def import_page(
             )
         return None if outcome == b"known" else Imported(count, known, shared)
 
-    return Call(
-        *bind(PACKAGES, "import_page", keys)(
-            run=run,
-            page=page,
-            format=frame_format.number,
-            listed=int(insertion_list),
-            mark=mark,
-            jobs=jobs,
-        ),
+    return bind("import_page", keys)(
         read,
+        run=run,
+        page=page,
+        format=frame_format.number,
+        listed=int(insertion_list),
+        mark=mark,
+        jobs=jobs,
     )
 
 
@@ -257,15 +256,13 @@ def end_page(
             )
         return max(0, reply)
 
-    return Call(
-        *bind(PACKAGES, "end_page", keys)(
-            run=run,
-            page=page,
-            is_moved=int(is_moved),
-            format=frame_format.number,
-            listed="1" if insertion_list else "0",
-        ),
+    return bind("end_page", keys)(
         read,
+        run=run,
+        page=page,
+        is_moved=int(is_moved),
+        format=frame_format.number,
+        listed="1" if insertion_list else "0",
     )
 
 
@@ -289,9 +286,11 @@ def take_schedule(
 
     ``is_copy``: only read it.
     """
-    return Call(
-        *_step(keys, "read" if is_copy else "take", name),
+    return _step(
         lambda reply: MovedSchedule(*reply) if reply else None,
+        keys,
+        "read" if is_copy else "take",
+        name,
     )
 
 
@@ -307,30 +306,26 @@ def put_schedule(
 
     Returns the version of the definitions from now on; 0 if there is one already, -1 if they were of another ``version``.
     """
-    return Call(
-        *_step(keys, "put", name, schedule, version, register),
-        int,
-    )
+    return _step(int, keys, "put", name, schedule, version, register)
 
 
 def end_schedule(keys: DeliveryKeys, name: str, *, is_moved: bool) -> Call[bool]:
     """Delete a schedule that was set aside, or take it back; returns whether there was one. Safe to repeat."""
     step = "end" if is_moved else "release"
-    return Call(
-        *_step(keys, step, name),
-        bool,
-    )
+    return _step(bool, keys, step, name)
 
 
 def _step(
+    read: Callable[[Any], T],
     keys: DeliveryKeys,
     step: str,
     name: str,
     schedule: MovedSchedule = _NO_SCHEDULE,
     version: int = 0,
     register: bytes | str = KEPT,
-) -> tuple[Script, tuple[str, ...], list[Argument]]:
-    return bind(PACKAGES, "move_schedule", keys)(
+) -> Call[T]:
+    return bind("move_schedule", keys)(
+        read,
         step=step,
         name=name,
         **schedule._asdict(),

@@ -7,8 +7,8 @@ and stand in the layers above: the transfer in ``delivery``, Redisson's removals
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from django_delayq.calls.call import Argument, Call
-from django_delayq.calls.script import bind
+from django_delayq.calls.binding import binder
+from django_delayq.calls.call import Call
 from django_delayq.redaction import brief
 from django_delayq.wire.frame import FrameFormat
 from django_delayq.wire.keys import QueueKeys
@@ -17,7 +17,7 @@ from django_delayq.wire.publishing import read_published
 #: Frames in one page, which takes some 0.5 ms of the server's time.
 PAGE = 500
 
-PACKAGES = ("django_delayq.wire",)
+bind = binder("django_delayq.wire")
 
 
 @brief
@@ -69,14 +69,12 @@ def offer(
 
     ``when`` is what `parse_delay` returns: ``+`` and ms from now, or ``=`` and epoch ms.
     """
-    return Call(
-        *bind(PACKAGES, "offer", keys, counters=keys.own("counters"))(
-            format=frame_format.number,
-            listed=int(insertion_list),
-            when=when,
-            payload=payload,
-        ),
+    return bind("offer", keys, counters=keys.own("counters"))(
         read_published,
+        format=frame_format.number,
+        listed=int(insertion_list),
+        when=when,
+        payload=payload,
         repeat=None,
     )
 
@@ -95,7 +93,7 @@ def read(
         return FramePage(Cursor(where, frame), first, frames)
 
     source, walked = walk(keys, cursor, insertion_list=insertion_list, page=page)
-    return Call(*bind(PACKAGES, "read", keys, walked=source)(**walked), read_reply)
+    return bind("read", keys, walked=source)(read_reply, **walked)
 
 
 def contains(
@@ -112,11 +110,8 @@ def contains(
     A frame that fits both formats is read as ``frame_format``, as in `django_delayq.wire.frame.unpack`.
     """
     source, walked = walk(keys, cursor, insertion_list=insertion_list, page=page)
-    return Call(
-        *bind(PACKAGES, "contains", keys, walked=source)(
-            **walked, format=frame_format.number, payloads=payloads
-        ),
-        _read_sought,
+    return bind("contains", keys, walked=source)(
+        _read_sought, **walked, format=frame_format.number, payloads=payloads
     )
 
 
@@ -127,7 +122,7 @@ def _read_sought(reply: list[Any]) -> Sought:
 
 def walk(
     keys: QueueKeys, cursor: Cursor, *, insertion_list: bool, page: int
-) -> tuple[str, dict[str, Argument]]:
+) -> tuple[str, dict[str, Any]]:
     """Return the key to walk, and the arguments, by name, that scripts with the ``walk`` prelude take."""
     source = keys.delay_queue if insertion_list else keys.timeout_set
     kind = "list" if insertion_list else "zset"

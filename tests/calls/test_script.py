@@ -3,13 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from django_delayq.calls.script import (
-    bind,
-    bind_list,
-    load_script,
-    preludes_of,
-    variants_of,
-)
+from django_delayq.calls.binding import bind_in
+from django_delayq.calls.script import load_script, preludes_of, variants_of
 from django_delayq.delivery.keys import DeliveryKeys
 
 WIRE = ("django_delayq.wire",)
@@ -85,28 +80,30 @@ def test_keys_that_no_header_names_are_refused() -> None:
     keys = DeliveryKeys.of("q")
 
     with pytest.raises(TypeError, match=r"leave\.lua has no key 'lease' in its header"):
-        bind(packages, "leave", keys, lease="k")
+        bind_in(packages, "leave", keys, lease="k")
     with pytest.raises(TypeError, match=r"leave\.lua takes no more keys"):
-        bind_list(packages, "leave", keys, ("k",))
+        bind_in(packages, "leave", keys)(owner=b"o", more_keys=("k",))
 
 
 def test_arguments_in_the_callers_own_order_have_to_be_in_that_of_the_header() -> None:
     packages = ("django_delayq.delivery", "django_delayq.wire")
     keys, given = DeliveryKeys.of("q"), ("when", "format", "payload")
 
-    assert bind(packages, "store", keys, given).script.name == "store"
+    assert bind_in(packages, "store", keys, given).script.name == "store"
     for wrong in (given[:2], ("format", "when", "payload"), (*given, "most")):
         with pytest.raises(
             TypeError, match=r"store\.lua takes when, format, payload, in this order"
         ):
-            bind(packages, "store", keys, wrong)
+            bind_in(packages, "store", keys, wrong)
 
 
 def test_key_that_a_call_leaves_out_is_nil_in_a_script_of_its_own() -> None:
     keys = DeliveryKeys.of("q")
 
-    without, found = bind(DELIVERY, "store", keys)
-    with_list, more = bind(DELIVERY, "store", keys, delay_queue=keys.queue.delay_queue)
+    without, found = bind_in(DELIVERY, "store", keys)
+    with_list, more = bind_in(
+        DELIVERY, "store", keys, delay_queue=keys.queue.delay_queue
+    )
 
     assert more == (*found, keys.queue.delay_queue)
     assert "(not KEYS[6] or type" in with_list.source
@@ -131,8 +128,10 @@ def test_keys_of_a_group_are_left_out_together_with_what_only_they_need(
     monkeypatch.syspath_prepend(str(tmp_path))
     keys = DeliveryKeys.of("q")
 
-    few, found = bind_list(("scripted",), "act", keys, ["r"])
-    most, more = bind_list(("scripted",), "act", keys, ["r"], held=keys.held, slots="s")
+    bound = bind_in(("scripted",), "act", keys)
+    few, found = bound.script, bound(more_keys=["r"]).keys
+    bound = bind_in(("scripted",), "act", keys, held=keys.held, slots="s")
+    most, more = bound.script, bound(more_keys=["r"]).keys
 
     assert found == (keys.leases, "r")
     assert more == (keys.leases, keys.held, "s", "r")

@@ -11,8 +11,8 @@ import pytest
 import redis
 
 from django_delayq.calls import running
+from django_delayq.calls.binding import bind_in
 from django_delayq.calls.running import run
-from django_delayq.calls.script import bind
 from django_delayq.calls.steps import Pause
 from django_delayq.delivery import binding, changing, claiming, looking, storing
 from django_delayq.delivery.claiming import Mode
@@ -1003,5 +1003,5 @@ def commands(client: redis.Redis) -> int:
 
 def sha_of(name: str) -> bytes:
     packages = binding.PACKAGES if name == "claim" else calls.PACKAGES
-    script, _ = bind(packages, name, DeliveryKeys.of("q"))
+    script, _ = bind_in(packages, name, DeliveryKeys.of("q"))
     return script.sha.encode()

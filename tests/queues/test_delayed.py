@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import redis
 
+from django_delayq.calls.binding import bind_in
 from django_delayq.calls.running import run
-from django_delayq.calls.script import bind
 from django_delayq.delivery import looking, states, storing
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.exceptions import (
@@ -656,7 +656,7 @@ class TestWhatWaits:
             for value in range(20):
                 queue.offer(value, LATER)
             queue.poll()
-            script, _ = bind(calls.PACKAGES, "withdraw", DeliveryKeys.of(queue_name))
+            script, _ = bind_in(calls.PACKAGES, "withdraw", DeliveryKeys.of(queue_name))
             lost = proxy.lose_reply_to(script.sha.encode())
 
             assert queue.poll(10) == list(range(1, 11))

@@ -18,7 +18,7 @@ from django_delayq import (
     schedule,
     schedule_many,
 )
-from django_delayq.calls.script import bind
+from django_delayq.calls.binding import bind_in
 from django_delayq.conf import get_settings
 from django_delayq.delivery import batching
 from django_delayq.delivery.binding import PACKAGES
@@ -325,7 +325,7 @@ def test_callback_runs_once_when_a_call_breaks_off(
     try:
         Batch(note(queue_name, "first")).schedule([note(queue_name, 0)])
         keys = get_settings().queue(queue_name).keys
-        sha = bind(PACKAGES, what, keys)[0].sha.encode()
+        sha = bind_in(PACKAGES, what, keys)[0].sha.encode()
         struck = (proxy.lose_reply_to if is_reply_lost else proxy.lose)(sha, 1)
 
         Batch(note(queue_name, "last")).schedule([note(queue_name, 1)])

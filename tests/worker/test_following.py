@@ -16,8 +16,8 @@ from django_delayq import (
     schedule,
     schedule_many,
 )
+from django_delayq.calls.binding import bind_in
 from django_delayq.calls.running import run
-from django_delayq.calls.script import bind, bind_list
 from django_delayq.clients.clients import own_clients
 from django_delayq.conf import get_settings
 from django_delayq.delivery import claiming, forwarding, handing_over, looking
@@ -263,13 +263,13 @@ def script_of(what, queue, other):
     """Return the hash of the script that stores followers with the end of the job before them, or in another queue."""
     if what == "received":
         keys = get_settings().queue(other).keys
-        return bind(PACKAGES, "receive", keys)[0].sha.encode()
+        return bind_in(PACKAGES, "receive", keys)[0].sha.encode()
     keys, new = get_settings().queue(queue).keys, NewJob("", "", "", b"")
     following = Following([(0, new)])
     if what == "left":
         following = Following([], forwards=[(0, other, new)])
     named = following.keys(keys)
-    return bind_list(PACKAGES, "acknowledge", keys, [], **named)[0].sha.encode()
+    return bind_in(PACKAGES, "acknowledge", keys, **named)[0].sha.encode()
 
 
 @pytest.mark.parametrize("is_reply_lost", [True, False])
