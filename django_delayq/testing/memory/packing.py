@@ -104,8 +104,6 @@ def _msgunpacked(item: bytes) -> float | bytes:
 
 
 def _msgpacked(value: Any) -> bytes:
-    if isinstance(value, bool):
-        return b"\xc3" if value else b"\xc2"
     if isinstance(value, bytes):
         size = len(value)
         if size < 32:
@@ -118,16 +116,4 @@ def _msgpacked(value: Any) -> bytes:
         if short == value:
             return b"\xca" + native.pack(">f", value)
         return b"\xcb" + native.pack(">d", value)
-    return _packed_integer(int(value))
-
-
-def _packed_integer(number: int) -> bytes:
-    if -32 <= number < 128:
-        return (number % 256).to_bytes(1, "big")
-    for code, size in ((0xCC, 1), (0xCD, 2), (0xCE, 4), (0xCF, 8)):
-        if 0 <= number < 256**size:
-            return bytes((code,)) + number.to_bytes(size, "big")
-    for code, size in ((0xD0, 1), (0xD1, 2), (0xD2, 4), (0xD3, 8)):
-        if -(256**size) // 2 <= number:
-            return bytes((code,)) + number.to_bytes(size, "big", signed=True)
-    raise ValueError(f"{number} is too small for msgpack")
+    return msgspec.msgpack.encode(int(value) if isinstance(value, float) else value)
