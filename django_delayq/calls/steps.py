@@ -77,9 +77,11 @@ def perform(client: Redis | Callable[[], Redis], steps: Steps[T]) -> T:
 
 
 async def aperform(
-    client: aio.Redis | Callable[[], Awaitable[aio.Redis]], steps: Steps[T]
+    client: aio.Redis | Callable[[], Awaitable[aio.Redis]],
+    steps: Steps[T],
+    error: BaseException | None = None,
 ) -> T:
-    """`perform` on an asyncio client.
+    """`perform` on an asyncio client. An operation that has begun is told of an ``error`` first.
 
     After a cancellation, the remaining requests run in a task of their own, which a second cancellation does not stop.
     """
@@ -87,7 +89,6 @@ async def aperform(
     assert task is not None
     cancellations = task.cancelling()
     result: Any = None
-    error: BaseException | None = None
     while True:
         try:
             request = steps.send(result) if error is None else steps.throw(error)
@@ -105,30 +106,7 @@ async def aperform(
                 # ends. The caller would wait on, perhaps forever.
                 raise asyncio.CancelledError
         except asyncio.CancelledError as cancelled:
-            return await _shielded(_go_on(client, steps, cancelled))
-        except BaseException as raised:
-            error = raised
-
-
-async def _go_on(
-    client: aio.Redis | Callable[[], Awaitable[aio.Redis]],
-    steps: Steps[T],
-    error: BaseException | None,
-) -> T:
-    """Do what an operation still asks for after a cancellation."""
-    result: Any = None
-    while True:
-        try:
-            request = steps.send(result) if error is None else steps.throw(error)
-        except StopIteration as stop:
-            returned: T = stop.value
-            return returned
-        result = error = None
-        try:
-            if callable(client):
-                with nothing_sent():
-                    client = await client()
-            result = await _ado(client, request)
+            return await _shielded(aperform(client, steps, cancelled))
         except BaseException as raised:
             error = raised
 
