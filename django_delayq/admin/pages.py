@@ -1,5 +1,6 @@
 """The seven pages of a queue, their rows, and the arithmetic of page numbers."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from django.utils.functional import Promise
@@ -250,6 +251,28 @@ class Pager:
     @property
     def next(self) -> int | None:
         return self.number + 1 if self.number < self.last else None
+
+    def links(
+        self,
+        url_of: Callable[[int], str],
+        previous: str = "",
+        next: str = "",
+        *,
+        first: str = "",
+        last: str = "",
+    ) -> list[tuple[str, str | None]]:
+        """Return the labels of the links to other pages, with their addresses; None: there is no such page."""
+        targets = (
+            (first, 1 if self.previous else None),
+            (previous or gettext("‹ previous"), self.previous),
+            (next or gettext("next ›"), self.next),
+            (last, self.last if self.next else None),
+        )
+        return [
+            (label, url_of(target) if target else None)
+            for label, target in targets
+            if label
+        ]
 
 
 def read_number(text: str, *, least: int = 0) -> int:

@@ -127,15 +127,7 @@ def show_queue(visit: Visit, queue: str) -> HttpResponse:
         "rest": rest,
         "rest_url": url_of(number, after),
         "pager": pager,
-        "links": [
-            (label, target and url_of(target))
-            for label, target in (
-                (gettext("« first"), 1 if pager.previous else None),
-                (gettext("‹ previous"), pager.previous),
-                (gettext("next ›"), pager.next),
-                (gettext("last »"), pager.last if pager.next else None),
-            )
-        ],
+        "links": pager.links(url_of, first=gettext("« first"), last=gettext("last »")),
     }
     return visit.render_live("queue", context)
 
@@ -182,15 +174,13 @@ def _show_ended(visit: Visit, settings: QueueSettings) -> HttpResponse:
             for record in records
         ],
         "pager": pager,
-        "links": [
-            (label, target and visit.ended_url(settings.name, target, **sought))
-            for label, target in (
-                (gettext("« newest"), 1 if pager.previous else None),
-                (gettext("‹ newer"), pager.previous),
-                (gettext("older ›"), pager.next),
-                (gettext("oldest »"), pager.last if pager.next else None),
-            )
-        ],
+        "links": pager.links(
+            lambda page: visit.ended_url(settings.name, page, **sought),
+            gettext("‹ newer"),
+            gettext("older ›"),
+            first=gettext("« newest"),
+            last=gettext("oldest »"),
+        ),
     }
     return visit.render_live("ended", context)
 

@@ -151,13 +151,7 @@ def show_tasks(visit: Visit) -> HttpResponse:
         "spans": [(key, label) for key, (label, _) in SPANS.items()],
         "more": total - len(rows),
         "pager": pager,
-        "links": [
-            (label, target and url_of(page=target if target > 1 else ""))
-            for label, target in (
-                (gettext("‹ previous"), pager.previous),
-                (gettext("next ›"), pager.next),
-            )
-        ],
+        "links": pager.links(lambda page: url_of(page=page if page > 1 else "")),
     }
     # A longer time is read for longer, and changes little within seconds.
     render = visit.render_live if span == "hour" else visit.render

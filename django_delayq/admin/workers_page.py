@@ -118,13 +118,7 @@ def show_workers(visit: Visit) -> HttpResponse:
         "rows": [_row(visit, each) for each in found[first : first + visit.per_page]],
         "unread": unread,
         "pager": pager,
-        "links": [
-            (label, target and url_of(target))
-            for label, target in (
-                (gettext("‹ previous"), pager.previous),
-                (gettext("next ›"), pager.next),
-            )
-        ],
+        "links": pager.links(url_of),
         "may_change": bool(visit.queues_to("change")),
     }
     return visit.render_live("workers", context)

@@ -19,7 +19,7 @@ from django_delayq.management.errors import Missing, explained
 from django_delayq.management.help import CommandWithExamples
 from django_delayq.management.progress import ProgressLine
 from django_delayq.repair.resigning import Resigning, Tally
-from django_delayq.translating import gettext, list_text, number_text
+from django_delayq.translating import gettext, list_text
 from django_delayq.wire.signing import FORMAT, Keyring
 
 EXAMPLES = gettext_lazy(
@@ -176,22 +176,25 @@ class Command(CommandWithExamples):
 
 def _told(name: str, tally: Tally) -> str:
     told = [
-        (gettext("{count} signed again"), tally.signed, ""),
-        (gettext("{count} already signed with the first key"), tally.current, ""),
+        gettext("{count} signed again", count=tally.signed),
+        gettext("{count} already signed with the first key", count=tally.current),
     ]
     if tally.encrypted:
         told.append(
-            (gettext("{count} errors and results encrypted again"), tally.encrypted, "")
+            gettext("{count} errors and results encrypted again", count=tally.encrypted)
         )
     if tally.foreign:
-        template = gettext("{count} that are not jobs of this project")
-        told.append((template, tally.foreign, ""))
-    template = gettext("{count} that need the {key}, which this project does not have")
-    told += [(template, count, key) for key, count in sorted(tally.unknown.items())]
-    if tally.released:
-        told.append((gettext("{count} no longer held"), tally.released, ""))
-    parts = [
-        template.format(count=number_text(count), key=key)
-        for template, count, key in told
+        told.append(
+            gettext("{count} that are not jobs of this project", count=tally.foreign)
+        )
+    told += [
+        gettext(
+            "{count} that need the {key}, which this project does not have",
+            count=count,
+            key=key,
+        )
+        for key, count in sorted(tally.unknown.items())
     ]
-    return gettext("queue {queue}: {counts}", queue=name, counts=", ".join(parts))
+    if tally.released:
+        told.append(gettext("{count} no longer held", count=tally.released))
+    return gettext("queue {queue}: {counts}", queue=name, counts=", ".join(told))
