@@ -22,7 +22,11 @@ from django_delayq.exceptions import InvalidSettings
 from django_delayq.logs import get_log
 from django_delayq.queues import calls
 from django_delayq.queues.options import check_limit, keys_of, options_of
-from django_delayq.queues.redisson_object import RedissonObject
+from django_delayq.queues.redisson_object import (
+    RedissonObject,
+    aperformed,
+    performed,
+)
 from django_delayq.queues.taking import Batch, Taker
 from django_delayq.redaction import hide_url, show
 from django_delayq.waiting.lists import Peeks, WaitForAny
@@ -89,26 +93,27 @@ class BlockingQueue(RedissonObject):
 
     # What is due
 
-    def offer(self, value: object) -> bool:
+    @performed
+    def offer(self, value: object) -> Steps[bool]:
         """Add a value at the tail; return True.
 
         Raises:
             EncodeError: the codec cannot write the value.
             MaybeScheduled: the connection broke before the reply. The value was sent once, and may be in the queue.
         """
-        return self._perform(self._offer(value))
+        return self._offer(value)
 
-    async def aoffer(self, value: object) -> bool:
-        return await self._aperform(self._offer(value))
+    aoffer = aperformed(offer)
 
-    def put(self, value: object) -> None:
+    @performed
+    def put(self, value: object) -> Steps[None]:
         """Add a value at the tail, as `offer` does. It never waits for room."""
-        self.offer(value)
+        yield from self._offer(value)
 
-    async def aput(self, value: object) -> None:
-        await self.aoffer(value)
+    aput = aperformed(put)
 
-    def take(self) -> Any:
+    @performed
+    def take(self) -> Steps[Any]:
         """Remove the first element and return it. Wait until there is one.
 
         The element is confirmed, and then returned. If the process dies in between, the element is lost. If it dies
@@ -120,77 +125,114 @@ class BlockingQueue(RedissonObject):
             redis.exceptions.ConnectionError: the server does not answer. If an element was being taken, the next call
                 returns it, or others get it when the lease ends.
         """
-        return self._perform(self._take([self._keys], math.inf))
+        return self._take([self._keys], math.inf)
 
-    async def atake(self) -> Any:
-        return await self._aperform(self._take([self._keys], math.inf))
+    atake = aperformed(take)
 
-    def poll(self, timeout: float | timedelta = 0) -> Any:
+    @performed
+    def poll(self, timeout: float | timedelta = 0) -> Steps[Any]:
         """Remove the first element and return it. Wait up to ``timeout`` seconds; return None if no element came.
 
         Raises:
             As `take`.
         """
-        return self._perform(self._take([self._keys], parse_timeout_ms(timeout)))
+        return self._take([self._keys], parse_timeout_ms(timeout))
 
-    async def apoll(self, timeout: float | timedelta = 0) -> Any:
-        return await self._aperform(self._take([self._keys], parse_timeout_ms(timeout)))
+    apoll = aperformed(poll)
 
-    def poll_from_any(self, timeout: float | timedelta, *names: str) -> Any:
+    @performed
+    def poll_from_any(self, timeout: float | timedelta, *names: str) -> Steps[Any]:
         """Do what `poll` does for this and other queues. The first queue in this order that has an element wins.
 
         On a cluster, the queues are read one after the other, so an element that arrives meanwhile may be overlooked.
         """
-        return self._perform(self._poll_from_any(timeout, names))
+        queues = [self._keys, *map(keys_of, names)]
+        return self._take(list(dict.fromkeys(queues)), parse_timeout_ms(timeout))
 
-    async def apoll_from_any(self, timeout: float | timedelta, *names: str) -> Any:
-        return await self._aperform(self._poll_from_any(timeout, names))
+    apoll_from_any = aperformed(poll_from_any)
 
-    def drain_to(self, limit: int) -> list[Any]:
+    @performed
+    def drain_to(self, limit: int) -> Steps[list[Any]]:
         """Remove up to ``limit`` elements and return them, without waiting.
 
         Elements that the codec cannot read are logged and go to the quarantine.
         """
-        return self._perform(self._drain_to(limit))
+        check_limit(limit)
+        done: list[Batch] = []
+        try:
+            while (left := limit - sum(len(batch.values) for batch in done)) > 0:
+                batch = yield from self._taker.take(
+                    self._keys, min(left, limits.MAX_BATCH)
+                )
+                done.append(batch)
+                for error in batch.errors:
+                    logger.warning(
+                        "put into the quarantine of %r: %s", self.name, error
+                    )
+                if batch.wait_ms > 0 or not (batch.values or batch.errors):
+                    break
+        except RedisError:
+            if not any(batch.values for batch in done):
+                raise
+            # The caller gets the elements that were taken. If the error stays, the next call raises it.
+        except GeneratorExit:
+            raise
+        except BaseException:
+            for batch in reversed(done):
+                yield from self._taker.put_back(batch)
+            raise
+        return [value for batch in done for value in batch.values]
 
-    async def adrain_to(self, limit: int) -> list[Any]:
-        return await self._aperform(self._drain_to(limit))
+    adrain_to = aperformed(drain_to)
 
-    def peek(self) -> Any:
+    @performed
+    def peek(self) -> Steps[Any]:
         """Return the first element without removing it; None if the queue is empty.
 
         Raises:
             DecodeError: the codec cannot read it.
         """
-        return self._perform(self._peek())
+        payload = yield Command(("LINDEX", self._keys.queue.destination, 0))
+        return None if payload is None else self._decode(payload)
 
-    async def apeek(self) -> Any:
-        return await self._aperform(self._peek())
+    apeek = aperformed(peek)
 
-    def read_all(self) -> list[Any]:
+    @performed
+    def read_all(self) -> Steps[list[Any]]:
         """Return all elements without removing them. They are read in pages, so changes meanwhile may be missing.
 
         Raises:
             DecodeError: the codec cannot read one of them.
         """
-        return self._perform(self._read_all())
+        payloads: list[bytes] = []
+        while True:
+            page = yield Command(
+                (
+                    "LRANGE",
+                    self._keys.queue.destination,
+                    len(payloads),
+                    len(payloads) + PAGE - 1,
+                )
+            )
+            payloads += page
+            if len(page) < PAGE:
+                return [self._decode(payload) for payload in payloads]
 
-    async def aread_all(self) -> list[Any]:
-        return await self._aperform(self._read_all())
+    aread_all = aperformed(read_all)
 
-    def contains(self, value: object) -> bool:
+    @performed
+    def contains(self, value: object) -> Steps[bool]:
         """Return whether an element equals the value; their payloads are compared."""
-        return self._perform(self._contains(value))
+        return self._contains(value)
 
-    async def acontains(self, value: object) -> bool:
-        return await self._aperform(self._contains(value))
+    acontains = aperformed(contains)
 
-    def clear(self) -> None:
+    @performed
+    def clear(self) -> Steps[None]:
         """Delete all due elements. An element that a consumer has claimed but not confirmed comes back."""
-        self._perform(self._clear())
+        yield Command(("UNLINK", self._keys.queue.destination))
 
-    async def aclear(self) -> None:
-        await self._aperform(self._clear())
+    aclear = aperformed(clear)
 
     def close(self) -> None:
         """Close this object's connections. The next call opens new ones. Async connections close with their loop."""
@@ -217,12 +259,6 @@ class BlockingQueue(RedissonObject):
 
     async def _aend(self) -> None:
         await self.aclose()
-
-    def _poll_from_any(
-        self, timeout: float | timedelta, names: Sequence[str]
-    ) -> Steps[Any]:
-        queues = [self._keys, *(keys_of(name) for name in names)]
-        return self._take(list(dict.fromkeys(queues)), parse_timeout_ms(timeout))
 
     def _take(self, queues: Sequence[DeliveryKeys], timeout_ms: float) -> Steps[Any]:
         end_ms = monotonic_ms() + timeout_ms
@@ -267,33 +303,6 @@ class BlockingQueue(RedissonObject):
             yield from self._taker.put_back(batch)
         return is_overtaken
 
-    def _drain_to(self, limit: int) -> Steps[list[Any]]:
-        check_limit(limit)
-        done: list[Batch] = []
-        try:
-            while (left := limit - sum(len(batch.values) for batch in done)) > 0:
-                batch = yield from self._taker.take(
-                    self._keys, min(left, limits.MAX_BATCH)
-                )
-                done.append(batch)
-                for error in batch.errors:
-                    logger.warning(
-                        "put into the quarantine of %r: %s", self.name, error
-                    )
-                if batch.wait_ms > 0 or not (batch.values or batch.errors):
-                    break
-        except RedisError:
-            if not any(batch.values for batch in done):
-                raise
-            # The caller gets the elements that were taken. If the error stays, the next call raises it.
-        except GeneratorExit:
-            raise
-        except BaseException:
-            for batch in reversed(done):
-                yield from self._taker.put_back(batch)
-            raise
-        return [value for batch in done for value in batch.values]
-
     def _offer(self, value: object) -> Steps[bool]:
         payload = self._encode(value)
         if looks_like_job(payload):
@@ -301,25 +310,6 @@ class BlockingQueue(RedissonObject):
         else:
             yield Once(Command(("RPUSH", self._keys.queue.destination, payload)))
         return True
-
-    def _peek(self) -> Steps[Any]:
-        payload = yield Command(("LINDEX", self._keys.queue.destination, 0))
-        return None if payload is None else self._decode(payload)
-
-    def _read_all(self) -> Steps[list[Any]]:
-        payloads: list[bytes] = []
-        while True:
-            page = yield Command(
-                (
-                    "LRANGE",
-                    self._keys.queue.destination,
-                    len(payloads),
-                    len(payloads) + PAGE - 1,
-                )
-            )
-            payloads += page
-            if len(page) < PAGE:
-                return [self._decode(payload) for payload in payloads]
 
     def _contains(self, value: object) -> Steps[bool]:
         payload = self._encode(value)
@@ -332,9 +322,6 @@ class BlockingQueue(RedissonObject):
             Command(("LREM", self._keys.queue.destination, 1, payload))
         )
         return removed > 0
-
-    def _clear(self) -> Steps[None]:
-        yield Command(("UNLINK", self._keys.queue.destination))
 
     def _count(self) -> Steps[int]:
         count: int = yield Command(("LLEN", self._keys.queue.destination))

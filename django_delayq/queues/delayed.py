@@ -29,7 +29,11 @@ from django_delayq.logs import get_log
 from django_delayq.queues import calls
 from django_delayq.queues.drained import drained
 from django_delayq.queues.options import check_limit, keys_of, options_of, signed_for
-from django_delayq.queues.redisson_object import RedissonObject
+from django_delayq.queues.redisson_object import (
+    RedissonObject,
+    aperformed,
+    performed,
+)
 from django_delayq.queues.transfer.push import QueuePush, service
 from django_delayq.queues.transfer.task import QueueTransferTask
 from django_delayq.redaction import brief, hide_url
@@ -123,7 +127,8 @@ class DelayedQueue(RedissonObject):
 
     # What waits
 
-    def offer(self, value: object, delay: Delay) -> None:
+    @performed
+    def offer(self, value: object, delay: Delay) -> Steps[None]:
         """Add a value to the queue when the delay is over, by the server's clock.
 
         ``delay`` is a number of seconds, a timedelta, or an aware datetime. A datetime in the past means now.
@@ -134,55 +139,77 @@ class DelayedQueue(RedissonObject):
             MaybeScheduled: the connection broke before the reply. The value was sent once, and may be in the queue.
             redis.exceptions.RedisError: the server refused it or did not answer; the value is not in the queue.
         """
-        self._perform(self._offer(value, delay))
+        yield Once(
+            wire_calls.offer(
+                self._keys.queue,
+                self._encode(value),
+                parse_delay(delay),
+                frame_format=self._options.frame_format,
+                insertion_list=self._options.insertion_list,
+            )
+        )
 
-    async def aoffer(self, value: object, delay: Delay) -> None:
-        await self._aperform(self._offer(value, delay))
+    aoffer = aperformed(offer)
 
-    def remove_all(self, values: Iterable[object]) -> bool:
+    @performed
+    def remove_all(self, values: Iterable[object]) -> Steps[bool]:
         """Remove every element that equals one of the values; return whether there was any."""
-        return self._perform(self._remove_all(values))
+        payloads = self._encode_all(values)
+        has_changed = False
+        for i in range(0, len(payloads), VALUES_BATCH):
+            batch = payloads[i : i + VALUES_BATCH]
+            has_changed |= yield from self._remove_pages(batch, "all")
+        return has_changed
 
-    async def aremove_all(self, values: Iterable[object]) -> bool:
-        return await self._aperform(self._remove_all(values))
+    aremove_all = aperformed(remove_all)
 
-    def retain_all(self, values: Iterable[object]) -> bool:
+    @performed
+    def retain_all(self, values: Iterable[object]) -> Steps[bool]:
         """Remove every element that equals none of the values; return whether there was any.
 
         The removed elements never arrive. With Redisson's own method they would, because it leaves them in the timeout
         set. An element that is not one of Redisson's frames stays.
         """
-        return self._perform(self._retain_all(values))
+        payloads = self._encode_all(values)
+        if not payloads:
+            return (yield from self._clear())
+        return (yield from self._remove_pages(payloads, "others"))
 
-    async def aretain_all(self, values: Iterable[object]) -> bool:
-        return await self._aperform(self._retain_all(values))
+    aretain_all = aperformed(retain_all)
 
-    def contains(self, value: object) -> bool:
+    @performed
+    def contains(self, value: object) -> Steps[bool]:
         """Return whether an element equals the value."""
-        return self._perform(self._contains(value))
+        return self._contains(value)
 
-    async def acontains(self, value: object) -> bool:
-        return await self._aperform(self._contains(value))
+    acontains = aperformed(contains)
 
-    def contains_all(self, values: Iterable[object]) -> bool:
+    @performed
+    def contains_all(self, values: Iterable[object]) -> Steps[bool]:
         """Return whether each of the values equals an element; True if there are no values."""
-        return self._perform(self._contains_all(values))
+        return self._contains_all(values)
 
-    async def acontains_all(self, values: Iterable[object]) -> bool:
-        return await self._aperform(self._contains_all(values))
+    acontains_all = aperformed(contains_all)
 
-    def peek(self) -> Any:
+    @performed
+    def peek(self) -> Steps[Any]:
         """Return the first element without removing it; None if nothing waits.
 
         Raises:
             DecodeError: the codec cannot read it; ``data`` is the payload.
         """
-        return self._perform(self._peek())
+        cursor, count = START, 1
+        while not cursor.is_at_end:
+            page = yield from self._read(cursor, count)
+            for value in self._values(page.frames):
+                return value
+            cursor, count = page.cursor, PAGE
+        return None
 
-    async def apeek(self) -> Any:
-        return await self._aperform(self._peek())
+    apeek = aperformed(peek)
 
-    def poll(self, limit: int | None = None) -> Any:
+    @performed
+    def poll(self, limit: int | None = None) -> Steps[Any]:
         """Remove the first element, due or not, and return it, or None. With a limit, return a list of at most
         ``limit``.
 
@@ -192,25 +219,46 @@ class DelayedQueue(RedissonObject):
         Raises:
             DecodeError: the codec cannot read the first element, which stays in its place.
         """
-        if limit is None:
-            return next(iter(self._perform(self._poll(1))), None)
-        return self._perform(self._poll(limit))
+        if limit is not None:
+            return (yield from self._poll(limit))
+        taken = yield from self._poll(1)
+        return taken[0] if taken else None
 
-    async def apoll(self, limit: int | None = None) -> Any:
-        if limit is None:
-            return next(iter(await self._aperform(self._poll(1))), None)
-        return await self._aperform(self._poll(limit))
+    apoll = aperformed(poll)
 
-    def poll_last_and_offer_first_to(self, name: str) -> Any:
+    @performed
+    def poll_last_and_offer_first_to(self, name: str) -> Steps[Any]:
         """Remove the last element, add it at the head of the list ``name``, and return it; None if nothing waits.
 
         Raises:
             DecodeError: the codec cannot read the last element, which stays in its place.
         """
-        return self._perform(self._poll_last_and_offer_first_to(name))
+        target = keys_of(name)
+        depth = 1
+        while True:
+            frame = yield from self._nth_last(depth)
+            if frame is None:
+                return None
+            payload = self._payload_of(frame)
+            if payload is None:
+                depth += 1
+                continue
+            value = self._decode(payload)
+            (was_there,) = yield calls.withdraw(
+                self._keys,
+                [frame],
+                request=uuid4().hex,
+                # Others may have offered elements meanwhile.
+                depth=depth + PAGE,
+                from_tail=True,
+                target=target,
+                payload=signed_for(payload, self.name, name),
+                insertion_list=self._options.insertion_list,
+            )
+            if was_there:
+                return value
 
-    async def apoll_last_and_offer_first_to(self, name: str) -> Any:
-        return await self._aperform(self._poll_last_and_offer_first_to(name))
+    apoll_last_and_offer_first_to = aperformed(poll_last_and_offer_first_to)
 
     def read_all(self) -> list[Any]:
         """Return all elements. They are read in pages, so changes meanwhile may be missing.
@@ -223,15 +271,15 @@ class DelayedQueue(RedissonObject):
     async def aread_all(self) -> list[Any]:
         return [value async for value in self]
 
-    def clear(self) -> None:
+    @performed
+    def clear(self) -> Steps[None]:
         """Delete all waiting elements. Jobs among them are cancelled and free their unique keys.
 
         They are deleted in one step. Elements that are already due, or running, stay.
         """
-        self._perform(self._clear())
+        yield from self._clear()
 
-    async def aclear(self) -> None:
-        await self._aperform(self._clear())
+    aclear = aperformed(clear)
 
     def destroy(self) -> None:
         """Stop transferring. Waiting elements stay for the next object or worker. This object can still be used."""
@@ -325,17 +373,6 @@ class DelayedQueue(RedissonObject):
         except DecodeError:
             return None
 
-    def _offer(self, value: object, delay: Delay) -> Steps[None]:
-        yield Once(
-            wire_calls.offer(
-                self._keys.queue,
-                self._encode(value),
-                parse_delay(delay),
-                frame_format=self._options.frame_format,
-                insertion_list=self._options.insertion_list,
-            )
-        )
-
     def _read(self, cursor: Cursor, count: int = PAGE) -> Steps[FramePage]:
         page: FramePage = yield wire_calls.read(
             self._keys.queue,
@@ -363,20 +400,6 @@ class DelayedQueue(RedissonObject):
                 return True
             cursor = reply.cursor
         return False
-
-    def _remove_all(self, values: Iterable[object]) -> Steps[bool]:
-        payloads = self._encode_all(values)
-        has_changed = False
-        for i in range(0, len(payloads), VALUES_BATCH):
-            batch = payloads[i : i + VALUES_BATCH]
-            has_changed |= yield from self._remove_pages(batch, "all")
-        return has_changed
-
-    def _retain_all(self, values: Iterable[object]) -> Steps[bool]:
-        payloads = self._encode_all(values)
-        if not payloads:
-            return (yield from self._clear())
-        return (yield from self._remove_pages(payloads, "others"))
 
     def _remove_pages(self, payloads: list[bytes], which: str) -> Steps[bool]:
         cursor = START
@@ -433,15 +456,6 @@ class DelayedQueue(RedissonObject):
                 batch = [item for j, item in enumerate(batch) if j not in found]
                 cursor = sought.cursor
         return True
-
-    def _peek(self) -> Steps[Any]:
-        cursor, count = START, 1
-        while not cursor.is_at_end:
-            page = yield from self._read(cursor, count)
-            for value in self._values(page.frames):
-                return value
-            cursor, count = page.cursor, PAGE
-        return None
 
     def _poll(self, limit: int) -> Steps[list[Any]]:
         check_limit(limit)
@@ -526,32 +540,6 @@ class DelayedQueue(RedissonObject):
             if len(values) > len(frames):
                 frames.append(frame)
         return frames, values, None
-
-    def _poll_last_and_offer_first_to(self, name: str) -> Steps[Any]:
-        target = keys_of(name)
-        depth = 1
-        while True:
-            frame = yield from self._nth_last(depth)
-            if frame is None:
-                return None
-            payload = self._payload_of(frame)
-            if payload is None:
-                depth += 1
-                continue
-            value = self._decode(payload)
-            (was_there,) = yield calls.withdraw(
-                self._keys,
-                [frame],
-                request=uuid4().hex,
-                # Others may have offered elements meanwhile.
-                depth=depth + PAGE,
-                from_tail=True,
-                target=target,
-                payload=signed_for(payload, self.name, name),
-                insertion_list=self._options.insertion_list,
-            )
-            if was_there:
-                return value
 
     def _nth_last(self, depth: int) -> Steps[bytes | None]:
         queue = self._keys.queue

@@ -4,15 +4,47 @@ Which elements they hold, and what happens to them, is up to the two classes.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine
+from functools import wraps
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from django_delayq.calls.steps import Steps, aperform, perform
 from django_delayq.clients.clients import Clients, Given
+from django_delayq.clients.performing import name_async, return_result, steps_of
 from django_delayq.queues.options import QueueOptions, keys_of
 from django_delayq.queues.reading import read
 
+P = ParamSpec("P")
 T = TypeVar("T")
+Q = TypeVar("Q", bound="RedissonObject")
+
+
+def performed(
+    steps: Callable[Concatenate[Q, P], Steps[T]],
+) -> Callable[Concatenate[Q, P], T]:
+    """Make a method that performs an operation on the clients of its object, as `performing.performed` does."""
+
+    @wraps(steps)
+    def on_thread(self: Q, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._perform(steps(self, *args, **kwargs))
+
+    return_result(on_thread, steps)
+    return on_thread
+
+
+def aperformed(
+    method: Callable[Concatenate[Q, P], T],
+) -> Callable[Concatenate[Q, P], Coroutine[Any, Any, T]]:
+    """Make the async version of a method that `performed` has made."""
+    steps: Callable[Concatenate[Q, P], Steps[T]] = steps_of(method)
+
+    @wraps(method)
+    async def on_loop(self: Q, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._aperform(steps(self, *args, **kwargs))
+
+    name_async(on_loop, method)
+    return on_loop
 
 
 class RedissonObject(ABC):
@@ -32,17 +64,17 @@ class RedissonObject(ABC):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
 
-    def remove(self, value: object) -> bool:
+    @performed
+    def remove(self, value: object) -> Steps[bool]:
         """Remove the first element that equals the value; return whether there was one.
 
         Raises:
             MaybeScheduled: the connection broke before the reply. The element may be removed. The call was not
                 repeated, because that could remove a second element.
         """
-        return self._perform(self._remove(value))
+        return self._remove(value)
 
-    async def aremove(self, value: object) -> bool:
-        return await self._aperform(self._remove(value))
+    aremove = aperformed(remove)
 
     def __bool__(self) -> bool:
         # Without this, ``if queue:`` would ask the server.

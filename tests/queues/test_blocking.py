@@ -14,6 +14,7 @@ from django_delayq.calls import running
 from django_delayq.calls.binding import bind_in
 from django_delayq.calls.running import run
 from django_delayq.calls.steps import Pause
+from django_delayq.clients.performing import steps_of
 from django_delayq.delivery import binding, changing, claiming, looking, storing
 from django_delayq.delivery.claiming import Mode
 from django_delayq.delivery.keys import DeliveryKeys
@@ -628,7 +629,7 @@ class TestLostReplies:
             proxy.is_refusing = False
 
             if interrupted:
-                steps = queue._drain_to(10)
+                steps = steps_of(BlockingQueue.drain_to)(queue, 10)
                 with pytest.raises(KeyboardInterrupt):
                     interrupt_after(3, through_proxy, steps)
 
