@@ -89,7 +89,7 @@ def act(what: str) -> None:
     django.setup()
     from benchmarks import tasks
     from django_delayq.conf import get_settings
-    from django_delayq.worker.process import WorkerOptions, WorkerProcess
+    from django_delayq.worker import process
 
     settings = get_settings()
     for line in sys.stdin:
@@ -97,8 +97,9 @@ def act(what: str) -> None:
             for number in range(int(line)):
                 tasks.noop_flat.schedule(3_600, number)
         else:
-            worker = WorkerProcess(
-                WorkerOptions(
+            worker = process.WorkerProcess(
+                # Earlier commits have it there as well.
+                process.WorkerOptions(  # type: ignore[attr-defined]
                     queues=[(settings.queue("flat"), 1.0)],
                     is_weighted=False,
                     worker=settings.worker,

@@ -154,7 +154,7 @@ def measure(case: str, rounds: int) -> tuple[float, float]:
     from django_delayq.delivery.claiming import Leased
     from django_delayq.jobs.stopping import Stop
     from django_delayq.worker.attempt import Attempt
-    from django_delayq.worker.executors import ThreadExecutor
+    from django_delayq.worker.executors import Shared, ThreadExecutor
     from django_delayq.worker.timer import Timer
 
     @delayed_task(name="noop")
@@ -180,8 +180,7 @@ def measure(case: str, rounds: int) -> tuple[float, float]:
         if not left:
             ended.set()
 
-    executor = ThreadExecutor(
-        1,
+    shared = Shared(
         timer=Timer("delayq-time-limits"),
         stop=Stop(),
         done=done,
@@ -190,6 +189,7 @@ def measure(case: str, rounds: int) -> tuple[float, float]:
         found_async=lambda attempt: None,
         **around,
     )
+    executor = ThreadExecutor(1, shared)
     executor.start()
     queue = get_settings().queue("default")
     prepared = attempted = float("inf")

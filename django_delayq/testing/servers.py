@@ -22,7 +22,8 @@ from django_delayq.delivery.looking import counts
 from django_delayq.embedded.server import ensure_server
 from django_delayq.management.backends import listening
 from django_delayq.testing import mode
-from django_delayq.worker.process import WorkerOptions, WorkerProcess
+from django_delayq.worker.parts import WorkerOptions
+from django_delayq.worker.process import WorkerProcess
 
 #: How long the worker of a test lets its jobs end.
 GRACE_S = 5.0

@@ -1,19 +1,15 @@
 """Sends claims: what each asks of its queue, and when the next goes out before the last one's jobs are handed out."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from django_delayq.calls.line import Line
 from django_delayq.clock import boottime_ms, monotonic_ms
-from django_delayq.conf import WorkerSettings
 from django_delayq.delivery import claiming
 from django_delayq.delivery.claiming import Leased, Mode
-from django_delayq.worker.crew import Crew
-from django_delayq.worker.ending import Ending
+from django_delayq.worker.parts import Parts
 from django_delayq.worker.plan import Asked, Plan
 from django_delayq.worker.planning import Planner
 from django_delayq.worker.queue_state import QueueState
-from django_delayq.worker.suspects import Suspects
 
 #: So often a worker tries to tell that a job has lost its worker too often; then the job is buried without that.
 MOST_TOLD = 3
@@ -22,26 +18,12 @@ MOST_TOLD = 3
 class Asking:
     """Sends claims. Owned by the claim loop's thread."""
 
-    def __init__(
-        self,
-        line: Line,
-        queues: Mapping[str, QueueState],
-        worker: WorkerSettings,
-        *,
-        owner: bytes,
-        crew: Crew,
-        suspects: Suspects,
-        ending: Ending,
-        planner: Planner,
-    ) -> None:
-        self._line = line
-        self._queues = queues
-        self._lease_ms = worker.lease_ms
-        self._max_kills = worker.max_kills
-        self._owner = owner
-        self._crew = crew
-        self._suspects = suspects
-        self._ending = ending
+    def __init__(self, parts: Parts, planner: Planner) -> None:
+        self._line, self._queues, self._owner = parts.line, parts.queues, parts.owner
+        self._lease_ms = parts.options.worker.lease_ms
+        self._max_kills = parts.options.worker.max_kills
+        self._crew, self._ending = parts.crew, parts.ending
+        self._suspects = parts.suspects
         self._planner = planner
 
     def ask(self, queue: QueueState, plan: Plan) -> Asked:

@@ -2,16 +2,14 @@
 
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from redis.exceptions import RedisError
 
 from django_delayq.calls.errors import is_of_node
-from django_delayq.calls.line import Line
 from django_delayq.calls.steps import perform
 from django_delayq.clients.primary import pause_ms
 from django_delayq.clock import boottime_ms, monotonic_ms
-from django_delayq.conf import WorkerSettings
 from django_delayq.delivery import claiming
 from django_delayq.delivery.claiming import Claimed, Limited, Mode
 from django_delayq.exceptions import OtherShards
@@ -19,19 +17,14 @@ from django_delayq.faults import fault_line
 from django_delayq.jobs import sharding
 from django_delayq.logs import get_log
 from django_delayq.redaction import redact
-from django_delayq.waiting.alarm import Alarm
 from django_delayq.worker import telling
 from django_delayq.worker.asking import Asking
-from django_delayq.worker.crew import Crew
 from django_delayq.worker.dispatch import Dispatch
-from django_delayq.worker.ending import Ending
-from django_delayq.worker.ends import Ends
-from django_delayq.worker.outage import Outage
+from django_delayq.worker.parts import Parts
 from django_delayq.worker.plan import NOTHING, Plan
 from django_delayq.worker.planning import AHEAD_MS, Planner
 from django_delayq.worker.queue_state import QueueState
 from django_delayq.worker.settlement import is_queues_own
-from django_delayq.worker.suspects import Suspects
 
 logger = get_log("django_delayq.worker")
 
@@ -48,47 +41,19 @@ AWAY_FIRST_MS = 50.0
 class Claiming:
     """Claims from the queues of a process, in order. Owned by the claim loop's thread."""
 
-    def __init__(
-        self,
-        line: Line,
-        queues: Mapping[str, QueueState],
-        worker: WorkerSettings,
-        *,
-        owner: bytes,
-        is_weighted: bool,
-        alarm: Alarm[str],
-        watch: Callable[[str], None],
-        crew: Crew,
-        ends: Ends,
-        outage: Outage,
-        suspects: Suspects,
-        ending: Ending,
-    ) -> None:
-        self._line = line
-        self._queues = queues
-        self._lease_ms = worker.lease_ms
-        self._is_weighted = is_weighted
-        names = dict.fromkeys(queue.settings.whole for queue in queues.values())
+    def __init__(self, parts: Parts, watch: Callable[[str], None]) -> None:
+        self._line, self._queues, self._alarm = parts.line, parts.queues, parts.alarm
+        self._lease_ms = parts.options.worker.lease_ms
+        self._is_weighted = parts.options.is_weighted
+        names = dict.fromkeys(queue.settings.whole for queue in parts.queues.values())
         self._ranks = {name: rank for rank, name in enumerate(names)}
-        self._alarm = alarm
         self._watch = watch
-        self._crew = crew
-        self._settlement = ends.settlement
-        self._outage = outage
-        self._suspects = suspects
-        self._ending = ending
-        self.planner = Planner(queues, crew, ends, ending)
-        self.dispatch = Dispatch(crew, ends, suspects, ending)
-        self._asking = Asking(
-            line,
-            queues,
-            worker,
-            owner=owner,
-            crew=crew,
-            suspects=suspects,
-            ending=ending,
-            planner=self.planner,
-        )
+        self._crew, self._ending = parts.crew, parts.ending
+        self._settlement = parts.ends.settlement
+        self._outage, self._suspects = parts.outage, parts.suspects
+        self.planner = Planner(parts)
+        self.dispatch = Dispatch(parts)
+        self._asking = Asking(parts, self.planner)
 
     # Whose turn it is.
 

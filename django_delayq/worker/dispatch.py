@@ -3,25 +3,17 @@
 from django_delayq.clock import monotonic_ms
 from django_delayq.delivery.claiming import Claimed
 from django_delayq.worker.attempt import Attempt
-from django_delayq.worker.crew import Crew
-from django_delayq.worker.ending import Ending
-from django_delayq.worker.ends import Ends
+from django_delayq.worker.parts import Parts
 from django_delayq.worker.plan import Room
 from django_delayq.worker.queue_state import QueueState
-from django_delayq.worker.suspects import Suspects
 
 
 class Dispatch:
     """Makes attempts of leased jobs and hands them out. Owned by the claim loop's thread."""
 
-    def __init__(
-        self, crew: Crew, ends: Ends, suspects: Suspects, ending: Ending
-    ) -> None:
-        self._crew = crew
-        self._settlement = ends.settlement
-        self._ends = ends
-        self._suspects = suspects
-        self._ending = ending
+    def __init__(self, parts: Parts) -> None:
+        self._crew, self._ends, self._ending = parts.crew, parts.ends, parts.ending
+        self._settlement, self._suspects = parts.ends.settlement, parts.suspects
         #: Whether jobs have come since the loop last set this to False.
         self.has_had_jobs = True
 

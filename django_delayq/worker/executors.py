@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context, copy_context
+from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
@@ -108,40 +109,38 @@ class _Handover:
         return self._items.popleft()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Shared:
+    """The same for both executors of a process: objects that they use, and functions that they call."""
+
+    timer: Timer
+    #: Notifies the jobs when the process is to end.
+    stop: Stop
+    #: Takes each attempt that has an outcome.
+    done: Callable[[Attempt], None]
+    #: Takes an attempt that ignores its time limit.
+    stuck: Callable[[Attempt], None]
+    #: Called when a thread or the loop ends that should not: from then on fewer jobs run than are claimed.
+    died: Callable[[str], None]
+    #: Takes an attempt of a thread that turns out to belong on the event loop.
+    found_async: Callable[[Attempt], None]
+    #: Goes around each call; None: nothing does.
+    around: Surroundings | None = None
+    #: Takes how far a running job is.
+    report: Callable[[Attempt, bytes], None] = lambda attempt, stored: None
+
+
 class ThreadExecutor:
     """Runs sync tasks in a fixed number of threads."""
 
     what = "the queue of the threads"
 
-    def __init__(
-        self,
-        threads: int,
-        *,
-        timer: Timer,
-        stop: Stop,
-        done: Callable[[Attempt], None],
-        stuck: Callable[[Attempt], None],
-        died: Callable[[str], None],
-        found_async: Callable[[Attempt], None],
-        around: Surroundings | None = None,
-        report: Callable[[Attempt, bytes], None] = lambda attempt, stored: None,
-    ) -> None:
-        """Make the threads; `start` starts them.
-
-        ``stop`` notifies the jobs when the process is to end. ``died`` is called when a thread ends that should
-        not: from then on fewer jobs run than are claimed.
-        ``found_async`` takes an attempt that turns out to belong on the event loop. ``around`` is around each call.
-        ``report`` takes how far a running job is.
-        """
+    def __init__(self, threads: int, shared: Shared) -> None:
+        """Make the threads; `start` starts them."""
         self.size = threads
-        self._timer = timer
-        self._done = done
-        self._stuck = stuck
-        self._died = died
-        self._found_async = found_async
-        self._around = around
-        self._stop = stop
-        self._report = report
+        self._shared = shared
+        # Each job asks for these.
+        self._done, self._around = shared.done, shared.around
         self._is_closed = False
         self._pid = os.getpid()
         # Holds attempts, _SIGN, and None to end a thread.
@@ -237,8 +236,8 @@ class ThreadExecutor:
             thread.join(max(0.0, deadline_s - time.monotonic()))
 
     def _work(self, index: int) -> None:
-        running_stop.set(self._stop)
-        running_report.set(self._report)
+        running_stop.set(self._shared.stop)
+        running_report.set(self._shared.report)
         make_caches()
         if self._around is not None:
             warm(self._around.travellers)
@@ -263,7 +262,7 @@ class ThreadExecutor:
                         pass
                     elif task.is_async:
                         held[index] = None
-                        self._found_async(attempt)
+                        self._shared.found_async(attempt)
                         continue
                     elif attempt.may_start():
                         # What a task activates, a language or a variable of its own, ends with it.
@@ -302,7 +301,7 @@ class ThreadExecutor:
         attempt = self._held[index]
         if attempt is not None and attempt.verdict is None:
             self._orphans[index] = attempt
-        self._died(f"a thread that runs tasks has ended: {class_name(error)}")
+        self._shared.died(f"a thread that runs tasks has ended: {class_name(error)}")
 
     def _run(self, attempt: Attempt, task: TaskDefinition) -> None:
         limit: ThreadTimeLimit | None = None
@@ -315,10 +314,10 @@ class ThreadExecutor:
             limit_s = attempt.time_limit_s
             if limit_s is not None:
                 limit = ThreadTimeLimit(
-                    self._timer,
+                    self._shared.timer,
                     limit_s,
                     name=task.name,
-                    stuck=lambda: self._stuck(attempt),
+                    stuck=lambda: self._shared.stuck(attempt),
                 )
             if self._around is not None:
                 value = self._surrounded(self._around, attempt, task, limit)
@@ -388,10 +387,10 @@ def _read_in_thread(
         return result
 
     limit = ThreadTimeLimit(
-        executor._timer,
+        executor._shared.timer,
         time_limit.READING_LIMIT_S,
         name=READING,
-        stuck=lambda: executor._stuck(attempt),
+        stuck=lambda: executor._shared.stuck(attempt),
     )
     try:
         result: Read | BaseException = limit.run(read, (), {})
@@ -405,28 +404,10 @@ class LoopExecutor:
 
     what = "the event loop"
 
-    def __init__(
-        self,
-        coroutines: int,
-        *,
-        timer: Timer,
-        stop: Stop,
-        done: Callable[[Attempt], None],
-        stuck: Callable[[Attempt], None],
-        died: Callable[[str], None],
-        around: Surroundings | None = None,
-        report: Callable[[Attempt, bytes], None] = lambda attempt, stored: None,
-    ) -> None:
-        """``stop`` notifies the jobs when the process is to end; ``around`` is around each call.
-
-        ``died`` is called when the loop ends that should not: what it ran has no end.
-        """
+    def __init__(self, coroutines: int, shared: Shared) -> None:
         self.size = coroutines
-        self._timer = timer
-        self._done = done
-        self._stuck = stuck
-        self._died = died
-        self._around = around
+        self._shared = shared
+        self._done, self._around = shared.done, shared.around
         self._pid = os.getpid()
         self._is_over = False
         # Set by the watchdog.
@@ -447,10 +428,10 @@ class LoopExecutor:
         self._waiting: deque[Attempt] = deque()
         # The context in which all jobs begin, so that none has to be told of the stop.
         self._context = copy_context()
-        self._context.run(running_stop.set, stop)
-        self._context.run(running_report.set, report)
-        if around is not None:
-            self._context.run(warm, around.travellers)
+        self._context.run(running_stop.set, shared.stop)
+        self._context.run(running_report.set, shared.report)
+        if shared.around is not None:
+            self._context.run(warm, shared.around.travellers)
         # Two counters with one owner each, so that neither needs a lock.
         self._submitted = 0
         self._finished = 0
@@ -542,7 +523,7 @@ class LoopExecutor:
         except BaseException as error:
             logger.exception("the event loop failed")
             if not self._is_over:
-                self._died(f"the event loop has ended: {class_name(error)}")
+                self._shared.died(f"the event loop has ended: {class_name(error)}")
         finally:
             loop.close()
 
@@ -572,7 +553,9 @@ class LoopExecutor:
                 # A job has set a task factory that fails. The waiting attempts are given back when the process ends.
                 run.close()
                 self._waiting.appendleft(attempt)
-                self._died(f"the event loop starts no tasks: {class_name(error)}")
+                self._shared.died(
+                    f"the event loop starts no tasks: {class_name(error)}"
+                )
                 return
             self._running[attempt], self._bases[attempt] = task, base
             task.add_done_callback(functools.partial(self._end, attempt))
@@ -674,8 +657,8 @@ class LoopExecutor:
         overdue = None
         if limit_s is not None:
             # A coroutine that blocks the loop, or ignores its cancellation, cannot be ended.
-            overdue = functools.partial(self._stuck, attempt)
-            self._timer.call_later(limit_s + time_limit.STUCK_AFTER_S, overdue)
+            overdue = functools.partial(self._shared.stuck, attempt)
+            self._shared.timer.call_later(limit_s + time_limit.STUCK_AFTER_S, overdue)
         try:
             # As in an ASGI request, everything that the task does through sync_to_async shares one thread, and its
             # connections end with the task.
@@ -695,7 +678,7 @@ class LoopExecutor:
                         await sync_to_async(close_connections)()
         finally:
             if overdue is not None:
-                self._timer.cancel(overdue)
+                self._shared.timer.cancel(overdue)
 
     async def _limited(self, attempt: Attempt, limit_s: float | None) -> object:
         task = attempt.task

@@ -7,7 +7,7 @@ a queue that is away holds up neither another one nor the claims. Other processe
 import random
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from redis.client import Redis
@@ -93,13 +93,13 @@ class _InHand(NamedTuple):
 class Forwarding:
     """Forwards what is left in the queues of a process.
 
-    ``queues`` returns those that it serves; ``wake`` is called when there is nothing left to do.
+    ``queues`` are those that it serves; ``wake`` is called when there is nothing left to do.
     """
 
     def __init__(
         self,
         client: Redis,
-        queues: Callable[[], Iterable[QueueSettings]],
+        queues: Sequence[QueueSettings],
         wake: Callable[[], object],
     ) -> None:
         self._client = client
@@ -206,14 +206,13 @@ class Forwarding:
                 )
 
     def _look(self, fresh_ms: int) -> None:
-        queues = list(self._queues())
-        calls = [forwarding.forwards(queue.keys) for queue in queues]
+        calls = [forwarding.forwards(queue.keys) for queue in self._queues]
         try:
             replies = run_all(self._client, calls)
         except (RedisError, OSError):
             # The claim loop says so.
             return
-        for source, reply in zip(queues, replies, strict=True):
+        for source, reply in zip(self._queues, replies, strict=True):
             if isinstance(reply, Exception):
                 continue
             for waiting in reply.waiting:

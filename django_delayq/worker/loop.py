@@ -5,39 +5,28 @@ connection; everything else only wakes it: the alarm, channel messages, a change
 the server goes away, the loop waits, and settles what ended meanwhile when the server is back.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from redis.client import Redis
 from redis.exceptions import RedisError
 
 from django_delayq.calls.command import Command
 from django_delayq.calls.errors import is_of_node
-from django_delayq.calls.line import Line, line_of
+from django_delayq.calls.line import Line
 from django_delayq.clients.clients import own_clients
-from django_delayq.clients.primary import pause_ms
 from django_delayq.clock import monotonic_ms
-from django_delayq.conf import QueueSettings, WorkerSettings
-from django_delayq.delivery.claiming import LOOKS_A_LEASE
 from django_delayq.delivery.periods import CHANGED
 from django_delayq.delivery.workers import ORDERED
 from django_delayq.exceptions import DelayqError
 from django_delayq.faults import fault_line
-from django_delayq.jobs.stopping import Stop
 from django_delayq.logs import get_log
-from django_delayq.waiting.alarm import CAP_MS, Alarm
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.claiming import Claiming
-from django_delayq.worker.crew import Crew
-from django_delayq.worker.ending import Ending, leave
-from django_delayq.worker.ends import SETTLE_AFTER_MS, SETTLE_BATCH, Ends
-from django_delayq.worker.executors import LoopExecutor, ThreadExecutor
-from django_delayq.worker.forwarding import Forwarding
-from django_delayq.worker.outage import Outage
+from django_delayq.worker.ending import leave
+from django_delayq.worker.ends import SETTLE_AFTER_MS, SETTLE_BATCH
+from django_delayq.worker.parts import SELF, Parts
 from django_delayq.worker.progressing import Progressing
-from django_delayq.worker.pulse import Flag
 from django_delayq.worker.queue_state import QueueState
 from django_delayq.worker.registering import Registering
-from django_delayq.worker.suspects import Suspects
 
 logger = get_log("django_delayq.worker")
 
@@ -45,8 +34,6 @@ logger = get_log("django_delayq.worker")
 SOON_MS = 2.0
 #: The server's clock, epoch us.
 TIME = Command(("TIME",), lambda reply: int(reply[0]) * 1_000_000 + int(reply[1]))
-#: The alarm's key for wake-ups that concern no single queue.
-_SELF = ""
 
 
 class ClaimLoop:
@@ -54,94 +41,33 @@ class ClaimLoop:
 
     def __init__(
         self,
-        client: Redis,
-        queues: Sequence[tuple[QueueSettings, float]],
-        worker: WorkerSettings,
+        parts: Parts,
         *,
-        owner: bytes,
-        threads: ThreadExecutor,
-        coroutines: LoopExecutor,
-        stop: Stop,
-        is_weighted: bool,
-        is_burst: bool = False,
-        max_jobs: int | None = None,
-        follows_death: bool = False,
-        watch: Callable[[str], None] = lambda queue: None,
-        revive: Callable[[], object] | None = None,
-        accepted: Flag | None = None,
-        forwards_by: Redis | None = None,
+        watch: Callable[[str], None],
+        revive: Callable[[], object] | None,
     ) -> None:
-        """``revive`` starts the server if it is ours to start. ``accepted`` is that of the `Outage`.
-        ``stop`` notifies the jobs when this process is to end.
-
-        ``follows_death``: a process of this worker has died, and may have put jobs off. ``forwards_by``: a client for the
-        `Forwarding`, where one that waits for a node must not hold up the loop's.
-        """
-        self._client = client
-        self._owner = owner
-        self._grace_s = worker.grace_s
-        self._is_burst = is_burst
+        """``watch`` has `destination_changed` called. ``revive`` starts the server if it is ours to start."""
+        self._parts = parts
+        self._is_burst = parts.options.is_burst
         self._revive = revive
-        self.queues = {
-            settings.name: QueueState(client, settings, weight, owner)
-            for settings, weight in queues
-        }
-        look_ms = worker.lease_ms / LOOKS_A_LEASE
-        self.alarm: Alarm[str] = Alarm(cap_ms=min(CAP_MS, look_ms))
-        # For the commands that the loop sends all the time. The rare ones use the client's other connections.
-        self._line = line_of(client)
-        self._threads = threads
-        self.crew = Crew(
-            threads,
-            coroutines,
-            max_jobs=max_jobs,
-            wake=lambda: self.alarm.wake(_SELF),
-        )
-        self._outage = Outage(pause_ms(client, look_ms), accepted or Flag())
+        self.queues, self.alarm, self.crew = parts.queues, parts.alarm, parts.crew
+        self.ends, self.ending = parts.ends, parts.ending
+        self.forwarding = parts.forwarding
+        self._line, self._threads = parts.line, parts.crew.threads
+        self._outage, self._suspects = parts.outage, parts.suspects
         #: The server has refused this process from its start, and will not change its mind.
         self.is_refused = False
-        self.forwarding = Forwarding(
-            forwards_by or client,
-            lambda: [queue.settings for queue in list(self.queues.values())],
-            wake=lambda: self.alarm.wake(_SELF),
-        )
-        self.ends = Ends(self._line, self.crew, self._outage, self.forwarding.note)
         self._settlement = self.ends.settlement
         # The same deque: every job that ends is appended, and this saves one look-up.
         self._ended = self._settlement.ended
-        self._suspects = Suspects(
-            self.crew.running,
-            max_kills=worker.max_kills,
-            follows_death=follows_death,
-        )
-        self.ending = Ending(self.crew, self.ends, self._suspects, stop)
-        self._claiming = Claiming(
-            self._line,
-            self.queues,
-            worker,
-            owner=owner,
-            is_weighted=is_weighted,
-            alarm=self.alarm,
-            watch=watch,
-            crew=self.crew,
-            ends=self.ends,
-            outage=self._outage,
-            suspects=self._suspects,
-            ending=self.ending,
-        )
+        self._claiming = Claiming(parts, watch)
         #: What tasks say of their progress.
         self.progressing = Progressing(
-            self._line, self.crew, lambda: self.alarm.wake(_SELF)
+            parts.line, parts.crew, lambda: self.alarm.wake(SELF)
         )
         self.ends.reports.add(self.progressing)
         self._registering = Registering(
-            self._line,
-            owner=owner,
-            queues=self.queues,
-            crew=self.crew,
-            ending=self.ending,
-            quiet=self._be_quiet,
-            stop=self._be_dismissed,
+            parts, quiet=self._be_quiet, stop=self._be_dismissed
         )
         self.ends.reports.add(self._registering)
         self._changes = own_clients.changes
@@ -163,7 +89,7 @@ class ClaimLoop:
             monotonic_ms() + SETTLE_AFTER_MS < self._awake_ms
             and not self._threads.queued()
         ):
-            self.alarm.wake(_SELF)
+            self.alarm.wake(SELF)
 
     def destination_changed(self, queue: str) -> None:
         """Note that something was pushed to a queue's destination list, and that the watch of that list is used up."""
@@ -176,17 +102,17 @@ class ClaimLoop:
             self._registering.due_ms = 0.0
         if message is None or message == CHANGED:
             self.queues[queue].periods.next_ms = 0.0
-        self.alarm.wake(_SELF if message == ORDERED else queue)
+        self.alarm.wake(SELF if message == ORDERED else queue)
 
     def retire(self) -> None:
         """Claim no more, and end when everything that was claimed has ended, however long that takes."""
         self.ending.retire()
-        self.alarm.wake(_SELF)
+        self.alarm.wake(SELF)
 
     def stop(self, grace_s: float) -> None:
         """Claim no more; let running jobs end for up to ``grace_s``, and give back the rest."""
         self.ending.stop(grace_s)
-        self.alarm.wake(_SELF)
+        self.alarm.wake(SELF)
 
     # Orders.
 
@@ -199,7 +125,7 @@ class ClaimLoop:
 
     def _be_dismissed(self) -> None:
         self.ending.is_dismissed = True
-        self.stop(self._grace_s)
+        self.stop(self._parts.options.worker.grace_s)
 
     # The loop.
 
@@ -218,7 +144,7 @@ class ClaimLoop:
         if ending.stop_ms is None:
             if not crew.stuck and not crew.is_unable:
                 return False
-            self.stop(self._grace_s)
+            self.stop(self._parts.options.worker.grace_s)
         self._claiming.take_under_way()
         ending.return_queued()
         return crew.is_beyond_waiting() or monotonic_ms() >= ending.deadline_ms
@@ -245,7 +171,7 @@ class ClaimLoop:
             and ending.stop_ms is None
             and len(self.crew.running) == self._settlement.count_refused()
         ):
-            self.stop(self._grace_s)
+            self.stop(self._parts.options.worker.grace_s)
         if ending.stop_ms is None:
             if is_progress or suspects.held is not None:
                 self._threads.wake()
@@ -392,9 +318,9 @@ class ClaimLoop:
         if self._is_burst:
             self._line.rest()
             for queue in self.queues.values():
-                queue.pauses.warn_of_left(self._client, queue.settings.keys)
+                queue.pauses.warn_of_left(self._parts.client, queue.settings.keys)
         keys = [queue.settings.keys for queue in self.queues.values()]
-        leave(self._client, self._line, keys, self._owner)
+        leave(self._parts.client, self._line, keys, self._parts.owner)
 
     @property
     def has_problem(self) -> bool:

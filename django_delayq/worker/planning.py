@@ -3,13 +3,9 @@
 If too many were claimed, they are given back. A claim cannot choose between sync and async jobs.
 """
 
-from collections.abc import Mapping
-
 from django_delayq.clock import monotonic_ms
 from django_delayq.delivery.limits import MAX_BATCH
-from django_delayq.worker.crew import Crew
-from django_delayq.worker.ending import Ending
-from django_delayq.worker.ends import Ends
+from django_delayq.worker.parts import Parts
 from django_delayq.worker.plan import NO_ROOM, NOTHING, Plan, Room
 from django_delayq.worker.queue_state import QueueState
 
@@ -26,18 +22,10 @@ LOOK_PAUSE_MS = 1_000.0
 class Planner:
     """Decides how much a queue is asked for. Owned by the claim loop's thread."""
 
-    def __init__(
-        self,
-        queues: Mapping[str, QueueState],
-        crew: Crew,
-        ends: Ends,
-        ending: Ending,
-    ) -> None:
-        self._queues = queues
-        self._crew = crew
-        self._settlement = ends.settlement
-        self._pace = ends.pace
-        self._ending = ending
+    def __init__(self, parts: Parts) -> None:
+        self._queues, self._crew = parts.queues, parts.crew
+        self._settlement, self._pace = parts.ends.settlement, parts.ends.pace
+        self._ending = parts.ending
         #: When the next queue may be looked at again for jobs of one kind; infinite: no queue waits for that. Each
         #: round of claims computes it anew.
         self.look_ms = float("inf")

@@ -7,34 +7,45 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
 
 from redis.client import Redis
 from redis.exceptions import RedisError
 
 from django_delayq import conf
 from django_delayq.calls.connections import arguments_of
-from django_delayq.calls.line import SILENT_TIMES
+from django_delayq.calls.line import SILENT_TIMES, line_of
 from django_delayq.clients.clients import own_clients
 from django_delayq.clients.cluster_client import ClusterClient
-from django_delayq.conf import QueueSettings, WorkerSettings
+from django_delayq.clients.primary import pause_ms
+from django_delayq.conf import QueueSettings
 from django_delayq.connection import connection_url
+from django_delayq.delivery.claiming import LOOKS_A_LEASE
 from django_delayq.jobs import outbox
 from django_delayq.jobs.stopping import Stop
 from django_delayq.logs import get_log
 from django_delayq.redaction import redact
+from django_delayq.waiting.alarm import CAP_MS, Alarm
 from django_delayq.waiting.channel import ChannelListener
 from django_delayq.waiting.watch import DestinationWatch
 from django_delayq.worker import streams
 from django_delayq.worker.attempt import Attempt, class_name
-from django_delayq.worker.executors import LoopExecutor, ThreadExecutor
+from django_delayq.worker.crew import Crew
+from django_delayq.worker.ending import Ending
+from django_delayq.worker.ends import Ends
+from django_delayq.worker.executors import LoopExecutor, Shared, ThreadExecutor
 from django_delayq.worker.forks import HEEDED, handle, make_children_ordinary
+from django_delayq.worker.forwarding import Forwarding
 from django_delayq.worker.heartbeat import Heartbeat
 from django_delayq.worker.loop import ClaimLoop
 from django_delayq.worker.memory import MemoryLimit, MemoryWatch
+from django_delayq.worker.outage import Outage
+from django_delayq.worker.parts import SELF, Parts, WorkerOptions
 from django_delayq.worker.pulse import BEAT_S, Flag, Pulse
+from django_delayq.worker.queue_state import QueueState
 from django_delayq.worker.surroundings import compose
+from django_delayq.worker.suspects import Suspects
 from django_delayq.worker.timer import Timer
 from django_delayq.worker.watchdog import Watchdog
 
@@ -64,23 +75,6 @@ NODE_PATIENCE_S = 1.0
 FLUSH_S = 1.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class WorkerOptions:
-    """The options of a worker, with all its processes."""
-
-    #: Queues and their weights, in order of priority.
-    queues: Sequence[tuple[QueueSettings, float]]
-    #: Claim by weight instead of by order.
-    is_weighted: bool
-    worker: WorkerSettings
-    #: End when nothing is due.
-    is_burst: bool = False
-    #: After so many jobs a process ends; unless in burst mode, it is replaced.
-    max_jobs: int | None = None
-    #: Above so many bytes a process ends after its running jobs, and is replaced.
-    max_memory: int | None = None
-
-
 class WorkerProcess:
     """Claims and runs jobs until it has to stop, or until there is nothing left to do."""
 
@@ -99,29 +93,18 @@ class WorkerProcess:
         client = own_clients.make()
         self._timer = Timer("delayq-time-limits")
         stop = Stop()
-        around = compose(conf.get_settings())
-        self._threads = ThreadExecutor(
-            worker.threads,
+        shared = Shared(
             timer=self._timer,
             stop=stop,
             done=self._job_ended,
             stuck=self._job_stuck,
             died=self._cannot_work,
             found_async=self._found_async,
-            around=around,
+            around=compose(conf.get_settings()),
             report=self._job_reports,
         )
-        self._coroutines = LoopExecutor(
-            worker.coroutines,
-            timer=self._timer,
-            stop=stop,
-            done=self._job_ended,
-            stuck=self._job_stuck,
-            died=self._cannot_work,
-            around=around,
-            report=self._job_reports,
-        )
-        self._client = client
+        self._threads = ThreadExecutor(worker.threads, shared)
+        self._coroutines = LoopExecutor(worker.coroutines, shared)
         self._listener = ChannelListener(client)
         self._destinations = DestinationWatch(client)
         claiming = forwarding = client
@@ -131,20 +114,38 @@ class WorkerProcess:
             # A node that hangs is waited for once. Renewals ask it each time, as leases may end meanwhile.
             for each in (claiming, forwarding):
                 each.silent_times = SILENT_TIMES  # type: ignore[attr-defined]
+        look_ms = worker.lease_ms / LOOKS_A_LEASE
+        alarm: Alarm[str] = Alarm(cap_ms=min(CAP_MS, look_ms))
+        wake = partial(alarm.wake, SELF)
+        crew = Crew(
+            self._threads, self._coroutines, max_jobs=options.max_jobs, wake=wake
+        )
+        suspects = Suspects(
+            crew.running, max_kills=worker.max_kills, follows_death=follows_death
+        )
+        outage = Outage(pause_ms(claiming, look_ms), accepted or Flag())
+        # A forward that waits for a node must not hold up the loop, so it has a client of its own.
+        forwards = Forwarding(forwarding, [each for each, _ in options.queues], wake)
+        line = line_of(claiming)
+        ends = Ends(line, crew, outage, forwards.note)
         self.loop = ClaimLoop(
-            claiming,
-            options.queues,
-            worker,
-            owner=owner,
-            threads=self._threads,
-            coroutines=self._coroutines,
-            stop=stop,
-            is_weighted=options.is_weighted,
-            is_burst=options.is_burst,
-            max_jobs=options.max_jobs,
-            follows_death=follows_death,
-            accepted=accepted,
-            forwards_by=forwarding,
+            Parts(
+                options=options,
+                owner=owner,
+                client=claiming,
+                line=line,
+                queues={
+                    settings.name: QueueState(claiming, settings, weight, owner)
+                    for settings, weight in options.queues
+                },
+                alarm=alarm,
+                crew=crew,
+                outage=outage,
+                forwarding=forwards,
+                suspects=suspects,
+                ends=ends,
+                ending=Ending(crew, ends, suspects, stop),
+            ),
             watch=self._watch,
             # The embedded server comes back by itself, unless its guardian has died as well.
             revive=connection_url if conf.get_settings().connection is None else None,
@@ -158,8 +159,8 @@ class WorkerProcess:
             renewing,
             lease_ms=worker.lease_ms,
             executors=(self._threads, self._coroutines),
-            running=self.loop.crew.snapshot,
-            cannot_work=self.loop.crew.cannot_work,
+            running=crew.snapshot,
+            cannot_work=crew.cannot_work,
             while_able=self._while_able,
         )
         self._heartbeat: Heartbeat | None = None

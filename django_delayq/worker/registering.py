@@ -3,12 +3,12 @@
 import heapq
 import os
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from importlib.metadata import version
 
 from redis.exceptions import RedisError, ResponseError
 
-from django_delayq.calls.line import Line, UnderWay
+from django_delayq.calls.line import UnderWay
 from django_delayq.clients.clients import own_clients
 from django_delayq.clock import boottime_ms, monotonic_ms
 from django_delayq.conf import get_settings
@@ -25,10 +25,9 @@ from django_delayq.jobs.workers import QUIET, STOP, WorkerState, read_order
 from django_delayq.logs import get_log
 from django_delayq.wire import signing
 from django_delayq.worker.attempt import Attempt
-from django_delayq.worker.crew import Crew
-from django_delayq.worker.ending import Ending
 from django_delayq.worker.memory import Meter
 from django_delayq.worker.outage import FORGOTTEN, forgotten_s
+from django_delayq.worker.parts import Parts
 from django_delayq.worker.settlement import is_queues_own
 
 logger = get_log("django_delayq.worker")
@@ -41,25 +40,16 @@ class Registering:
     """The entry of one process in the registry. Owned by the claim loop's thread."""
 
     def __init__(
-        self,
-        line: Line,
-        *,
-        owner: bytes,
-        queues: Iterable[str],
-        crew: Crew,
-        ending: Ending,
-        quiet: Callable[[], None],
-        stop: Callable[[], None],
+        self, parts: Parts, *, quiet: Callable[[], None], stop: Callable[[], None]
     ) -> None:
         """``quiet`` and ``stop`` carry out the orders to this process."""
-        self._line = line
+        self._line = parts.line
         #: What names this process in the registry.
-        self.id = owner.hex()
+        self.id = parts.owner.hex()
         self._host, self._pid = socket.gethostname(), os.getpid()
         self._version = version("django-delayq")
-        self._queues = queues
-        self._crew = crew
-        self._ending = ending
+        self._queues = list(parts.queues)
+        self._crew, self._ending = parts.crew, parts.ending
         self._do = {QUIET: quiet, STOP: stop}
         self._meter = Meter()
         self._since_ms = boottime_ms()
@@ -98,7 +88,7 @@ class Registering:
             self._pid,
             self._version,
             signing.FORMAT,
-            list(self._queues),
+            self._queues,
             crew.threads.size,
             crew.coroutines.size,
             len(running) - coroutines,

@@ -26,12 +26,12 @@ from django_delayq.worker import heartbeat, streams
 from django_delayq.worker.databases import close_connections
 from django_delayq.worker.forks import handle
 from django_delayq.worker.memory import MemoryLimit
+from django_delayq.worker.parts import WorkerOptions
 from django_delayq.worker.process import (
     DISMISSED,
     DONE,
     REFUSED,
     REPLACE_ME,
-    WorkerOptions,
     WorkerProcess,
     flush_logs,
 )

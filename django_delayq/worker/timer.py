@@ -41,7 +41,7 @@ class Timer:
         self._is_stopped = False
 
     def call_later(self, delay_s: float, function: Callable[[], object]) -> None:
-        """Call the function after a delay, unless `cancel` takes it back. Replace the time of a function that waits already.
+        """Call the function after a delay, unless `cancel` takes it back. One that waits already waits for the new time.
 
         Its return value is ignored, and an exception is logged. A stopped timer calls nothing.
         """

@@ -12,7 +12,7 @@ from django_delayq.delivery.storing import new_token
 from django_delayq.jobs.decorator import delayed_task
 from django_delayq.jobs.stopping import Stop
 from django_delayq.worker.attempt import Attempt, Verdict
-from django_delayq.worker.executors import LoopExecutor, _Handover
+from django_delayq.worker.executors import LoopExecutor, Shared, _Handover
 from django_delayq.worker.timer import Timer
 from tests.polling import wait_until
 from tests.signed import signed
@@ -57,14 +57,18 @@ def test_a_coroutine_that_is_cancelled_before_its_first_step_is_given_back(
     async def run():
         runs.append(1)
 
-    executor = LoopExecutor(
-        10,
+    def ignore(_):
+        pass
+
+    shared = Shared(
         timer=timer,
         stop=Stop(),
         done=ended.append,
-        stuck=lambda _: None,
-        died=lambda _: None,
+        stuck=ignore,
+        died=ignore,
+        found_async=ignore,
     )
+    executor = LoopExecutor(10, shared)
     try:
         executor.submit(attempt_of(block))
         wait_until(lambda: executor.queued() == 0, description="the loop is blocked")

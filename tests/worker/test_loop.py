@@ -24,7 +24,7 @@ from django_delayq.worker import loop as loops
 from django_delayq.worker import plan, planning, queue_state, suspects, upkeep
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.dispatch import Dispatch
-from django_delayq.worker.executors import ThreadExecutor
+from django_delayq.worker.executors import Shared, ThreadExecutor
 from django_delayq.worker.process import DONE, REPLACE_ME
 from django_delayq.worker.settlement import Settlement
 from tests.polling import wait_until
@@ -1043,8 +1043,7 @@ def test_a_sign_of_life_that_is_asked_for_is_no_job_that_waits():
     def ignore(*args):
         pass
 
-    threads = ThreadExecutor(
-        1,
+    shared = Shared(
         timer=None,
         stop=Stop(),
         done=ignore,
@@ -1052,6 +1051,7 @@ def test_a_sign_of_life_that_is_asked_for_is_no_job_that_waits():
         died=ignore,
         found_async=ignore,
     )
+    threads = ThreadExecutor(1, shared)
     assert not threads.has_shown_life()
     assert threads.queued() == 0
 

@@ -403,7 +403,7 @@ def test_connections_that_cannot_be_made_lose_nothing(
     # Nothing takes long, so the next claim is sent before the jobs of the last one are handed out.
     monkeypatch.setattr(outage, "BACKOFF_MS", (1.0, 1.0))
     worker = work(lease_s=120)
-    pool = worker.loop._client.connection_pool
+    pool = worker.loop._parts.client.connection_pool
     get_connection, chosen, failures = pool.get_connection, random.Random(1), []
 
     def get_or_fail():

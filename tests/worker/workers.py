@@ -16,7 +16,8 @@ from django_delayq.clients.clients import own_clients
 from django_delayq.delivery import looking
 from django_delayq.delivery.looking import Counts
 from django_delayq.worker.memory import MemoryLimit
-from django_delayq.worker.process import WorkerOptions, WorkerProcess
+from django_delayq.worker.parts import WorkerOptions
+from django_delayq.worker.process import WorkerProcess
 from tests.polling import PATIENCE_S, wait_until
 
 #: In place of the alarm's cap, which would wake a worker that was told nothing.

@@ -35,7 +35,8 @@ from django_delayq.showing.overview import look_around
 from django_delayq.translating import gettext, ngettext, number_text
 from django_delayq.worker import heartbeat, streams
 from django_delayq.worker.forks import handle
-from django_delayq.worker.process import NODE_PATIENCE_S, WorkerOptions, at_most
+from django_delayq.worker.parts import WorkerOptions
+from django_delayq.worker.process import NODE_PATIENCE_S, at_most
 from django_delayq.worker.reaping import reap_orphans
 from django_delayq.worker.supervisor import NOW, STOPPING, Supervisor
 from django_delayq.worker.surroundings import compose
