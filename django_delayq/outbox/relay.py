@@ -10,7 +10,6 @@ import secrets
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from django.db import connections, transaction
@@ -34,7 +33,7 @@ from django_delayq.conf import (
 )
 from django_delayq.decoding import Decoder
 from django_delayq.delivery import storing
-from django_delayq.delivery.handing_over import HandOver, NotHandedOver
+from django_delayq.delivery.handing_over import NotHandedOver
 from django_delayq.delivery.limits import MAX_BATCH
 from django_delayq.delivery.periods import SKEW_MS
 from django_delayq.delivery.storing import ROW_REPEAT_MS, NewJob
@@ -42,6 +41,7 @@ from django_delayq.exceptions import DecodeError, DelayqError
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import sharding
 from django_delayq.jobs.job import NO_EXTRAS, Draft, Extras
+from django_delayq.jobs.kept import kept_since, known_since
 from django_delayq.jobs.options import check_priority
 from django_delayq.jobs.storing import SCHEDULE_BYTES
 from django_delayq.outbox.epoch import EpochMs
@@ -213,7 +213,8 @@ class Relay:
         now_ms = run(client, Command(("TIME",), _read_time_ms))
         for name, members in _by_queue(heads).items():
             try:
-                since = _when_sent(client, name, members)
+                queue = get_settings().queue(name)
+                since = known_since(client, queue, [head.token for head in members])
             except (DelayqError, RedisError) as error:
                 _check_is_its_own(error)
                 problems[_problem(name, error)] += len(members)
@@ -289,15 +290,8 @@ def _handed_over(
     found: list[Head] = []
     for name, members in _by_queue(heads).items():
         queue = get_settings().queue(name)
-        hand_over = HandOver(
-            client,
-            queue.keys,
-            queue.durable,
-            waits=queue.waits,
-            is_patient=False,
-        )
         try:
-            since = hand_over.make(partial(_when_sent, client, name, members))
+            since = kept_since(client, queue, [head.token for head in members])
         except NotHandedOver as error:
             asks = f"DURABLE asks for {queue.durable}: " if queue.durable else ""
             problems[f"queue {name}: {asks}{error}"] += len(members)
@@ -372,15 +366,6 @@ def _check_is_its_own(error: Exception) -> None:
 def _problem(queue: str, error: Exception) -> str:
     text = str(error) if isinstance(error, DelayqError | RedisError) else repr(error)
     return f"queue {show(queue)}: {redact(text)}"
-
-
-def _when_sent(client: Redis, name: str, heads: Sequence[Head]) -> list[int | None]:
-    """Return since when the queue has known each of these rows, by the server's clock; None: it does not know it."""
-    keys, since = get_settings().queue(name).keys, list[int | None]()
-    for part in _batches(heads, MAX_BATCH):
-        seen = run(client, storing.when_sent(keys, [head.token for head in part]))
-        since += seen
-    return since
 
 
 def _send_to_queue(
@@ -488,19 +473,14 @@ def _parts(
         yield part
 
 
-def _batches(rows: Sequence[Head], most: int) -> Iterator[Sequence[Head]]:
-    for start in range(0, len(rows), most):
-        yield rows[start : start + most]
-
-
 def _let_go(client: Redis, rows: Sequence[Head]) -> None:
     """Have the queues forget rows that are deleted: a while later, when nobody can be about to send them any more."""
     now_ms = run(client, Command(("TIME",), _read_time_ms))
     for name, members in _by_queue(rows).items():
         keys = get_settings().queue(name).keys
         try:
-            for part in _batches(members, MAX_BATCH):
-                tokens = [row.token for row in part]
+            for start in range(0, len(members), MAX_BATCH):
+                tokens = [row.token for row in members[start : start + MAX_BATCH]]
                 run(client, storing.let_go(keys, tokens, now_ms=now_ms))
         except RedisError as error:
             # Those of a node that is away are forgotten there by themselves.

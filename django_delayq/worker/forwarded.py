@@ -1,6 +1,6 @@
 """Forwards that their queue has got, until they are removed from the queue that kept them.
 
-They are removed only once their queue has them for good, see `HandOver`. That check opens a connection and may wait for a
+They are removed only once their queue has them for good, see `kept_since`. That check opens a connection and may wait for a
 replica, so a thread of its own makes it, for many forwards at once.
 """
 
@@ -8,7 +8,6 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import NamedTuple
 
 from redis.client import Redis
@@ -21,10 +20,10 @@ from django_delayq.clock import boottime_ms, monotonic_ms
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import forwarding, storing
 from django_delayq.delivery.forwarding import Forward
-from django_delayq.delivery.handing_over import HandOver
 from django_delayq.exceptions import DelayqError
 from django_delayq.faults import fault_line
 from django_delayq.jobs.following import LEAST_BYTES, queue_of
+from django_delayq.jobs.kept import kept_since
 from django_delayq.logs import get_log
 from django_delayq.redaction import redact
 
@@ -171,17 +170,7 @@ class Forwarded:
     def _remove(self, queue: str, kept: Sequence[_Kept]) -> None:
         """Remove forwards to one queue, those that it has for good."""
         target, client = queue_of(queue), own_clients.of_thread()
-        hand_over = HandOver(
-            client,
-            target.keys,
-            target.durable,
-            waits=target.waits,
-            is_patient=False,
-        )
-        names = [each.forward.name for each in kept]
-        since = hand_over.make(
-            partial(run, client, storing.when_sent(target.keys, names))
-        )
+        since = kept_since(client, target, [each.forward.name for each in kept])
         has, lacking = defaultdict[str, list[Forward]](list), set[str]()
         sources = {each.source.name: each.source for each in kept}
         for each, when in zip(kept, since, strict=True):

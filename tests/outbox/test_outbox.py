@@ -537,14 +537,14 @@ def away() -> RedisConnectionError:
 def test_a_node_that_is_away_keeps_no_rows_of_other_queues(
     queue: str, hand: Hand, alias: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    when_sent = relay_module._when_sent
+    known_since = relay_module.known_since
 
-    def asked(client: Any, name: str, heads: Any) -> Any:
-        if name != queue:
+    def asked(client: Any, settings: Any, tokens: Any) -> Any:
+        if settings.name != queue:
             raise away()
-        return when_sent(client, name, heads)
+        return known_since(client, settings, tokens)
 
-    monkeypatch.setattr(relay_module, "_when_sent", asked)
+    monkeypatch.setattr(relay_module, "known_since", asked)
     commit_unsent(f"{queue}-2", alias)
     job = commit_unsent(queue, alias)
 
