@@ -94,11 +94,6 @@ def all_tasks() -> list[TaskDefinition]:
     return [_tasks[name] for name in sorted(_tasks)]
 
 
-def handled_queues() -> list[str]:
-    """Return the queues that have a handler."""
-    return sorted(_handlers)
-
-
 def _check_limit(task: TaskDefinition) -> None:
     limit = task.options.limit
     if limit is None:

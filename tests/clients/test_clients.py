@@ -20,6 +20,7 @@ from django_delayq.queues.delayed import DelayedQueue
 from django_delayq.queues.transfer.push import service
 from tests.polling import wait_until
 from tests.queues.java import make_due
+from tests.queues.usage import usage
 from tests.servers import Server
 
 LATER = 600
@@ -62,7 +63,7 @@ class TestOwnClients:
         own_clients.find = lambda: servers.Server.of(client)
 
         assert len(queue) == 0
-        assert service.usage(client, queue_name) == 1
+        assert usage(service, client, queue_name) == 1
         queue.destroy()
 
     @pytest.mark.usefixtures("default")
@@ -85,8 +86,8 @@ class TestOwnClients:
 
         assert len(queue) == 0
 
-        assert service.usage(client, queue_name) == 0
-        assert service.usage(other, queue_name) == 1
+        assert usage(service, client, queue_name) == 0
+        assert usage(service, other, queue_name) == 1
         queue.destroy()
         other.close()
 
@@ -95,15 +96,15 @@ class TestOwnClients:
         self, client: redis.Redis, queue_name: str
     ) -> None:
         queue = DelayedQueue(queue_name)
-        assert service.usage(client, queue_name) == 1
+        assert usage(service, client, queue_name) == 1
 
         queue.offer("x", LATER)
-        assert service.usage(client, queue_name) == 1
+        assert usage(service, client, queue_name) == 1
         assert len(queue) == 1
-        assert service.usage(client, queue_name) == 1
+        assert usage(service, client, queue_name) == 1
 
         queue.destroy()
-        assert service.usage(client, queue_name) == 0
+        assert usage(service, client, queue_name) == 0
 
     @pytest.mark.usefixtures("default")
     async def test_async_methods_use_the_async_one(self, queue_name: str) -> None:
@@ -123,7 +124,7 @@ class TestOwnClients:
 
         queue.destroy()
 
-        assert service.usage(client, queue_name) == 0
+        assert usage(service, client, queue_name) == 0
         other.close()
 
 

@@ -3,7 +3,7 @@ from types import FunctionType
 import pytest
 
 from django_delayq import InvalidTask, TaskNotFound, delayed_task, schedule
-from django_delayq.jobs.registry import all_tasks, get_task, handled_queues
+from django_delayq.jobs.registry import all_tasks, get_task
 from django_delayq.suggestions import MAX_CANDIDATES, closest, suggestion
 from tests.jobs import samples
 
@@ -113,7 +113,3 @@ def test_all_tasks_are_listed_by_name() -> None:
 
     assert names == sorted(names)
     assert "tests.jobs.samples.add" in names
-
-
-def test_queues_with_handlers_are_listed() -> None:
-    assert handled_queues() == sorted(handled_queues())

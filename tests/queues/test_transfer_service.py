@@ -10,6 +10,7 @@ from django_delayq.queues.transfer.service import QueueTransferService
 from django_delayq.queues.transfer.task import PushResult, QueueTransferTask
 from django_delayq.waiting.channel import ChannelListener
 from tests.polling import wait_until
+from tests.queues.usage import usage
 
 # The children of these tests do nothing that a thread of the parent could disturb.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -87,7 +88,7 @@ def test_one_unschedule_too_many_does_nothing(
 
     users.add(client)
 
-    assert users.service.usage(client, users.queue_name) == 1
+    assert usage(users.service, client, users.queue_name) == 1
 
 
 def test_two_clients_of_one_server_share_a_task(server: Any, users: Users) -> None:
@@ -152,7 +153,7 @@ def test_users_are_counted_right_when_they_come_and_go_at_once(
     for thread in threads:
         thread.join()
 
-    assert users.service.usage(client, users.queue_name) == 0
+    assert usage(users.service, client, users.queue_name) == 0
     assert not any(task.is_running for task in users.made)
 
 
@@ -177,10 +178,10 @@ def test_forked_child_counts_on(client: redis.Redis, users: Users) -> None:
 
     def child() -> bool:
         users.add(client)
-        return users.service.usage(client, users.queue_name) == 2
+        return usage(users.service, client, users.queue_name) == 2
 
     assert in_fork(child)
-    assert users.service.usage(client, users.queue_name) == 1
+    assert usage(users.service, client, users.queue_name) == 1
 
 
 def test_fork_while_another_thread_holds_the_lock_does_not_hang(

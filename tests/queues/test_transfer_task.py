@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 import redis
 
+from django_delayq.queues.transfer import task as transfer_task
 from django_delayq.queues.transfer.task import PushResult, QueueTransferTask
 from django_delayq.waiting.channel import ChannelListener
 from tests.polling import wait_until
@@ -43,18 +44,20 @@ def listener(client: redis.Redis) -> Iterator[ChannelListener]:
 
 @pytest.fixture
 def start(
-    listener: ChannelListener, queue_name: str
+    listener: ChannelListener, queue_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., QueueTransferTask]]:
     started = []
 
-    def start(push: RecordingPush, **options: float) -> QueueTransferTask:
+    def start(
+        push: RecordingPush, cap_ms: float = transfer_task.CAP_MS
+    ) -> QueueTransferTask:
+        monkeypatch.setattr(transfer_task, "CAP_MS", cap_ms)
         task = QueueTransferTask(
             name=queue_name,
             channel=f"channel:{queue_name}",
             presence=f"presence:{queue_name}",
             push=push,
             listener=listener,
-            **options,
         )
         started.append(task)
         task.start()
@@ -206,8 +209,11 @@ def test_pushes_again_once_a_killed_subscription_is_back(
 
 
 def test_pushes_again_once_the_server_is_back(
-    private_server: Callable[..., Server], queue_name: str
+    private_server: Callable[..., Server],
+    queue_name: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(transfer_task, "CAP_MS", 60_000)
     server = private_server()
     client = server.client()
     listener = ChannelListener(client)
@@ -218,7 +224,6 @@ def test_pushes_again_once_the_server_is_back(
         presence=f"presence:{queue_name}",
         push=push,
         listener=listener,
-        cap_ms=60_000,
     )
     task.start()
     before = settled(client, queue_name, push)

@@ -80,8 +80,3 @@ class QueueTransferService:
         task.stop()
         if not server.tasks:
             server.listener.stop()
-
-    def usage(self, client: Redis, name: str) -> int:
-        """Return how many users a queue has."""
-        server = self._servers.get(address_of(client))
-        return server.usages.get(name, 0) if server is not None else 0

@@ -48,7 +48,6 @@ class QueueTransferTask:
         presence: str,
         push: Push,
         listener: ChannelListener,
-        cap_ms: float = CAP_MS,
     ) -> None:
         """Call ``push`` from one thread at a time, and its ``close()``, if it has one, when the thread ends.
 
@@ -60,7 +59,7 @@ class QueueTransferTask:
         self._presence = presence
         self._listener = listener
         self._background = Background(
-            lambda: _Transferring(name, push, cap_ms), name=f"delayq-transfer-{name}"
+            lambda: _Transferring(name, push), name=f"delayq-transfer-{name}"
         )
 
     def start(self) -> None:
@@ -93,8 +92,8 @@ class QueueTransferTask:
 class _Transferring:
     """The state of the thread."""
 
-    def __init__(self, name: str, push: Push, cap_ms: float) -> None:
-        self.alarm: Alarm[None] = Alarm(cap_ms=cap_ms)
+    def __init__(self, name: str, push: Push) -> None:
+        self.alarm: Alarm[None] = Alarm(cap_ms=CAP_MS)
         self._name = name
         self._push = push
         self._is_ended = False
