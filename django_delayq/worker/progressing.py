@@ -6,15 +6,16 @@ The end of an attempt deletes its progress on the server. If its process is kill
 from collections.abc import Callable
 from itertools import chain, groupby
 
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import ResponseError
 
-from django_delayq.calls.line import Line, UnderWay
+from django_delayq.calls.line import Line
 from django_delayq.clock import monotonic_ms
 from django_delayq.delivery.limits import MAX_BATCH
 from django_delayq.delivery.progress import JobProgress, note_progress
 from django_delayq.logs import get_log
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.crew import Crew
+from django_delayq.worker.reports import LineReport
 
 logger = get_log("django_delayq.worker")
 
@@ -22,29 +23,19 @@ logger = get_log("django_delayq.worker")
 PROGRESS_EVERY_MS = 500.0
 
 
-class Progressing:
+class Progressing(LineReport):
     """The progress that the tasks of one process have reported. The claim loop's thread owns all but `note`."""
 
     def __init__(self, line: Line, crew: Crew, wake: Callable[[], None]) -> None:
         """``wake`` ends the wait of the claim loop."""
-        self._line = line
+        super().__init__(line)
         self._crew = crew
         self._wake = wake
-        #: When to write, by `monotonic_ms`; infinite while there is nothing to write.
-        self.due_ms = float("inf")
         self._told_ms = float("-inf")
         # What is to be written of each attempt: those who run jobs put it in, the loop takes it out.
         self._latest: dict[Attempt, bytes] = {}
         # Those of which the server knows something.
         self._written: dict[Attempt, None] = {}
-        self._told: list[tuple[str, UnderWay[None]]] = []
-        # What was logged of each queue.
-        self._problems: dict[str, str] = {}
-
-    @property
-    def has_told(self) -> bool:
-        """Whether replies to `tell` are still to be read."""
-        return bool(self._told)
 
     def note(self, attempt: Attempt, stored: bytes) -> None:
         """Take in how far a job is. Any thread may call this."""
@@ -55,7 +46,10 @@ class Progressing:
             self._wake()
 
     def tell(self) -> None:
-        """Write what tasks have said, and forget what was said of attempts that have ended."""
+        """Write what tasks have said, and forget what was said of attempts that have ended.
+
+        What does not reach the server is not sent again: more follows soon.
+        """
         self.due_ms = float("inf")
         self._told_ms = monotonic_ms()
         latest: dict[Attempt, bytes] = {}
@@ -82,32 +76,14 @@ class Progressing:
                 JobProgress(attempt.leased.token, attempt.leased.fence, stored)
                 for attempt, stored in jobs[start : start + MAX_BATCH]
             ]
-            self._told.append((queue, self._line.ask(note_progress(keys, part))))
+            self._ask(queue, note_progress(keys, part))
 
-    def learn(self) -> None:
-        """Take in the replies to `tell`. Progress that did not reach the server is not sent again: more follows soon.
-
-        If the server is away, this says nothing: every other call of the loop does.
-        """
-        told, self._told = self._told, []
-        for queue, under_way in told:
-            try:
-                under_way.finish()
-            except ResponseError as error:
-                self._refuse(queue, error)
-            except (RedisError, OSError):
-                continue
-            else:
-                self._problems.pop(queue, None)
-
-    def _refuse(self, queue: str, error: ResponseError) -> None:
-        if self._problems.get(queue) != str(error):
-            self._problems[queue] = str(error)
-            logger.warning(
-                "queue %s: the server refuses to store the progress of jobs, so it is not shown: %s",
-                queue,
-                error,
-            )
+    def _refused(self, queue: str, error: ResponseError) -> None:
+        logger.warning(
+            "queue %s: the server refuses to store the progress of jobs, so it is not shown: %s",
+            queue,
+            error,
+        )
 
 
 def _queue_of(told: tuple[Attempt, bytes]) -> str:

@@ -6,10 +6,11 @@ written. A process that is killed takes the ends of its last moment with it.
 """
 
 from collections import deque
+from functools import partial
 
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import ResponseError
 
-from django_delayq.calls.line import Line, UnderWay
+from django_delayq.calls.line import Line
 from django_delayq.clock import monotonic_ms
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import ended
@@ -24,6 +25,7 @@ from django_delayq.delivery.states import State
 from django_delayq.logs import get_log
 from django_delayq.redaction import ENCRYPTED
 from django_delayq.worker.attempt import Attempt, Verdict
+from django_delayq.worker.reports import LineReport
 
 logger = get_log("django_delayq.worker")
 
@@ -84,22 +86,12 @@ class _Ends:
         return records[-keep:]
 
 
-class Recording:
+class Recording(LineReport):
     """The ends of the jobs of one process that are not written yet. Owned by the claim loop's thread."""
 
     def __init__(self, line: Line) -> None:
-        self._line = line
-        #: When to write, by `monotonic_ms`; infinite while there is nothing to write.
-        self.due_ms = float("inf")
+        super().__init__(line)
         self._ends: dict[str, _Ends] = {}
-        self._told: list[tuple[_Ends, list[EndRecord], UnderWay[None]]] = []
-        # What was logged of each queue.
-        self._problems: dict[str, str] = {}
-
-    @property
-    def has_told(self) -> bool:
-        """Whether replies to `tell` are still to be read."""
-        return bool(self._told)
 
     def note(self, attempts: list[Attempt]) -> None:
         """Take in attempts of one queue with one verdict, which the server has settled."""
@@ -119,43 +111,27 @@ class Recording:
             self.due_ms = monotonic_ms() + RECORD_AFTER_MS
 
     def tell(self) -> None:
-        """Write what was noted; the calls go out with the line's next calls, or at `learn`."""
+        """Write the ends that were noted, and later once more those that the server did not get."""
         self.due_ms = float("inf")
-        for ends in self._ends.values():
+        for queue, ends in self._ends.items():
             records = ends.take()
             for start in range(0, len(records), ENDED_BATCH):
                 part = records[start : start + ENDED_BATCH]
                 call = ended.note_ended(
                     ends.settings.keys, part, keep=ends.settings.keep_ended
                 )
-                self._told.append((ends, part, self._line.ask(call)))
+                self._ask(queue, call, lost=partial(self._keep, ends, part))
 
-    def learn(self) -> None:
-        """Take in the replies to `tell`: what the server refuses is dropped, what it did not get is written again.
+    def _keep(self, ends: _Ends, records: list[EndRecord]) -> None:
+        ends.unwritten += records
+        self.due_ms = monotonic_ms() + RECORD_AFTER_MS
 
-        If the server is away, this says nothing: every other call of the loop does.
-        """
-        told, self._told = self._told, []
-        for ends, part, under_way in told:
-            name = ends.settings.name
-            try:
-                under_way.finish()
-            except ResponseError as error:
-                self._refuse(name, error)
-            except (RedisError, OSError):
-                ends.unwritten += part
-                self.due_ms = monotonic_ms() + RECORD_AFTER_MS
-            else:
-                self._problems.pop(name, None)
-
-    def _refuse(self, queue: str, error: ResponseError) -> None:
-        if self._problems.get(queue) != str(error):
-            self._problems[queue] = str(error)
-            logger.warning(
-                "queue %s: the server refuses to store how jobs ended (KEEP_ENDED), so the list of ended jobs is incomplete: %s",
-                queue,
-                error,
-            )
+    def _refused(self, queue: str, error: ResponseError) -> None:
+        logger.warning(
+            "queue %s: the server refuses to store how jobs ended (KEEP_ENDED), so the list of ended jobs is incomplete: %s",
+            queue,
+            error,
+        )
 
 
 def _record(attempt: Attempt) -> EndRecord:

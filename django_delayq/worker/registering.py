@@ -6,9 +6,8 @@ import socket
 from collections.abc import Callable
 from importlib.metadata import version
 
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import ResponseError
 
-from django_delayq.calls.line import UnderWay
 from django_delayq.clients.clients import own_clients
 from django_delayq.clock import boottime_ms, monotonic_ms
 from django_delayq.conf import get_settings
@@ -28,6 +27,7 @@ from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.memory import Meter
 from django_delayq.worker.outage import FORGOTTEN, forgotten_s
 from django_delayq.worker.parts import Parts
+from django_delayq.worker.reports import LineReport
 from django_delayq.worker.settlement import is_queues_own
 
 logger = get_log("django_delayq.worker")
@@ -36,14 +36,14 @@ logger = get_log("django_delayq.worker")
 REGISTER_EVERY_MS = 5_000.0
 
 
-class Registering:
+class Registering(LineReport):
     """The entry of one process in the registry. Owned by the claim loop's thread."""
 
     def __init__(
         self, parts: Parts, *, quiet: Callable[[], None], stop: Callable[[], None]
     ) -> None:
         """``quiet`` and ``stop`` carry out the orders to this process."""
-        self._line = parts.line
+        super().__init__(parts.line, due_ms=0.0)
         #: What names this process in the registry.
         self.id = parts.owner.hex()
         self._host, self._pid = socket.gethostname(), os.getpid()
@@ -53,26 +53,16 @@ class Registering:
         self._do = {QUIET: quiet, STOP: stop}
         self._meter = Meter()
         self._since_ms = boottime_ms()
-        #: When to write, by `monotonic_ms`. Other threads set it to 0 when an order may wait.
-        self.due_ms = 0.0
-        self._told: UnderWay[Registered] | None = None
         # The last order that was read, whether it was obeyed or not.
         self._order = b""
-        self._problem = ""
         # When the server last took this, by its clock, epoch ms; None: it has not.
         self._kept_ms: int | None = None
 
-    @property
-    def has_told(self) -> bool:
-        """Whether a reply to `tell` is still to be read."""
-        return self._told is not None
-
     def tell(self) -> None:
-        """Write that this process lives."""
+        """Write that this process lives. Other threads set `due_ms` to 0 when an order may wait."""
         self.due_ms = monotonic_ms() + REGISTER_EVERY_MS
-        self._told = self._line.ask(
-            register(get_settings().registry, self.id, self._info())
-        )
+        call = register(get_settings().registry, self.id, self._info())
+        self._ask("", call, self._take_in)
 
     def _info(self) -> WorkerInfo:
         crew = self._crew
@@ -105,29 +95,21 @@ class Registering:
             return WorkerState.STOPPING
         return WorkerState.QUIET if ending.is_quiet else WorkerState.WORKING
 
-    def learn(self) -> None:
-        """Take in the reply to `tell`, and obey the order that came with it."""
-        told, self._told = self._told, None
-        assert told is not None
-        try:
-            reply = told.finish()
-        except ResponseError as error:
-            # What concerns the whole server, every other call of the loop says as well.
-            if is_queues_own(error) and self._problem != str(error):
-                self._problem = str(error)
-                logger.warning(
-                    "the server refuses the heartbeat of this process, so the list of workers lacks it and it cannot be stopped"
-                    " remotely: %s",
-                    error,
-                )
-            return
-        except (RedisError, OSError):
-            return
-        self._problem = ""
+    def _take_in(self, reply: Registered) -> None:
+        """Obey the order that came with the reply."""
         self._notice_loss(reply)
         if reply.order and reply.order != self._order:
             self._order = reply.order
             self._obey(reply)
+
+    def _refused(self, queue: str, error: ResponseError) -> None:
+        # What concerns the whole server, every other call of the loop says as well.
+        if is_queues_own(error):
+            logger.warning(
+                "the server refuses the heartbeat of this process, so the list of workers lacks it and it cannot be stopped"
+                " remotely: %s",
+                error,
+            )
 
     def _notice_loss(self, reply: Registered) -> None:
         """Say so if the server has forgotten that it took this."""
