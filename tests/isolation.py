@@ -5,6 +5,7 @@ A test sees the tasks and handlers of the modules that its own module imports, d
 Import a module of tasks at the top of the test's module: an import inside a test registers for that test alone.
 """
 
+import functools
 import logging
 import signal
 import sys
@@ -44,7 +45,7 @@ class Registrations:
     @contextmanager
     def seen_by(self, module: ModuleType) -> Iterator[None]:
         """Show a test what its module brings, and forget what it adds."""
-        modules = reached_from(module)
+        modules = reached_from(module.__name__)
         for kept, known in (
             (registry._tasks, self._tasks),
             (registry._handlers, self._handlers),
@@ -65,9 +66,10 @@ def is_visible(name: str, modules: set[str]) -> bool:
     return name in modules or name.partition(".")[0] != ROOT
 
 
-def reached_from(module: ModuleType) -> set[str]:
+@functools.cache  # what a module imports at its top does not change; the tests of a module follow each other
+def reached_from(module: str) -> set[str]:
     """Return the names of the modules of ``tests`` that a module, its conftests included, has imported something of."""
-    package = module.__name__
+    package = module
     todo = [package]
     while package := package.rpartition(".")[0]:
         todo.append(f"{package}.conftest")
