@@ -7,8 +7,10 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-#: Between two looks at the condition.
+#: Between two looks at the condition, at first and at most: what takes long is looked at less often, or those who wait
+#: would take the processor from what they wait for.
 POLL_S = 0.002
+LONGEST_POLL_S = 0.02
 #: A process that is started on a busy machine may take this long to say something.
 PATIENCE_S = 60.0
 
@@ -22,18 +24,22 @@ def wait_until(
         AssertionError: still false after ``timeout`` seconds; tells the description and the
             last value.
     """
-    deadline = time.monotonic() + timeout
+    begun = time.monotonic()
     while True:
         # Asked before, so that a pause of this process cannot end the wait without a last look.
-        is_over = time.monotonic() >= deadline
+        waited_s = time.monotonic() - begun
         value = predicate()
         if value:
             return value
-        if is_over:
+        if waited_s >= timeout:
             raise AssertionError(
                 f"not within {timeout} s: {description} (last value: {value!r})"
             )
-        time.sleep(POLL_S)
+        time.sleep(_pause_s(waited_s))
+
+
+def _pause_s(waited_s: float) -> float:
+    return min(max(POLL_S, waited_s / 10), LONGEST_POLL_S)
 
 
 def takes_less_than(
@@ -55,19 +61,19 @@ async def await_until(
     timeout: float = PATIENCE_S,
 ) -> T:
     """Do as `wait_until` without blocking the event loop; the predicate may be a coroutine function."""
-    deadline = time.monotonic() + timeout
+    begun = time.monotonic()
     while True:
-        is_over = time.monotonic() >= deadline
+        waited_s = time.monotonic() - begun
         value = predicate()
         if isinstance(value, Awaitable):
             value = await value
         if value:
             return value
-        if is_over:
+        if waited_s >= timeout:
             raise AssertionError(
                 f"not within {timeout} s: {description} (last value: {value!r})"
             )
-        await asyncio.sleep(POLL_S)
+        await asyncio.sleep(_pause_s(waited_s))
 
 
 class FakeClock:

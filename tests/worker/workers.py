@@ -7,8 +7,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from django_delayq import conf
 from django_delayq.calls.running import run
@@ -211,10 +212,9 @@ class WorkerProgram:
         """End it and whatever it has started, for certain."""
         if self.process is None:
             return
-        for each in _processes():
-            # Children outlive a supervisor that was killed, but stay in its group.
-            if each.group == self.pid:
-                kill(each.pid, signal.SIGKILL)
+        # Children outlive a supervisor that was killed, but stay in its group.
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
         self.process.wait()
 
 
@@ -228,42 +228,42 @@ def kill(pid: int, number: int) -> bool:
     return True
 
 
-class _Process(NamedTuple):
-    pid: int
-    parent: int
-    group: int
-    command: str
-
-
-def _processes() -> list[_Process]:
-    """Return all processes of this machine that have not ended."""
-    told = subprocess.run(
-        ["ps", "-A", "-ww", "-o", "pid=,ppid=,pgid=,stat=,args="],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    rows = [line.split(maxsplit=4) for line in told.stdout.splitlines()]
-    return [
-        _Process(int(pid), int(parent), int(group), "".join(command))
-        for pid, parent, group, state, *command in rows
-        if not state.startswith("Z")
-    ]
-
-
 def children_of(parent: int) -> list[int]:
     """Return the pids of the living children of a process."""
-    return [each.pid for each in _processes() if each.parent == parent]
+    tasks = Path(f"/proc/{parent}/task").glob("*/children")
+    try:
+        lists = [path.read_text() for path in tasks]
+    except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+        return []
+    children = [int(pid) for pids in lists for pid in pids.split()]
+    return [pid for pid in children if is_alive(pid)]
 
 
 def workers_of(queue: str) -> list[int]:
     """Return the pids of all worker processes that serve a queue, supervisors included."""
+    told = subprocess.run(
+        ["ps", "-A", "-ww", "-o", "pid=,args="],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    rows = [line.split(maxsplit=1) for line in told.stdout.splitlines()]
     words = f"delayq_worker --queue {queue}"
-    return [each.pid for each in _processes() if words in each.command]
+    return [
+        int(pid)
+        for pid, *command in rows
+        if words in "".join(command) and is_alive(int(pid))
+    ]
 
 
 def is_alive(pid: int) -> bool:
-    return any(each.pid == pid for each in _processes())
+    """Return whether a process has not ended; one that waits to be reaped has."""
+    try:
+        told = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    # After the name, which may hold anything.
+    return told.rpartition(")")[2].split()[0] not in "ZX"
 
 
 def counts(queue: str) -> Counts:
