@@ -20,17 +20,10 @@ from tests.worker.conftest import (
     configure,
     program,
     records,
-    run_on_one_kind,
     work,
 )
 from tests.worker.records import Records
 from tests.worker.workers import WorkerProgram, delayq_environment
-
-
-def pytest_collection_modifyitems(
-    config: pytest.Config, items: list[pytest.Item]
-) -> None:
-    run_on_one_kind(config, items, Path(__file__).parent)
 
 
 @pytest.fixture

@@ -17,16 +17,7 @@ from django_delayq.outbox.part import OutboxPart
 from tests.databases import Postgres, added
 from tests.jobs.hand import Hand
 from tests.servers import ExternalServer, Server
-from tests.worker.conftest import run_on_one_kind
 from tests.worker.workers import InlineWorker
-
-
-def pytest_collection_modifyitems(
-    config: pytest.Config, items: list[pytest.Item]
-) -> None:
-    # They are about databases; what they ask of a server, the scripts' own tests ask of each kind.
-    asked_for = ("DELAYQ_TEST_SERVERS", "DELAYQ_TEST_URL")
-    run_on_one_kind(config, items, Path(__file__).parent, unless=asked_for)
 
 
 @pytest.fixture(autouse=True)

@@ -1,13 +1,11 @@
 """Fixtures for tests that run workers: the settings, what the jobs recorded, workers that end with the test.
 
-One kind of server does for most of them; those marked with `every_server` run on all. With ``--server``, or where
-the environment names kinds, everything runs on what was asked for.
+One kind of server does for most of them; with ``--all``, those marked with `every_server` run on each.
 """
 
 import faulthandler
-import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,48 +16,11 @@ from tests.servers import Server
 from tests.worker.records import ENVIRONMENT, Records
 from tests.worker.workers import InlineWorker, WorkerProgram, delayq_environment
 
-_ASKED_FOR = ("DELAYQ_TEST_SERVERS", "DELAYQ_TEST_URL", "DELAYQ_TEST_REQUIRE_SERVERS")
-
 
 def every_server(function: Any) -> Any:
     """Mark a test that is worth its time on every kind of server."""
     function.runs_on_every_server = True
     return function
-
-
-def pytest_collection_modifyitems(
-    config: pytest.Config, items: list[pytest.Item]
-) -> None:
-    run_on_one_kind(config, items, Path(__file__).parent)
-
-
-def run_on_one_kind(
-    config: pytest.Config,
-    items: list[pytest.Item],
-    folder: Path,
-    *,
-    unless: Sequence[str] = _ASKED_FOR,
-) -> None:
-    """Leave out what would run a test of a folder again on a second kind of server, see `every_server`."""
-    if config.getoption("--server") or any(name in os.environ for name in unless):
-        return
-    ours = [item for item in items if item.path.is_relative_to(folder)]
-    kinds = [
-        item.callspec.params.get("server_kind")
-        for item in ours
-        if hasattr(item, "callspec")
-    ]
-    first = next((kind for kind in kinds if kind), None)
-    left_out = [
-        item
-        for item in ours
-        if hasattr(item, "callspec")
-        and item.callspec.params.get("server_kind", first) != first
-        and not getattr(item.function, "runs_on_every_server", False)  # type: ignore[attr-defined]
-    ]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in set(left_out)]
 
 
 @pytest.fixture
