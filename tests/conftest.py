@@ -17,6 +17,7 @@ DELAYQ_TEST_WITHOUT=FILE  leave out the tests that another run wrote there
 DELAYQ_TEST_AGAIN=1       a test that fails is run once more, and reported as RERUN with its first failure
 """
 
+import gc
 import os
 import signal
 import uuid
@@ -219,8 +220,15 @@ def _close_clients() -> Iterator[None]:
 _registrations = Registrations()
 
 
+def pytest_collection() -> None:
+    """Keep the collector of garbage from looking again and again at what grows, and later at what stays."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     _registrations.note()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

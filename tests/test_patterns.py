@@ -39,6 +39,9 @@ def _patterns() -> Iterator[tuple[str, re.Pattern[Any], bool]]:
         except ImportError:  # It needs a package that is not installed.
             continue
         source = Path(module.__file__ or "").read_text()
+        held = {name: [*_inside(value)] for name, value in vars(module).items()}
+        if "re." not in source and not any(held.values()):
+            continue
         methods: dict[str, set[str]] = {}
         for node in ast.walk(ast.parse(source)):
             match node:
@@ -53,11 +56,11 @@ def _patterns() -> Iterator[tuple[str, re.Pattern[Any], bool]]:
                     )
                 case ast.Attribute(value=ast.Name(id=name), attr=method):
                     methods.setdefault(name, set()).add(method)
-        for name, value in vars(module).items():
+        for name, patterns in held.items():
             searched = not methods.get(name, set()) & ONE_PLACE or bool(
                 methods[name] & ALL_PLACES
             )
-            for pattern in _inside(value):
+            for pattern in patterns:
                 if (pattern, searched) not in found:
                     found.add((pattern, searched))
                     yield f"{each.name}.{name}-{len(found)}", pattern, searched
