@@ -1,7 +1,7 @@
 import os
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -11,6 +11,7 @@ import redis
 
 from django_delayq.calls.binding import bind_in
 from django_delayq.calls.running import run
+from django_delayq.calls.several import run_all
 from django_delayq.delivery import looking, states, storing
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.exceptions import (
@@ -528,8 +529,7 @@ class TestWhatWaits:
         java.offer(b"1", LATER * 1000)
         java.offer(b"-1", LATER * 1000)
         waiting.offer(1_900, LATER)
-        for number in range(1_901, 5_500):
-            waiting.offer(number, LATER)
+        offer_all(waiting, ((number, LATER) for number in range(1_901, 5_500)))
         # Nobody transfers it any more.
         lost = pack(os.urandom(8), b"600", FrameFormat.BC0LC0)
         keys = QueueKeys.of(queue_name)
@@ -681,8 +681,7 @@ class TestWhatWaits:
         with redis.Redis.from_url(proxy.url) as client:
             queue = face(delayed(connection=client, insertion_list=insertion_list))
             other = delayed(insertion_list=insertion_list)
-            for value in values:
-                other.offer(value, LATER)
+            offer_all(other, ((value, LATER) for value in values))
             assert queue.poll(20) == values[:20]
             lose = proxy.lose_reply_to if reaches_server else proxy.lose
             lose(b"needle-250", refuse=True)
@@ -703,8 +702,7 @@ class TestWhatWaits:
         self, delayed: Make, insertion_list: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         queue = delayed(insertion_list=insertion_list)
-        for n in range(250):
-            queue.offer(n, LATER)
+        offer_all(queue, ((n, LATER) for n in range(250)))
         original = queue._withdraw
 
         def interrupted(page: Any, **options: Any) -> Any:
@@ -1145,8 +1143,14 @@ def fill(queue: Any, count: int) -> None:
     """Offer the numbers below count, with start times in random order."""
     delays = [LATER + number for number in range(count)]
     random.Random(count).shuffle(delays)
-    for number, delay in enumerate(delays):
-        queue.offer(number, delay)
+    offer_all(queue, enumerate(delays))
+
+
+def offer_all(queue: Any, offers: Iterable[tuple[Any, Any]]) -> None:
+    """Offer elements as `offer` does, many in one write."""
+    calls = [once.call for each in offers for once in queue._offer(*each)]
+    for made in run_all(queue._clients.shared(), calls):
+        assert not isinstance(made, Exception), made
 
 
 def lrems(client: redis.Redis) -> int:
