@@ -107,6 +107,14 @@ globals().update(
 del shop, DelayedTask
 """
 #: Pages whose commands are run as well. The tutorial has a test of its own: test_tutorial.py.
+#: In one process, as two start twice.
+CHECK_AND_MIGRATE = """
+import django
+from django.core.management import call_command
+django.setup()
+call_command("check", fail_level="WARNING")
+call_command("migrate", run_syncdb=True, verbosity=0)
+"""
 HOWTO = ROOT / "docs" / "howto"
 FOLLOWED = [
     README,
@@ -251,8 +259,7 @@ def test_blocks_of_a_page_run(document: Path, tmp_path: Path) -> None:
 
     for chapter in chapters_of(running):
         project.add(chapter)
-        project.run("manage.py", "check", "--fail-level", "WARNING")
-        project.run("manage.py", "migrate", "--run-syncdb", "--verbosity", "0")
+        project.run("-c", CHECK_AND_MIGRATE)
         typed = [block for block in chapter if block.path is None]
         if typed:
             with project.worker(), project.session() as session:
