@@ -1,7 +1,8 @@
 """Entries that nobody of us would write, in every key that a worker's account may write: each costs itself alone.
 
 Nested values, long numbers, other types and what is no UTF-8 stand in the place of, and beside, what a filled queue has.
-Then every page, every command and a worker go on. The keys come from the code, so a new one is tested at once.
+Then every page, every command and a worker go on. The keys come from the code, so a new one is tested at once. Without
+``--all``, one key of each type is.
 """
 
 import inspect
@@ -128,9 +129,15 @@ def entries(queue: Queue) -> dict[str, tuple[str, str]]:
     } | {"prefixes": ("HASH", PREFIXES)}
 
 
+#: Those that hold the most kinds of values, for each type of key.
+FIRST = {"workers", "ended", "last_ended"}
 FIELDS = [
-    field for field, kind in kinds().items() if kind in ("HASH", "ZSET", "LIST")
-] + ["prefixes"]
+    pytest.param(field, marks=[] if field in FIRST else [pytest.mark.exhaustive])
+    for field in (
+        *(field for field, kind in kinds().items() if kind in ("HASH", "ZSET", "LIST")),
+        "prefixes",
+    )
+]
 
 
 def spoilt(value: bytes) -> Iterator[bytes]:
