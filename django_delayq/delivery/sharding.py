@@ -57,29 +57,33 @@ class Pin(NamedTuple):
     number: int = 0
     #: Random characters, new with every change. So a late step of an earlier change finds another text, and does nothing.
     id: str = ""
-    #: While the number changes, what it was; None: it does not change.
-    before: int | None = None
+    #: Whether nobody can store a job in this part: the bare name of a queue with shards, or a shard while the number changes.
+    is_closed: bool = False
 
     @classmethod
-    def new(cls, number: int, before: int | None = None) -> "Pin":
-        """Make one for a queue that gets this number."""
-        return cls(number, secrets.token_urlsafe(6), before)
+    def new(cls, number: int) -> "Pin":
+        """Make one for the bare name of a queue that gets this number."""
+        return cls(number, secrets.token_urlsafe(6), True) if number else cls()
 
     @classmethod
     def of(cls, text: bytes) -> "Pin":
         """Read what a hash says; what cannot be read says nothing."""
         number, _, rest = text.decode(errors="replace").partition(" ")
-        id, _, before = rest.partition(" ")
+        id, _, closed = rest.partition(" ")
         if whole_number(number) is None or not id:
             return cls()
-        return cls(int(number), id, whole_number(before) if before else None)
+        return cls(int(number), id, closed == "closed")
+
+    @property
+    def opened(self) -> "Pin":
+        """The one of a shard that takes jobs."""
+        return self._replace(is_closed=False)
 
     @property
     def text(self) -> str:
         if not self.id:
             return ""
-        change = "" if self.before is None else f" {self.before}"
-        return f"{self.number} {self.id}{change}"
+        return f"{self.number} {self.id}{' closed' if self.is_closed else ''}"
 
 
 class Held(NamedTuple):
@@ -131,31 +135,14 @@ def read_shards(keys: DeliveryKeys) -> Call[Part]:
     return _pinning(keys, 0, Pin(), Pin())
 
 
-def pin_shards(
-    keys: DeliveryKeys, old: Pin, new: Pin, *, closes: bool, if_empty: bool = False
-) -> Call[Part]:
-    """Have a part say ``new`` if it says ``old``, and refuse new jobs from then on, or take them. Safe to repeat.
-
-    ``if_empty``: only if it holds nothing.
-    """
-    return _pinning(keys, 1, old, new, int(closes), int(if_empty))
+def pin_shards(keys: DeliveryKeys, old: Pin, new: Pin) -> Call[Part]:
+    """Have a part say ``new`` if it says ``old``. Only a part that holds nothing is closed. Safe to repeat."""
+    return _pinning(keys, 1, old, new)
 
 
-def _pinning(
-    keys: DeliveryKeys,
-    changes: int,
-    old: Pin,
-    new: Pin,
-    closes: int = 0,
-    if_empty: int = 0,
-) -> Call[Part]:
+def _pinning(keys: DeliveryKeys, changes: int, old: Pin, new: Pin) -> Call[Part]:
     return bind("pin_shards", keys)(
-        _read_part,
-        changes=changes,
-        old=old.text,
-        new=new.text,
-        closes=closes,
-        if_empty=if_empty,
+        _read_part, changes=changes, old=old.text, new=new.text
     )
 
 

@@ -8,6 +8,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from django_delayq import conf
 from django_delayq.delivery.storing import NewJob, tail_of
 from django_delayq.exceptions import EncodeError, InvalidTask, QueueNotFound
@@ -26,7 +28,21 @@ def follower_of(queue: str, new: NewJob, priority: int, limit: str) -> Follower:
     """Return what another job carries of a prepared one."""
     settings = conf.get_settings().queue(queue)
     call = envelopes.claimed_call(new.payload, settings.payload_codec)
-    return Follower(new.token, queue, new.when, call, str(new.tail), priority, limit)
+    follower = Follower(
+        new.token, queue, new.when, call, str(new.tail), priority, limit
+    )
+    if settings.shard_of is not None and (limit or follower.unique):
+        # Its key may lead to another shard by then. Who named this one means it, unless it is the same.
+        whole = replace(follower, queue=settings.shard_of)
+        if home_of(whole) == settings:
+            return whole
+    return follower
+
+
+def home_of(follower: Follower) -> conf.QueueSettings:
+    """Return the settings of the queue that a job gets into, by default where this process does not have it."""
+    key = follower.limit or follower.unique[1:] or follower.token
+    return queue_of(follower.queue, key)
 
 
 def links(follow: Follow | None) -> int:
@@ -90,7 +106,7 @@ def bind(followers: Sequence[Follower], queue: str) -> Bound:
     bound = Bound()
     keyring = conf.get_keyring()
     for each in followers:
-        settings = queue_of(each.queue, each.limit or each.unique[1:] or each.token)
+        settings = home_of(each)
         payload = envelopes.encode(
             each.call,
             each.token,

@@ -17,6 +17,7 @@ from django_delayq.calls.neighbours import Neighbours
 from django_delayq.calls.steps import Steps
 from django_delayq.clients.clients import own_clients
 from django_delayq.conf import QueueSettings, get_settings
+from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.sharding import (
     MOST_SHARDS,
     Held,
@@ -59,66 +60,89 @@ def agreeing(
                 if its.pin.number == ours:
                     return None
             raise
-        pin = there.pin
-        if pin.before is not None and is_worker:
-            yield from _ending_change(whole, pin)
-            continue
-        if pin.number == ours and pin.before is None:
+        pin, theirs = there.pin, there.pin.number
+        # A queue without shards says nothing, and is looked at once.
+        if not pin.id and (ours or whole.name not in _agreed):
+            theirs = yield from _number_shown(whole, there)
+        if theirs == ours and (pin.id or not ours):
             _agreed[whole.name] = changes
             return pin
-        theirs = pin.number if pin.before in (None, ours) else pin.before
-        held, is_new = there.held, not pin.id
-        if is_new:
-            # Jobs of a number that the server has forgotten would lie in shards that nobody serves.
-            for number in range(ours, MOST_SHARDS):
-                try:
-                    lying = yield read_shards(shard_keys(whole.keys, number))
-                except RedisError as error:
-                    # What a node that is down holds keeps no queue from its first use.
-                    if not is_of_node(error):
-                        raise
-                    continue
-                if any(lying.held):
-                    theirs, held = number + 1, held.plus(lying.held)
-        else:
-            found: list[Part] = [] if theirs else [there]
+        may_change, held = is_worker and not (pin.id and whole.name in _agreed), Held()
+        if theirs != ours:
+            found = [] if theirs else [there]
             for number in range(theirs):
                 found.append((yield read_shards(shard_keys(whole.keys, number))))
             held = reduce(Held.plus, (each.held for each in found))
-        # Other processes may be at work on a queue that was used, and have no shards in their settings.
-        is_first = is_new and (is_worker or not there.was_used)
-        may_change = is_first or (is_worker and whole.name not in _agreed)
-        if any(held) or not may_change:
-            what, hint = words_of(whole.name, theirs, ours, held)
-            raise OtherShards(
-                f"{what} {hint}", queue=whole.name, theirs=theirs, ours=ours
-            )
-        new = Pin.new(ours, None if is_new else theirs)
-        yield pin_shards(whole.keys, pin, new, closes=True, if_empty=True)
+            if any(held) or not may_change:
+                what, hint = words_of(whole.name, theirs, ours, held)
+                raise OtherShards(
+                    f"{what} {hint}", queue=whole.name, theirs=theirs, ours=ours
+                )
+        if pin.id:
+            yield from _changing(whole, pin, ours)
+        else:
+            yield pin_shards(whole.keys, pin, Pin.new(theirs or ours))
 
 
-def _ending_change(whole: QueueSettings, pin: Pin) -> Steps[None]:
-    """End the change of an empty queue's number, which this process or another one has begun.
+def _number_shown(whole: QueueSettings, there: Part) -> Steps[int]:
+    """Return how many shards a queue has as its parts show, where the server says nothing; ours if they show nothing.
 
-    Until each old shard refuses what comes with the old number, a process that has it may store a job. Then the number
-    stays as it was.
+    The server may have forgotten the number. Jobs of another one would lie in shards that nobody serves.
     """
-    old, done = pin.before or 0, Pin(pin.number, pin.id)
-    parts = [shard_keys(whole.keys, number) for number in range(old)]
-    for number, keys in enumerate(parts):
-        part: Part = yield read_shards(keys)
-        if part.pin != done:
-            closes = number >= done.number
-            part = yield pin_shards(keys, part.pin, done, closes=closes, if_empty=True)
-        if part.pin != done:
-            back = Pin.new(old)
-            there: Part = yield pin_shards(whole.keys, pin, back, closes=True)
-            if there.pin.number == old and there.pin.before is None:
-                for keys in parts:
-                    yield pin_shards(keys, done, there.pin, closes=False)
-            return
-    there_is = bool(done.number)
-    yield pin_shards(whole.keys, pin, done if there_is else Pin(), closes=there_is)
+    ours = whole.shards or 0
+    if any(there.held):
+        return 0
+    # Other processes may be at work on a queue that was used, and have no shards in their settings.
+    shown = 0 if there.was_used else ours
+    # A queue that never had shards is not asked for each of them.
+    for number in range(MOST_SHARDS if ours else 1):
+        try:
+            part: Part = yield read_shards(shard_keys(whole.keys, number))
+        except RedisError as error:
+            # What a node that is down holds keeps no queue from its first use.
+            if not is_of_node(error):
+                raise
+            continue
+        if part.pin.id and not part.pin.is_closed:
+            return part.pin.number
+        if number >= ours and any(part.held):
+            shown = number + 1
+    return shown
+
+
+def _changing(whole: QueueSettings, pin: Pin, ours: int) -> Steps[None]:
+    """Give an empty queue our number of shards, unless one of its shards gets a job meanwhile.
+
+    First each shard is closed, so nobody stores a job by the old number once the queue has another one.
+    """
+    parts, new = [shard_keys(whole.keys, n) for n in range(pin.number)], Pin.new(ours)
+    for keys in parts:
+        there: Part = yield read_shards(keys)
+        there = yield pin_shards(keys, there.pin, pin)
+        if there.pin != pin:
+            new = Pin.new(pin.number)
+            break
+    there = yield pin_shards(whole.keys, pin, new)
+    if there.pin == new:
+        for keys in parts[: new.number]:
+            yield pin_shards(keys, pin, new.opened)
+
+
+def _opening(
+    whole: QueueSettings, keys: DeliveryKeys, old: Pin, pin: Pin
+) -> Steps[bool]:
+    """Have a shard say what its queue says; ``old`` is what it said before that was read. Returns whether it was closed."""
+    if old == pin:
+        # By a change that was broken off: it must not go on while the shard is open.
+        pin = Pin.new(pin.number)
+        there: Part = yield pin_shards(whole.keys, old, pin)
+        if there.pin != pin:
+            return True
+    if old != pin.opened:
+        # On a full server it goes on saying nothing.
+        with suppress(OutOfMemoryError):
+            yield pin_shards(keys, old, pin.opened)
+    return old.is_closed
 
 
 def serving(part: QueueSettings) -> Steps[None]:
@@ -135,10 +159,8 @@ def serving(part: QueueSettings) -> Steps[None]:
     # First the shard: what it says may be replaced only by what the queue says later.
     there: Part = yield read_shards(part.keys)
     pin = yield from agreeing(whole, part, is_worker=True)
-    if pin is not None and there.pin != pin:
-        # On a full server it goes on saying nothing.
-        with suppress(OutOfMemoryError):
-            yield pin_shards(part.keys, there.pin, pin, closes=False)
+    if pin is not None:
+        yield from _opening(whole, part.keys, there.pin, pin)
 
 
 def is_agreed(queue: str) -> bool:
@@ -178,7 +200,7 @@ def asking_why(queue: str) -> Steps[None]:
     """Say why the server has refused jobs, see `is_refused`.
 
     Raises:
-        OtherShards: their queue has got another number of shards.
+        OtherShards: their queue has got another number of shards, or a worker was about to give it one.
     """
     part = get_settings().find(queue)
     if part is None:
@@ -188,9 +210,16 @@ def asking_why(queue: str) -> Steps[None]:
     with suppress(RedisError):
         there: Part = yield read_shards(part.keys)
         pin = yield from agreeing(whole, part)
-        if part is not whole and pin is not None and there.pin.id and there.pin != pin:
-            # A change of the number was broken off.
-            yield pin_shards(part.keys, there.pin, pin, closes=False)
+        if part is whole or pin is None:
+            return
+        if (yield from _opening(whole, part.keys, there.pin, pin)):
+            raise OtherShards(
+                f"Queue {whole.name!r} was about to get another number of shards, and nothing was stored. It keeps"
+                f" SHARDS={pin.number}: repeat the call.",
+                queue=whole.name,
+                theirs=pin.number,
+                ours=pin.number,
+            )
 
 
 def checking(queues: Sequence[QueueSettings]) -> Steps[None]:

@@ -14,12 +14,13 @@ from django_delayq.calls.running import run
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import looking
 from django_delayq.delivery.looking import Counts
+from django_delayq.repair import pages
 from django_delayq.repair.importing import Importing
 from django_delayq.repair.lines import Line, OfQueue, Page
-from django_delayq.repair.moving import CannotMove, Tally
+from django_delayq.repair.moving import CannotMove, OtherTarget, Tally, total_of
 from django_delayq.repair.pages import Kind
 from django_delayq.repair.storing import check_key
-from django_delayq.repair.taking import Taking
+from django_delayq.repair.taking import Taking, schedules_of
 from django_delayq.wire.signing import Keyring
 
 
@@ -36,21 +37,31 @@ class Moving:
         is_signing: bool = False,
         prefix: str | None = None,
         waits: bool = True,
+        target_name: str = "",
         at_source: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         """``prefix``: what goes before the queue's name on the source; None: what goes before it here.
 
         With a prefix given, another project may use the queue too, so only jobs that are signed with ``keyring`` move.
-        ``waits=False``: for no replica. ``at_source`` surrounds what is asked of the source.
+        ``waits=False``: for no replica. ``target_name`` is for messages. ``at_source`` surrounds what is asked of the
+        source.
         """
         self._source = source
+        self._target = target
+        self._control = queue.keys.control
         #: The queue as the source has it.
         self.there = queue if prefix is None else replace(queue, prefix=prefix)
         self.tally = Tally()
         self._at_source = at_source
         self._only = None if prefix is None else keyring
         self._taking = Taking(
-            source, self.there, self.tally, Kind.DIRECT, only=self._only, waits=waits
+            source,
+            self.there,
+            self.tally,
+            Kind.DIRECT,
+            only=self._only,
+            waits=waits,
+            target=target_name,
         )
         self._importing = Importing(
             target,
@@ -67,22 +78,35 @@ class Moving:
         """The contents of the source now."""
         return run(self._source, looking.counts(self.there.keys))
 
+    def count(self) -> None:
+        """Have the tally say what would move now."""
+        self.tally.moved = total_of(self.counts)
+        there = schedules_of(self._source, self.there, self._only)
+        self.tally.schedules = len(there.stored)
+
     def begin(self) -> None:
         """Begin the run, or continue it, and move pauses, limits and schedules.
 
         Raises:
             CannotMove: both are one queue, the target does not read the format, or the key of a schedule is not here; or
-                the queue is being moved in another way.
+                the queue is being moved in another way, or to another server.
         """
+        field = pages.stored_field(self._taking.id)
+        # Before the run begins on the source: so a run is known only to the target that it goes to.
+        self._target.hsetnx(self._control, field, 0)
         head = self._pass_on(self._taking.head())
         try:
             # The queue itself. What follows are schedules, which only this run can put back.
             next(head)
-        except CannotMove:
-            if self._taking.holds_nothing:
+        except CannotMove as error:
+            if self._taking.holds_nothing and not isinstance(error, OtherTarget):
                 with self._at_source():
                     self._taking.withdraw()
+            self._target.hdel(self._control, field)
             raise
+        if self._taking.run and self._taking.run.id != self._taking.id:
+            # One that has begun before goes on.
+            self._target.hdel(self._control, field)
         for _ in head:
             pass
 

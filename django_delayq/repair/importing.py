@@ -3,6 +3,7 @@
 It may be interrupted. A file is imported again from the beginning, and a server continues with the page that it holds.
 """
 
+from collections.abc import Sequence
 from functools import partial
 
 from redis.client import Redis
@@ -118,12 +119,15 @@ class Importing:
         self._line, self._mark, self._storing = line, "", {}
         tally = self.tallies.setdefault(line.name, Tally())
         kind = Kind.FILE if line.pages is None else Kind.DIRECT
-        run = self._runs[line.name] = Run(line.run, kind, line.pages or 0)
+        run = Run(line.run, kind, line.pages or 0, line.target)
+        self._runs[line.name] = run
         parts = self._parts_for(line)
         if self._is_dry:
             return
+        perform(self._client, sharding.checking(parts))
+        if kind is Kind.FILE:
+            self._check_number(line, parts)
         for queue in parts:
-            perform(self._client, sharding.checking([queue]))
             storing = self._storing[queue.name] = Storing(
                 self._client,
                 queue,
@@ -145,6 +149,19 @@ class Importing:
                 storing.keep(partial(keep_settings, self._client, queue, settings))
         for name, changed in line.changed.items():
             self._put(name, changed, is_counted=False)
+
+    def _check_number(self, line: OfQueue, parts: Sequence[conf.QueueSettings]) -> None:
+        """Make sure that the jobs of a file get the shards that they got before: elsewhere they would be stored once more."""
+        control = conf.keys_of(self._whole).control
+        field, ours = pages.shards_field(line.run), parts[0].shards or 0
+        self._client.hsetnx(control, field, ours)
+        theirs = int(self._client.hget(control, field) or ours)
+        if theirs != ours:
+            raise CannotMove(
+                f"this file was imported here while queue {self._whole!r} had SHARDS={theirs or None}, and now it has"
+                f" SHARDS={ours or None}, so jobs would be stored twice. If that import was interrupted, set"
+                f" SHARDS={theirs or None} again and repeat it."
+            )
 
     def _parts_for(self, line: OfQueue) -> list[conf.QueueSettings]:
         """Return where the jobs of a queue of the file go: they are spread, if it is a part of another number of shards.

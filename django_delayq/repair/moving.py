@@ -42,6 +42,10 @@ class CannotMove(DelayqError):
     """Raised when a queue cannot move to this server; nothing has moved then."""
 
 
+class OtherTarget(CannotMove):
+    """Raised when a queue is being moved to another server already."""
+
+
 class SameQueue(CannotMove):
     """Raised when the queue to move is the one to move to."""
 

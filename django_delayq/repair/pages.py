@@ -69,6 +69,8 @@ class Run(NamedTuple):
     kind: Kind
     #: The number of its last page.
     pages: int
+    #: The name of the server that it goes to, for messages.
+    target: str = ""
 
     @property
     def way(self) -> str:
@@ -114,13 +116,19 @@ class Imported(NamedTuple):
     shared: int
 
 
-def begin_export(keys: DeliveryKeys, run: str, kind: Kind) -> Call[Run]:
-    """Begin a run, or return the one that has begun before. Safe to repeat."""
-    return bind("begin_export", keys)(
-        lambda reply: Run(reply[0].decode(), Kind(reply[1].decode()), reply[2]),
-        run=run,
-        kind=kind,
-    )
+def begin_export(
+    keys: DeliveryKeys, run: str, kind: Kind, target: str = ""
+) -> Call[Run]:
+    """Begin a run, or return the one that has begun before. Safe to repeat.
+
+    ``target`` is the name of the server that it goes to, for messages.
+    """
+
+    def read(reply: list[Any]) -> Run:
+        id, its_kind, pages, its_target = reply
+        return Run(id.decode(), Kind(its_kind.decode()), pages, its_target.decode())
+
+    return bind("begin_export", keys)(read, run=run, kind=kind, target=target)
 
 
 def run_of(text: bytes | None) -> Run | None:
@@ -135,6 +143,11 @@ def run_of(text: bytes | None) -> Run | None:
 def stored_field(run: str) -> str:
     """Return the field of the target's control hash that has the number of the last page which it has stored of a run."""
     return f"moved:{run}"
+
+
+def shards_field(run: str) -> str:
+    """Return the field of the target's control hash, under the bare name, that says over how many shards a file of a run is spread."""
+    return f"moved_over:{run}"
 
 
 def export_page(

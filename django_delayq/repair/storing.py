@@ -15,7 +15,13 @@ from django_delayq.exceptions import DecodeError, InvalidSchedule
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.schedules import Known, loading
 from django_delayq.repair import pages
-from django_delayq.repair.moving import CannotMove, SameQueue, Tally, handed_over
+from django_delayq.repair.moving import (
+    CannotMove,
+    OtherTarget,
+    SameQueue,
+    Tally,
+    handed_over,
+)
 from django_delayq.repair.pacing import finished_first
 from django_delayq.repair.pages import Kind, Moved
 from django_delayq.wire.signing import FORMAT, Keyring, key_id_of
@@ -60,8 +66,8 @@ class Storing:
 
         Raises:
             SameQueue: this is the queue that the run takes jobs from.
-            CannotMove: the run has begun towards another one, the source
-            has forgotten pages of it, or the queue moves away from here itself.
+            OtherTarget: the run goes to another server.
+            CannotMove: the source has forgotten pages of it, or the queue moves away from here itself.
         """
         name, control = self._queue.name, self._queue.keys.control
         text: Any = self._client.hget(control, "moving")
@@ -76,18 +82,16 @@ class Storing:
             raise CannotMove(
                 f"queue {name!r} is itself being moved away from the target, {known.way}."
             )
-        field = pages.stored_field(source_run.id)
-        if source_run.kind is Kind.DIRECT and not source_run.pages:
-            self._client.hsetnx(control, field, 0)
-        stored: Any = self._client.hget(control, field)
+        stored: Any = self._client.hget(control, pages.stored_field(source_run.id))
         self.stored = 0 if stored is None else int(stored.split()[0])
         if source_run.kind is Kind.FILE:
             return
         if stored is None:
-            raise CannotMove(
-                f"queue {name!r} is being moved to another server already, and that run was interrupted. Run it again with"
-                " that server in DELAYQ['CONNECTION']; or, if that server is lost, put the jobs that are on their way back"
-                f" with delayq_export --release --queue {name} on the source."
+            to = f", {source_run.target}" if source_run.target else ""
+            raise OtherTarget(
+                f"queue {name!r} is being moved to another server already{to}. Run that to its end, with that server in"
+                " DELAYQ['CONNECTION']; or, if that server is lost, put the jobs that are on their way back with"
+                f" delayq_export --release --queue {name} on the source."
             )
         if self.stored > source_run.pages:
             # The source would give their numbers to other jobs, which would count as stored.

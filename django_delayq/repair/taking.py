@@ -53,8 +53,12 @@ class Taking:
         *,
         only: Keyring | None = None,
         waits: bool = True,
+        target: str = "",
     ) -> None:
-        """``kind=None``: only read it. ``only``: leave what is signed with another key. ``waits=False``: for no replica."""
+        """``kind=None``: only read it. ``only``: leave what is signed with another key. ``waits=False``: for no replica.
+
+        ``target`` is the name of the server that the queue moves to, for messages.
+        """
         self._client = client
         self._queue = queue
         self._kind = kind
@@ -70,6 +74,9 @@ class Taking:
             fresh_ms=FRESH_MS,
             within=finished_first,
         )
+        #: The id of the run, if this begins it.
+        self.id = secrets.token_urlsafe(9)
+        self._target = target
         #: The run of the queue; None before it begins.
         self.run: pages.Run | None = None
         #: As they were when the run began, or was continued.
@@ -81,11 +88,11 @@ class Taking:
         Raises:
             CannotMove: the queue is being moved in another way.
         """
-        id = secrets.token_urlsafe(9)
         if self._kind is None:
-            self.run = pages.Run(id, Kind.FILE, 0)
+            self.run = pages.Run(self.id, Kind.FILE, 0)
         else:
-            call = pages.begin_export(self._queue.keys, id, self._kind)
+            keys, target = self._queue.keys, self._target
+            call = pages.begin_export(keys, self.id, self._kind, target)
             self.run = run(self._client, call)
             check_kind(self._queue, self.run, self._kind)
         return self.run
@@ -103,6 +110,7 @@ class Taking:
             there.changed,
             self._queue.shards or 0,
             begun.pages if begun.kind is Kind.DIRECT else None,
+            begun.target,
         )
         is_copy = self._kind is None
         for name in there.stored:

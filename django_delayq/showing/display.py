@@ -30,6 +30,7 @@ from django_delayq.jobs.arguments import (
     task_in,
 )
 from django_delayq.jobs.envelope import Envelope, Follow, Follower
+from django_delayq.jobs.following import home_of
 from django_delayq.jobs.job import Job
 from django_delayq.jobs.occurrences import in_zone
 from django_delayq.jobs.progress import as_progress
@@ -408,7 +409,9 @@ def _masked(content: Content, payload: bytes) -> Content:
 
 
 def _followers(jobs: Sequence[Follower]) -> str:
-    return "\n".join(clean(f"{job.call.task} {job.queue}:{job.token}") for job in jobs)
+    return "\n".join(
+        clean(f"{job.call.task} {home_of(job).name}:{job.token}") for job in jobs
+    )
 
 
 def _read_unchecked(

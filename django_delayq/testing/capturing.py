@@ -27,6 +27,7 @@ from django_delayq.jobs.arguments import call_text
 from django_delayq.jobs.decisions import Decision
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.envelope import Envelope, Follower
+from django_delayq.jobs.following import home_of
 from django_delayq.jobs.registry import get_task
 from django_delayq.redaction import brief, show
 from django_delayq.signals import job_scheduled
@@ -293,7 +294,7 @@ def _follower(job: Follower, start_ms: int) -> CapturedJob:
     wait = timedelta(milliseconds=at_ms - start_ms)
     unique = job.unique[1:]
     return _job_of(
-        job.queue,
+        home_of(job).name,
         job.token,
         envelopes.decrypted(job.call, job.token, conf.get_keyring()),
         wait,

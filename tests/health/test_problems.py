@@ -352,7 +352,7 @@ def test_another_number_of_shards_is_an_error_unless_the_queue_is_empty(
     client: redis.Redis, queue_name: str, ours: int, is_told: bool, is_empty: bool
 ) -> None:
     keys = DeliveryKeys.of(queue_name)
-    run(client, pin_shards(keys, Pin(), Pin.new(4), closes=True))
+    run(client, pin_shards(keys, Pin(), Pin.new(4)))
     if not is_empty:
         client.zadd(shard_keys(keys, 3).dead, {"token": 1})
 

@@ -5,7 +5,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ from redis.exceptions import ResponseError
 
 from django_delayq import (
     Batch,
+    DelayedQueue,
     InvalidArguments,
     InvalidSchedule,
     InvalidTask,
@@ -59,7 +60,9 @@ from django_delayq.delivery.sharding import (
     share_of,
 )
 from django_delayq.health.problems import Level
+from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import sending_many, sharding
+from django_delayq.jobs.following import bind, home_of
 from django_delayq.jobs.limit import Limit
 from django_delayq.jobs.occurrences import every
 from django_delayq.jobs.statistics import (
@@ -419,25 +422,38 @@ def test_empty_queue_takes_the_number_of_the_worker_that_begins(
 
 
 @pytest.mark.redis
-def test_old_processes_are_refused_while_shards_are_taken_away(
-    shards: Shards, settings: Any, client: Any
+@pytest.mark.parametrize("then", [2, 4, None], ids=str)
+@pytest.mark.parametrize("call", range(4), ids=["one", "aone", "many", "amany"])
+def test_change_whose_worker_dies_is_undone_by_whoever_uses_the_queue(
+    shards: Shards, settings: Any, client: Any, then: Any, call: int
 ) -> None:
-    """The worker that changes the number dies in the middle."""
     name = shards(3)
-    schedule(samples.add.using(queue=name), LATER, 1).cancel()
+    begin(name)
+    task = samples.add.using(queue=name)
+    schedule(task, LATER, 1).cancel()
     with stale(settings):
-        shards(None)
-        steps = sharding.serving(get_settings().queue(name))
+        shards(then)
+        parts = get_settings().queues_of(name)
+        steps = sharding.serving(parts[0])
         said = run(client, next(steps))
-        while said.pin.before is None:
+        closed = f"{name}:2"
+        while not run(client, read_shards(keys_of(closed))).pin.is_closed:
             said = run(client, steps.send(said))
 
-    with stale(settings):
-        shards(3)
-        with pytest.raises(OtherShards, match="SHARDS=None, and the"):
-            schedule(samples.add.using(queue=name), LATER, 1)
-    begin(shards(None))
-    assert number_of(name, client) == 0
+    task = task.using(queue=closed)
+    with pytest.raises(OtherShards, match="about to get another number of shards"):
+        kinds_of_call(task)[call]()
+    kinds_of_call(task)[call]()
+    # It was only suspended.
+    with suppress(OtherShards):
+        while True:
+            said = run(client, steps.send(said))
+
+    begin(name)
+    assert number_of(name, client) == 3
+    assert find_jobs(queue=name).count() == 1
+    assert jobs_of_all_parts(name, client) == 1
+    schedule_many(samples.add.using(queue=name).prepare(LATER, n) for n in range(32))
 
 
 def jobs_of_all_parts(name: str, client: Any) -> int:
@@ -553,6 +569,75 @@ def test_jobs_of_a_number_that_the_server_has_forgotten_are_not_left_behind(
 
 
 @pytest.mark.redis
+@pytest.mark.parametrize("then", [None, 2, 8], ids=str)
+@pytest.mark.parametrize("is_used", [True, False], ids=["jobs", "no jobs"])
+def test_number_that_the_server_has_forgotten_is_read_from_the_shards(
+    shards: Shards, client: Any, then: Any, is_used: bool
+) -> None:
+    name = shards(4)
+    begin(name)
+    if is_used:
+        schedule(samples.add.using(queue=f"{name}:0"), LATER, 1)
+    keys = keys_of(name)
+    client.delete(keys.control, keys.ranked)
+
+    name = shards(then)
+
+    if is_used:
+        with pytest.raises(OtherShards, match="SHARDS=4, and the settings say"):
+            begin(name)
+        name = shards(4)
+    begin(name)
+    assert number_of(name, client) == (4 if is_used else then or 0)
+    schedule_many(samples.add.using(queue=name).prepare(LATER, n) for n in range(32))
+
+
+@pytest.mark.redis
+def test_job_that_follows_goes_to_the_shard_that_its_key_leads_to_by_then(
+    shards: Shards,
+) -> None:
+    name = shards(4)
+    task, first = samples.once.using(queue=name), samples.add.using(queue=f"{name}-2")
+    carrying = []
+    for user in range(16):
+        follower = task.prepare(LATER, user)
+        carrying.append(first.prepare(LATER, 1).then(follower))
+        call = envelopes.claimed_call(carrying[-1].draft.new.payload)
+        assert call.follow is not None
+        (its,) = call.follow.then
+        assert f"{home_of(its).name}:{its.token}" == follower.id
+    named = first.prepare(LATER, 1).then(
+        samples.once.using(queue=f"{name}:1").prepare(0, 7)
+    )
+
+    name = shards(2)
+
+    for user, job in enumerate(carrying):
+        assert bound_for(job) == {task.prepare(LATER, user).queue}
+    assert bound_for(named) == {f"{name}:1"}
+
+
+def bound_for(job: Job[Any]) -> set[str]:
+    call = envelopes.claimed_call(job.draft.new.payload)
+    assert call.follow is not None
+    return set(bind(call.follow.then, job.queue).elsewhere)
+
+
+@pytest.mark.redis
+def test_elements_under_the_bare_name_do_not_hinder_a_new_number(
+    shards: Shards, client: Any
+) -> None:
+    name = shards(2)
+    begin(name)
+    DelayedQueue(name).offer("hello", LATER)
+
+    name = shards(3)
+    begin(name)
+
+    assert number_of(name, client) == 3
+
+
+@pytest.mark.redis
 def test_another_server_is_asked_again_how_many_shards_a_queue_has(
     shards: Shards,
 ) -> None:
@@ -562,7 +647,7 @@ def test_another_server_is_asked_again_how_many_shards_a_queue_has(
     schedule(task, LATER, 1).cancel()
     # Another process was first there.
     client.delete(keys.control, keys.ranked)
-    run(client, pin_shards(keys, Pin(), Pin.new(4), closes=True))
+    run(client, pin_shards(keys, Pin(), Pin.new(4)))
 
     own_clients.note_change()
 
@@ -641,12 +726,11 @@ def test_no_job_is_left_behind_however_the_steps_of_processes_mix(
             process.step(client)
 
         said = run(client, read_shards(keys_of(name))).pin
-        if said.before is None:
-            # A shard beyond the number holds nothing.
-            keys = keys_of(name)
-            beyond = [shard_keys(keys, each) for each in range(said.number, 3)]
-            beyond += [keys] if said.number else []
-            assert not any(run(client, read_shards(part)).held.jobs for part in beyond)
+        # A shard beyond the number holds nothing.
+        keys = keys_of(name)
+        beyond = [shard_keys(keys, each) for each in range(said.number, 3)]
+        beyond += [keys] if said.number else []
+        assert not any(run(client, read_shards(part)).held.jobs for part in beyond)
 
 
 @pytest.mark.redis

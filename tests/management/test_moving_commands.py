@@ -33,11 +33,14 @@ from django_delayq import (
     store_schedule,
 )
 from django_delayq.calls.running import run
+from django_delayq.calls.steps import perform
 from django_delayq.clients.clients import own_clients
+from django_delayq.conf import get_keyring, get_settings
 from django_delayq.connection import embedded_url
 from django_delayq.delivery import looking
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.sharding import shard_of
+from django_delayq.jobs import sharding
 from django_delayq.management.commands import delayq_export
 from django_delayq.management.progress import ProgressLine
 from django_delayq.repair import lines as moved_lines
@@ -179,6 +182,7 @@ def test_a_dry_run_counts_and_changes_nothing(
     queue: str, hand: Hand, other: str, use: Any, server: Server, call: Call
 ) -> None:
     add(queue, 1, delay=3_600)
+    store_schedule("s", samples.add, every(timedelta(hours=1)), args=[1], queue=queue)
     before = {key: hand.client.dump(key) for key in keys_of(hand.client, queue)}
     use(other)
 
@@ -186,7 +190,7 @@ def test_a_dry_run_counts_and_changes_nothing(
         "delayq_import", "--from", server.socket_url, "--queue", queue, "--dry-run"
     )
 
-    assert said.out == f"queue {queue}: 1 would be moved\n"
+    assert said.out == f"queue {queue}: 2 would be moved, 1 stored schedules\n"
     assert before == {key: hand.client.dump(key) for key in before}
     with client_of(server) as there:
         assert keys_of(there, queue) == []
@@ -315,6 +319,59 @@ def test_a_queue_gets_another_number_of_shards_by_an_export_and_an_import(
     use(other, **shards(queue, SHARDS=then))
     # Each is signed for the queue that it is in now.
     assert {get_job(job.id).args[0] for job in jobs} >= {*range(20), "k0", "k19", 98}
+
+
+def test_a_file_is_imported_into_one_number_of_shards(
+    queue: str, server: Server, other: str, use: Any, call: Call, tmp_path: Path
+) -> None:
+    """Else jobs would be stored once more, where those of the first import have run."""
+    use(server.socket_url, **shards(queue, SHARDS=2))
+    for n in range(20):
+        add(queue, n, delay=3_600)
+    path = exported(call, tmp_path, queue)
+    use(other, **shards(queue, SHARDS=3))
+    code = call("delayq_import", path).lines[-1]
+    for job in find_jobs(queue=queue):
+        job.cancel()
+
+    for number in (2, 4, None):
+        use(other, **shards(queue, SHARDS=number))
+        for part in get_settings().queues_of(queue):
+            perform(own_clients.of_thread, sharding.serving(part))
+        said = call("delayq_import", path)
+
+        assert said.status == 1
+        assert f"had SHARDS=3, and now it has SHARDS={number}" in said.err
+        assert find_jobs(queue=queue).count() == 0
+    use(other, **shards(queue, SHARDS=3))
+    for part in get_settings().queues_of(queue):
+        perform(own_clients.of_thread, sharding.serving(part))
+    assert call("delayq_import", path).lines[-1] == code
+    assert find_jobs(queue=queue).count() == 0
+
+
+def test_a_second_target_is_refused_and_the_first_is_named(
+    queue: str, server: Server, other: str, use: Any, call: Call, hand: Hand
+) -> None:
+    """The first command was killed before it had taken a page."""
+    jobs = [add(queue, n, delay=3_600) for n in range(3)]
+    third = server.socket_url.replace("db=0", "db=2")
+    move = ["delayq_import", "--from", server.socket_url, "--queue", queue]
+    use(other)
+    source, its = hand.client, get_settings().queue(queue)
+    with client_of(server) as first:
+        Moving(source, first, its, get_keyring(), target_name="first").begin()
+    use(third)
+
+    said = call(*move)
+
+    assert said.status == 1
+    assert "to another server already, first. Run that to its end" in said.err
+    with redis.Redis.from_url(third) as client:
+        assert keys_of(client, queue) == []
+    use(other)
+    assert call(*move).status == 0
+    assert {get_job(job.id).state for job in jobs} == {State.SCHEDULED}
 
 
 def test_a_job_that_gets_another_shard_needs_its_key(

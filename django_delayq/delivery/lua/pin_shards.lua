@@ -7,9 +7,7 @@
 --          counters
 -- Args     changes: 1: change it; 0: only read
 --          old: what the part has to say; empty: nothing
---          new: what it says from now on; empty: nothing
---          closes: 1: it is closed; 0: it is open
---          if_empty: 1: only if it holds nothing
+--          new: what it says from now on; empty: nothing. With ' closed' at its end the part is closed, but only if it holds nothing
 -- Reply    said: what the part says now; empty: nothing
 --          jobs: how many wait or run, or go to another queue
 --          kept: how many are dead letters or in quarantine
@@ -45,15 +43,13 @@ end
 
 local said = redis.call('HGET', keys.control, 'shards') or ''
 local jobs, kept, schedules, set = held()
-local is_free = args.if_empty ~= '1' or jobs + kept + schedules + set == 0
-if args.changes == '1' and said == args.old and is_free then
+local is_closed, closes = redis.pcall('HEXISTS', keys.ranked, 'closed') == 1, args.new:match(' closed$')
+local may_close = is_closed or jobs + kept + schedules + set == 0
+if args.changes == '1' and said == args.old and (may_close or not closes) then
   said = args.new
-  if args.closes == '1' then
-    redis.call('DEL', keys.ranked)
-    redis.call('HSET', keys.ranked, 'closed', 1)
-  elseif redis.pcall('HEXISTS', keys.ranked, 'closed') == 1 then
-    redis.call('DEL', keys.ranked)
-  end
+  -- A removal is first, which a full server does not refuse.
+  if is_closed or closes then redis.call('DEL', keys.ranked) end
+  if closes then redis.call('HSET', keys.ranked, 'closed', 1) end
   if said == '' then
     redis.call('HDEL', keys.control, 'shards')
   else

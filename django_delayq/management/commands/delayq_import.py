@@ -26,6 +26,7 @@ from django_delayq.management.errors import explained
 from django_delayq.management.help import CommandWithExamples
 from django_delayq.management.moving_report import told
 from django_delayq.management.progress import ProgressLine
+from django_delayq.redaction import redact_url
 from django_delayq.repair import lines
 from django_delayq.repair.direct import Moving
 from django_delayq.repair.importing import Importing
@@ -202,13 +203,15 @@ class Command(CommandWithExamples):
                     # Elsewhere, a queue that is shared with Java has its bare name; here it has it already.
                     prefix=None if queue.is_shared and not is_here else prefix,
                     waits=not options["no_wait"],
+                    target_name=redact_url(settings.connection or "embedded"),
                     at_source=of_source,
                 )
                 if is_here and moving.there.keys == queue.keys:
                     continue
                 tallies[queue.name] = moving.tally
                 if options["dry_run"]:
-                    moving.tally.moved = total_of(moving.counts)
+                    with of_source():
+                        moving.count()
                 else:
                     try:
                         self._move_queue(

@@ -15,7 +15,7 @@ local now_ms, run, page, is_moved = math.floor(read_clock() / 1000), args.run, t
 if read_run() ~= run then return -1 end
 if page == 0 then
   local left = redis.call('ZCARD', keys.moving)
-  if left == 0 then redis.call('HDEL', keys.control, 'moving', 'confirmed') end
+  if left == 0 then redis.call('HDEL', keys.control, 'moving', 'moving_to', 'confirmed') end
   return left
 end
 
