@@ -10,7 +10,12 @@ from contextlib import suppress
 from functools import reduce
 
 from django.core.signals import setting_changed
-from redis.exceptions import OutOfMemoryError, RedisError, ResponseError
+from redis.exceptions import (
+    NoPermissionError,
+    OutOfMemoryError,
+    RedisError,
+    ResponseError,
+)
 
 from django_delayq.calls.errors import is_of_node, nothing_sent
 from django_delayq.calls.neighbours import Neighbours
@@ -98,6 +103,9 @@ def _number_shown(whole: QueueSettings, there: Part) -> Steps[int]:
     for number in range(MOST_SHARDS if ours else 1):
         try:
             part: Part = yield read_shards(shard_keys(whole.keys, number))
+        except NoPermissionError:
+            # An account needs no right to shards that its queue does not have.
+            continue
         except RedisError as error:
             # What a node that is down holds keeps no queue from its first use.
             if not is_of_node(error):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -74,6 +75,7 @@ from django_delayq.jobs.storing import storing_one
 from django_delayq.showing.overview import look
 from tests.jobs import samples
 from tests.jobs.conftest import LATER
+from tests.servers import Server
 
 Shards = Callable[..., str]
 
@@ -621,6 +623,38 @@ def bound_for(job: Job[Any]) -> set[str]:
     call = envelopes.claimed_call(job.draft.new.payload)
     assert call.follow is not None
     return set(bind(call.follow.then, job.queue).elsewhere)
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("number", [None, 3], ids=str)
+@pytest.mark.parametrize("account", ["jobs", "web"])
+def test_account_of_the_page_needs_rights_to_its_own_shards_only(
+    shards: Shards,
+    settings: Any,
+    server: Server,
+    client: Any,
+    number: int | None,
+    account: str,
+) -> None:
+    page = Path("docs/howto/deploy.md").read_text()
+    rights = re.findall(rf"ACL SETUSER {account} reset (.*?)\n```", page, re.DOTALL)[0]
+    (more,) = re.findall(r"\(shards.md\), the second user also needs `(.*?)`", page)
+    name = shards(number)
+    parts = [name, *(f"{name}:{n}" for n in range(number or 0))]
+    words = (rights if number is None else f"{rights} {more}").split()
+    words.remove("resetchannels")
+    places = [word.replace("default", part) for part in parts for word in words]
+    client.execute_command("ACL", "SETUSER", name, "resetchannels", *places)
+    url = server.socket_url.replace("://", f"://{name}:password@")
+    settings.DELAYQ = settings.DELAYQ | {"CONNECTION": url}
+
+    if account == "jobs":
+        begin(name)
+    for n in range(16):
+        schedule(samples.add.using(queue=name), LATER, n)
+
+    assert jobs_of_all_parts(name, client) == 16
+    client.execute_command("ACL", "DELUSER", name)
 
 
 @pytest.mark.redis
