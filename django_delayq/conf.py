@@ -591,15 +591,14 @@ class Settings:
         """
         found: dict[str, QueueSettings] = {}
         for name in [each for each in names if each is not None] or self.names:
-            whole = self.sharded.get(name)
-            for queue in [self.queue(name)] if whole is None else self.parts_of(whole):
+            for queue in self.parts_of(name) or [self.queue(name)]:
                 found[queue.name] = queue
         return list(found.values())
 
-    def parts_of(self, whole: QueueSettings) -> list[QueueSettings]:
-        """Return the shards of a queue."""
-        numbers = range(whole.shards or 0)
-        return [self.queues[shard_name(whole.name, number)] for number in numbers]
+    def parts_of(self, name: str) -> list[QueueSettings]:
+        """Return the shards of a queue; none if it has no shards."""
+        numbers = range(self.sharded[name].shards or 0) if name in self.sharded else ()
+        return [self.queues[shard_name(name, number)] for number in numbers]
 
     def home_of(self, name: str, key: str) -> QueueSettings:
         """Return a queue; of what a queue with shards had when it had more, or none, the shard that the key leads to.

@@ -207,11 +207,10 @@ def limits(queue: str | None = None) -> Steps[list[LimitInForce]]:
     read = {each.name: its for each, its in answers.of(queues)}
     found: list[LimitInForce] = []
     for name in settings.names if queue is None else [queue]:
-        whole = settings.sharded.get(name)
-        parts = [settings.queue(name)] if whole is None else settings.parts_of(whole)
+        parts = settings.queues_of(name)
         known = [(part, read[part.name]) for part in parts if part.name in read]
-        if whole is not None and len(known) == len(parts):
-            found += _merged(whole, known)
+        if name in settings.sharded and len(known) == len(parts):
+            found += _merged(settings.sharded[name], known)
         else:
             found += (each for _, its in known for each in its)
     return complete(found, answers.missing)
@@ -306,28 +305,19 @@ def _merged(
             if each.limit == name
         ]
         first = of_parts[0][1]
-        together = first._replace(queue=whole.name)
+        together, is_of_all = first._replace(queue=whole.name), True
         if name is None:
-            together = together._replace(
-                concurrency=_sum_of(whole, of_parts), rate=_rate_of(whole, first.rate)
-            )
-        if len(of_parts) < len(parts) and name is None:
-            yield from (each for _, each in of_parts)
-        elif all(
+            shares = [each.concurrency for _, each in of_parts]
+            concurrency = None if None in shares else sum(filter(None, shares))
+            rate = _rate_of(whole, first.rate)
+            together = together._replace(concurrency=concurrency, rate=rate)
+            is_of_all = len(of_parts) == len(parts)
+        if is_of_all and all(
             each[2:4] == _shares(part, whole, together, name) for part, each in of_parts
         ):
             yield together
         else:
             yield from (each for _, each in of_parts)
-
-
-def _sum_of(
-    whole: QueueSettings, of_parts: list[tuple[QueueSettings, LimitInForce]]
-) -> int | None:
-    shards = [each.concurrency for _, each in of_parts]
-    if not shards or None in shards:
-        return None
-    return sum(each for each in shards if each is not None)
 
 
 def _rate_of(whole: QueueSettings, rate: str | None) -> str | None:

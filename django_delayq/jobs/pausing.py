@@ -224,11 +224,8 @@ def merged_pauses(pauses: Sequence[P]) -> list[P]:
         found.setdefault((settings.whole(each.queue), each.task), []).append(each)
     merged: list[P] = []
     for (name, _), several in found.items():
-        whole = settings.sharded.get(name)
-        parts = (
-            [] if whole is None else [part.name for part in settings.parts_of(whole)]
-        )
-        is_whole = bool(parts) and {each.queue for each in several} == set(parts)
+        parts = {part.name for part in settings.parts_of(name)}
+        is_whole = {each.queue for each in several} == parts
         merged += [several[0]._replace(queue=name)] if is_whole else several
     return merged
 

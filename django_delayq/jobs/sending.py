@@ -192,7 +192,7 @@ def _drawing_anew(
     if commit is not None and is_left(commit, task.name):
         return None
     tried.add(job.queue)
-    shards = settings.parts_of(whole)
+    shards = settings.parts_of(whole.name)
     names = [shard.keys.queue.destination for shard in shards]
     lies_there: list[bool] = yield Neighbours(error, names)
     tried.update(shard.name for shard in compress(shards, lies_there))

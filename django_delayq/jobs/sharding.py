@@ -66,8 +66,8 @@ def agreeing(
                     return None
             raise
         pin, theirs = there.pin, there.pin.number
-        # A queue without shards says nothing, and is looked at once.
-        if not pin.id and (ours or whole.name not in _agreed):
+        # A queue without shards says nothing, and its workers look once.
+        if not pin.id and (ours or (is_worker and whole.name not in _agreed)):
             theirs = yield from _number_shown(whole, there)
         if theirs == ours and (pin.id or not ours):
             _agreed[whole.name] = changes

@@ -365,12 +365,12 @@ def _by_queue(found: Sequence[QueueStatus]) -> Iterator[QueueStatus]:
     settings = conf.get_settings()
     asked = {each.name: each for each in found}
     for each in found:
-        whole = settings.sharded.get(each.settings.whole)
-        parts = [] if whole is None else settings.parts_of(whole)
-        if whole is None or not all(part.name in asked for part in parts):
+        name = each.settings.whole
+        parts = [asked.get(part.name) for part in settings.parts_of(name)]
+        if not parts or None in parts:
             yield each
-        elif each.name == parts[0].name:
-            yield _together(whole, [asked[part.name] for part in parts])
+        elif each is parts[0]:
+            yield _together(settings.sharded[name], list(filter(None, parts)))
 
 
 def _together(whole: QueueSettings, shards: Sequence[QueueStatus]) -> QueueStatus:

@@ -422,7 +422,7 @@ def _shown_name(queue: conf.QueueSettings, options: WorkerOptions) -> str:
     whole = settings.sharded.get(queue.whole)
     served = {each.name for each, _ in options.queues}
     if whole is None or any(
-        part.name not in served for part in settings.parts_of(whole)
+        part.name not in served for part in settings.parts_of(whole.name)
     ):
         return queue.name
     return whole.name
