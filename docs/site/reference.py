@@ -14,6 +14,7 @@ import django_delayq
 import pytest_delayq
 from django_delayq import signals, testing
 from django_delayq.codecs import values
+from django_delayq.queues.redisson_object import RedissonObject
 
 CODECS = ["ClassLayout", "MarshallingCodec", "Kryo5Codec"]
 #: The types of Java that Python lacks.
@@ -140,6 +141,8 @@ def entry_of(module: str, name: str) -> list[str]:
         lines.append("   :undoc-members:")
     if name == "Pause":
         lines.append("   :inherited-members: tuple")
+    if issubclass(value, RedissonObject):
+        lines.append("   :inherited-members:")
     if is_error:
         lines.append("   :show-inheritance:")
     return [*lines, ""]
