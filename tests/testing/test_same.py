@@ -161,7 +161,8 @@ class Both:
     def _take(
         self, memory: MemoryServer, world: World, step: Any, taken: list[Any]
     ) -> None:
-        step = at(world.now_us, step)
+        if isinstance(step, Call):
+            step = at(world.now_us, step)
         command = operations.command_of(step)
         name = str(command[0])
         if isinstance(step, Call):
