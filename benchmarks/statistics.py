@@ -143,8 +143,8 @@ def _measure_memory(client: redis.Redis, jobs: int) -> None:
             for start in range(0, len(names), statistics.FIGURES_BATCH):
                 part = dict(names[start : start + statistics.FIGURES_BATCH])
                 add = at(now_us, statistics.add_figures(keys, part, most_tasks=1_000))
-                if (packed := run(client, add)) is not None:
-                    run(client, statistics.pack_hour(keys, packed))
+                for closed in run(client, add):
+                    run(client, statistics.pack_figures(keys, closed))
             now_us += step_us
     used = {
         name: client.memory_usage(getattr(keys, name), samples=0)

@@ -29,7 +29,7 @@ HARMLESS = {
     # Places in a set.
     "cursor", "where", "random_id", "mac",
     # Pauses and figures, as they are stored.
-    "of_queue", "of_tasks", "whole", "tasks", "day", "open", "days", "Read.stored",
+    "of_queue", "of_tasks", "Closed.tasks", "Read.rows",
     # Limits and moments, as they are stored; options.
     "StoredLimit.code", "StoredLimit.set", "Change.when", "Content.options",
 }  # fmt: skip

@@ -6,7 +6,6 @@ Each call takes a few round trips, for any number of queues, because it asks all
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from itertools import chain
 from typing import NamedTuple, TypeVar
 
 from django_delayq import conf
@@ -24,17 +23,12 @@ from django_delayq.delivery.statistics import (
     TASKS_BATCH,
     Figures,
     Read,
-    ReadDays,
     Unit,
-    decode_figures,
-    open_tasks,
     sum_up,
-    tasks_in,
     total,
-    unpack_tasks,
 )
 from django_delayq.exceptions import InvalidSearch
-from django_delayq.jobs.answers import Answers, asking, complete
+from django_delayq.jobs.answers import asking, complete
 from django_delayq.redaction import show
 
 K = TypeVar("K")
@@ -277,11 +271,18 @@ def together_of(several: Sequence[Series]) -> Series:
 
 
 def series_of(unit: Unit, count: int, read: Read) -> Series:
-    """Return as a series what was read of a queue in whole."""
-    stored = {moment: decode_figures(text) for moment, text in read.stored.items()}
-    if b"" in read.open:
-        _merge(stored, read.moment, decode_figures(read.open[b""]))
-    return _series(unit, read.now, count, stored)
+    """Return as a series what was read of a queue in whole, or of one task."""
+    found = sum_up((moment, text) for moment, _, text in read.rows)
+    return Series(
+        unit,
+        [
+            Span(
+                datetime.fromtimestamp(moment * unit.seconds, UTC),
+                found.get(moment) or Figures(),
+            )
+            for moment in range(read.now - count + 1, read.now + 1)
+        ],
+    )
 
 
 def _of_task(
@@ -289,17 +290,12 @@ def _of_task(
 ) -> Steps[Series]:
     unit, count = _range(minutes, hours)
     _, parts = _parts_of([queue])
-    found: dict[int, Figures] = {}
-    now = None
-    answers = yield from _read_tasks(parts, unit, count)
-    for _, reads in answers.of(parts):
-        for read in reads:
-            now = read.now if now is None else now
-            for moment, name, text in tasks_in(read):
-                if name == task:
-                    _merge(found, moment, decode_figures(text))
-    assert now is not None
-    return complete(_series(unit, now, count, found), answers.missing)
+    answers = yield from asking(
+        parts, (_tasks_of(each.keys, unit, count) for each in parts)
+    )
+    reads = [read for _, read in answers.of(parts)]
+    rows = [row for read in reads for row in read.rows if row[1] == task]
+    return complete(series_of(unit, count, Read(reads[0].now, rows)), answers.missing)
 
 
 def _of_tasks(
@@ -313,82 +309,50 @@ def _of_tasks(
             raise InvalidSearch(
                 f"minutes={show(minutes)}, hours={show(hours)}, days={show(days)}: give one of them"
             )
-        return (yield from _of_days(queues, days))
+        if not _is_number(days):
+            raise InvalidSearch(
+                f"days={show(days)}: give a number of days, 1 to {DAYS_KEPT}"
+            )
     unit, count = _range(minutes, hours)
-    names, parts = _parts_of(queues)
-    answers = yield from _read_tasks(parts, unit, count)
-    found: dict[str, dict[str, Figures]] = {}
-    for queue, reads in answers.of(names):
-        its = sum_up((name, text) for read in reads for _, name, text in tasks_in(read))
-        _merge_all(found.setdefault(queue, {}), its)
-    return complete(found, answers.missing)
 
+    def sums(keys: DeliveryKeys) -> Steps[dict[str, Figures]]:
+        if days is not None:
+            return (yield from _one(statistics.read_days(keys, count=days)))
+        read = yield from _tasks_of(keys, unit, count)
+        return sum_up((name, text) for _, name, text in read.rows)
 
-def _of_days(
-    queues: Iterable[str] | None, count: int
-) -> Steps[dict[str, dict[str, Figures]]]:
-    if not _is_number(count):
-        raise InvalidSearch(
-            f"days={show(count)}: give a number of days, 1 to {DAYS_KEPT}"
-        )
     names, parts = _parts_of(queues)
-    answers = yield from asking(parts, (_in_days(each.keys, count) for each in parts))
+    answers = yield from asking(parts, (sums(each.keys) for each in parts))
     found: dict[str, dict[str, Figures]] = {}
     for queue, tasks in answers.of(names):
-        _merge_all(found.setdefault(queue, {}), tasks)
+        _merge(found.setdefault(queue, {}), tasks)
     return complete(found, answers.missing)
 
 
-def _in_days(keys: DeliveryKeys, count: int) -> Steps[dict[str, Figures]]:
-    read: ReadDays = yield statistics.read_days(keys, count=count)
-    packed, missing = [*read.days.values()], read.missing
-    for first in range(0, len(missing), TASKS_BATCH):
-        hours = missing[first : first + TASKS_BATCH]
-        packed += yield statistics.read_hours(keys, hours)
-    return sum_up(chain(open_tasks(read), *map(unpack_tasks, packed)))
-
-
-def _read_tasks(
-    settings: Sequence[QueueSettings], unit: Unit, count: int
-) -> Steps[Answers[list[Read]]]:
+def _tasks_of(keys: DeliveryKeys, unit: Unit, count: int) -> Steps[Read]:
     """Read what there is of tasks, `TASKS_BATCH` minutes or hours of each queue a round trip."""
-
-    def read_one(queue: QueueSettings) -> Steps[list[Read]]:
-        reads: list[Read] = []
-        for first in range(0, count, TASKS_BATCH):
-            part = min(TASKS_BATCH, count - first)
-            read = yield statistics.read_figures(
-                queue.keys, unit, first=first, count=part, of_tasks=True
-            )
-            reads.append(read)
-        return reads
-
-    return (yield from asking(settings, map(read_one, settings)))
-
-
-def _merge(found: dict[K, Figures], key: K, figures: Figures) -> None:
-    if key in found:
-        found[key].add(figures)
-    else:
-        found[key] = figures
+    now, rows = None, []
+    for first in range(0, count, TASKS_BATCH):
+        read: Read = yield statistics.read_figures(
+            keys,
+            unit,
+            first=first,
+            count=min(TASKS_BATCH, count - first),
+            of_tasks=True,
+        )
+        now = read.now if now is None else now
+        # The next minute may have begun meanwhile.
+        rows += [row for row in read.rows if row[0] <= now - first]
+    assert now is not None
+    return Read(now, rows)
 
 
-def _merge_all(found: dict[K, Figures], more: dict[K, Figures]) -> None:
+def _merge(found: dict[K, Figures], more: dict[K, Figures]) -> None:
     for key, figures in more.items():
-        _merge(found, key, figures)
-
-
-def _series(unit: Unit, now: int, count: int, stored: dict[int, Figures]) -> Series:
-    return Series(
-        unit,
-        [
-            Span(
-                datetime.fromtimestamp(moment * unit.seconds, UTC),
-                stored.get(moment) or Figures(),
-            )
-            for moment in range(now - count + 1, now + 1)
-        ],
-    )
+        if key in found:
+            found[key].add(figures)
+        else:
+            found[key] = figures
 
 
 def _totals(queues: Iterable[str] | None) -> Steps[dict[str, Totals]]:
@@ -414,7 +378,7 @@ def totals_by_queue(
     found: dict[str, tuple[dict[str, Figures], Counter[State]]] = {}
     for queue, tasks, ended in read:
         known, counted = found.setdefault(queue, ({}, Counter()))
-        _merge_all(known, tasks)
+        _merge(known, tasks)
         counted.update(ended)
     return {
         queue: totals_of(tasks, dict(ended)) for queue, (tasks, ended) in found.items()

@@ -385,7 +385,7 @@ class Recorder:
         return [epoch_now_ms() // length_ms, 0, [], [b""] * int(args["count"])]
 
     def _days(self, queue: str, args: dict[str, Any]) -> Any:
-        return [epoch_now_ms() // 3_600_000, 0, [], [b""] * int(args["days_kept"])]
+        return [b"", []]
 
     def _none(self, queue: str, args: dict[str, Any]) -> Any:
         return 0

@@ -21,10 +21,10 @@ from django_delayq.delivery.statistics import (
     FIGURES_BATCH,
     LAST_BUCKET,
     UNKNOWN,
+    Closed,
     Figures,
     Histogram,
     Outcome,
-    Packed,
 )
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.logs import get_log
@@ -107,17 +107,14 @@ class Counting:
         self._last_task: TaskDefinition | None = None
         self._last_queue: QueueSettings | None = None
         self._last_verdict: Verdict | None = None
-        self._told: list[tuple[str, UnderWay[Packed | None]]] = []
-        self._packing: list[UnderWay[bool]] = []
-        # Hours that this process was the first to find over.
-        self._over: list[tuple[str, Packed]] = []
+        self._told: list[tuple[str, UnderWay[list[Closed]]]] = []
         # What was logged of each queue.
         self._problems: dict[str, str] = {}
 
     @property
     def has_told(self) -> bool:
         """Whether replies to `tell` are still to be read."""
-        return bool(self._told or self._packing)
+        return bool(self._told)
 
     def note(self, attempts: list[Attempt]) -> None:
         """Take in attempts of one queue with one verdict, which the server has settled."""
@@ -191,10 +188,6 @@ class Counting:
     def tell(self) -> None:
         """Write what was counted; the calls go out with the line's next calls, or at `learn`."""
         self.due_ms = float("inf")
-        over, self._over = self._over, []
-        for queue, packed in over:
-            call = statistics.pack_hour(keys_of(queue), packed)
-            self._packing.append(self._line.ask(call))
         for queue, figures in self._take().items():
             names = list(figures)
             for start in range(0, len(names), FIGURES_BATCH):
@@ -212,21 +205,21 @@ class Counting:
         If the server is away, this says nothing: every other call of the loop does.
         """
         told, self._told = self._told, []
+        packing: list[UnderWay[bool]] = []
         for queue, under_way in told:
             try:
-                packed = under_way.finish()
+                closed = under_way.finish()
             except ResponseError as error:
                 self._refuse(queue, error)
             except (RedisError, OSError):
                 continue
             else:
                 self._problems.pop(queue, None)
-                if packed is not None:
-                    self._over.append((queue, packed))
-                    self.due_ms = 0.0
-        packing, self._packing = self._packing, []
+                for slot in closed:
+                    pack = statistics.pack_figures(keys_of(queue), slot)
+                    packing.append(self._line.ask(pack))
         for each in packing:
-            # An hour that is not packed can be read as well.
+            # What is not packed can be read as well.
             with suppress(RedisError, OSError):
                 each.finish()
 

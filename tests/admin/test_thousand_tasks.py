@@ -16,7 +16,7 @@ from django_delayq.delivery.statistics import (
     Figures,
     Outcome,
     add_figures,
-    pack_hour,
+    pack_figures,
     total,
 )
 from django_delayq.worker.counting import counted
@@ -61,8 +61,8 @@ def measure_a_week(queue: Queue) -> None:
             part = dict(counted[start : start + FIGURES_BATCH])
             now_us = hour * HOUR_S * 1_000_000
             call = at(now_us, add_figures(queue.keys, part, most_tasks=TASKS))
-            if (packed := run(queue.client, call)) is not None:
-                assert run(queue.client, pack_hour(queue.keys, packed))
+            for closed in run(queue.client, call):
+                assert run(queue.client, pack_figures(queue.keys, closed))
 
 
 def test_page_of_a_thousand_tasks_is_quick_whatever_its_span(

@@ -3,7 +3,6 @@
 import math
 import random
 from collections import Counter
-from itertools import chain
 
 import msgspec
 import pytest
@@ -19,12 +18,8 @@ from django_delayq.delivery.statistics import (
     Unit,
     bounds_us,
     bucket_of,
-    decode_figures,
-    open_tasks,
     sum_up,
-    tasks_in,
     total,
-    unpack_tasks,
 )
 from tests.delivery.rig import T0, Rig
 
@@ -48,45 +43,42 @@ def figures(
     )
 
 
-def add(rig: Rig, most_tasks: int = 1_000, **counted: int) -> statistics.Packed | None:
-    """Add what a process has counted: so many jobs of each task."""
+def decode(stored: bytes) -> Figures:
+    return sum_up([("", stored)])[""]
+
+
+def add(
+    rig: Rig, most_tasks: int = 1_000, *, is_packed: bool = False, **counted: int
+) -> list[statistics.Closed]:
+    """Add what a process has counted: so many jobs of each task; and pack what is over, as it does."""
     found = {"": figures(sum(counted.values()))}
     found |= {name: figures(count) for name, count in counted.items()}
-    return rig.run(statistics.add_figures(rig.keys, found, most_tasks=most_tasks))
+    closed = rig.run(statistics.add_figures(rig.keys, found, most_tasks=most_tasks))
+    for each in closed if is_packed else []:
+        assert rig.run(statistics.pack_figures(rig.keys, each))
+    return closed
 
 
 def runs(rig: Rig, unit: Unit, count: int = 10, first: int = 0) -> dict[int, int]:
     """Return how many jobs ran in each minute or hour of the last ones, 0 being the present one."""
     read = rig.run(statistics.read_figures(rig.keys, unit, first=first, count=count))
-    found = {
-        read.now - moment: decode_figures(text).runs
-        for moment, text in read.stored.items()
-    }
-    if b"" in read.open:
-        found[read.now - read.moment] = decode_figures(read.open[b""]).runs
-    return found
+    assert {name for _, name, _ in read.rows} <= {""}
+    found = sum_up((read.now - moment, text) for moment, _, text in read.rows)
+    return {moment: each.runs for moment, each in found.items()}
 
 
 def task_runs(rig: Rig, unit: Unit, count: int = 10) -> dict[tuple[int, str], int]:
     read = rig.run(statistics.read_figures(rig.keys, unit, count=count, of_tasks=True))
-    return {
-        (read.now - moment, name): decode_figures(text).runs
-        for moment, name, text in tasks_in(read)
-    }
-
-
-def day_runs(rig: Rig, count: int) -> tuple[dict[str, int], list[int]]:
-    """Return how many jobs of each task ran in the last days, and how many hours ago those hours are that no day has."""
-    read = rig.run(statistics.read_days(rig.keys, count=count))
-    now = rig.now_us // 3_600_000_000
-    packed = [*read.days.values()]
-    if read.missing:
-        packed += rig.run(statistics.read_hours(rig.keys, read.missing))
-    found = sum_up(chain(open_tasks(read), *map(unpack_tasks, packed)))
-    return (
-        {name: each.runs for name, each in found.items()},
-        [now - hour for hour in read.missing],
+    found = sum_up(
+        ((read.now - moment, name), text) for moment, name, text in read.rows
     )
+    return {key: each.runs for key, each in found.items()}
+
+
+def day_runs(rig: Rig, count: int) -> dict[str, int]:
+    """Return how many jobs of each task ran in the last days."""
+    found = rig.run(statistics.read_days(rig.keys, count=count))
+    return {name: each.runs for name, each in found.items()}
 
 
 def totals(rig: Rig) -> dict[str, int]:
@@ -147,7 +139,7 @@ def test_histogram_folds_into_the_buckets_of_prometheus() -> None:
 def test_figures_are_read_as_they_were_written() -> None:
     one = figures(3, late_us=70_000_000)
 
-    assert decode_figures(one.encode()) == one
+    assert decode(one.encode()) == one
 
 
 @pytest.mark.parametrize(
@@ -158,28 +150,34 @@ def test_figures_are_read_as_they_were_written() -> None:
         b"text",
         msgspec.msgpack.encode({"a": 1}),
         msgspec.msgpack.encode(["a", 1]),
-        msgspec.msgpack.encode([5, -3]),
-        msgspec.msgpack.encode([100_000, 3]),
-        msgspec.msgpack.encode([-9_999, 3]),
-        msgspec.msgpack.encode([-1]),
-        b"\1" + msgspec.msgpack.encode([4, 1]),
-        b"\2",
-        b"\2\xc1",
-        b"\2" + msgspec.msgpack.encode(["a", 1]),
-        b"\2" + msgspec.msgpack.encode([4, 100_000]),
-        b"\2" + msgspec.msgpack.encode([2**63, 2**63, 1, 1]),
+        msgspec.msgpack.encode([[5, -3]]),
+        msgspec.msgpack.encode([[1], ["a"]]),
+        msgspec.msgpack.encode([[0.5]]),
+        msgspec.msgpack.encode([[], [0] * (LAST_BUCKET + 2) + [9]]),
+        msgspec.msgpack.encode([[], [], [], [4]]),
     ],
 )
 def test_figures_that_nobody_of_us_has_written_are_nothing(stored: bytes) -> None:
-    assert decode_figures(stored) == Figures()
+    assert decode(stored) == Figures()
 
 
 def test_figures_of_a_later_version_are_read_as_far_as_this_one_knows_them() -> None:
-    later = [-99, 7, -1, 2, 900, 4]
+    later = [[2, *[0] * 20, 7], [3, 1, *[0] * 400, 4], [], [5], [6, 7]]
 
-    found = decode_figures(msgspec.msgpack.encode(later))
+    found = decode(msgspec.msgpack.encode(later))
 
-    assert found == Figures(Counter({Outcome.SUCCEEDED: 2}))
+    assert found == Figures(
+        Counter({Outcome.SUCCEEDED: 2}), Histogram(Counter({0: 1}), 3)
+    )
+
+
+def test_sums_of_many_years_are_counted() -> None:
+    busy = figures()
+    busy.lateness.sum_us = 2**60
+
+    assert (
+        sum_up([("", busy.encode()), ("", busy.encode())])[""].lateness.sum_us == 2**61
+    )
 
 
 # Keys of a queue.
@@ -216,87 +214,101 @@ def test_reading_leaves_out_the_first_ones(rig: Rig) -> None:
     assert runs(rig, Unit.MINUTE, first=0, count=1) == {}
 
 
-def test_first_to_come_in_a_new_hour_packs_the_last_one_and_nothing_is_lost(
-    rig: Rig,
+@pytest.mark.parametrize(
+    ("unit", "ms"), [(Unit.MINUTE, MINUTE_MS), (Unit.HOUR, HOUR_MS)]
+)
+def test_first_to_come_packs_what_is_over_and_nothing_is_lost(
+    rig: Rig, unit: Unit, ms: int
 ) -> None:
-    rig.now = START + 5
+    rig.now = DAY_START + 5
     add(rig, mail=2, sms=1)
-    rig.now += HOUR_MS
-    before = task_runs(rig, Unit.HOUR)
+    rig.now += ms
+    before = task_runs(rig, unit)
 
-    packed = add(rig, mail=1)
+    closed = [each for each in add(rig, mail=1) if each.unit is unit]
 
-    assert packed is not None
-    assert rig.run(statistics.pack_hour(rig.keys, packed))
-    assert not rig.run(statistics.pack_hour(rig.keys, packed))
-    assert add(rig, mail=1) is None
+    assert len(closed) == 1
+    assert rig.run(statistics.pack_figures(rig.keys, closed[0]))
+    assert not rig.run(statistics.pack_figures(rig.keys, closed[0]))
+    assert add(rig, mail=1) == []
     assert before == {(1, "mail"): 2, (1, "sms"): 1}
-    assert task_runs(rig, Unit.HOUR) == {**before, (0, "mail"): 2}
-    assert runs(rig, Unit.HOUR) == {0: 2, 1: 3}
+    assert task_runs(rig, unit) == {**before, (0, "mail"): 2}
+    assert runs(rig, unit) == {0: 2, 1: 3}
 
 
-def test_hours_that_are_packed_are_read_by_the_day(rig: Rig) -> None:
+def test_packed_hour_is_smaller_and_exact(rig: Rig) -> None:
+    rig.now = DAY_START
+    rand = random.Random(3)
+    late, took = (
+        histogram(*[rand.lognormvariate(8, 2) for _ in range(5_000)]) for _ in range(2)
+    )
+    mail = Figures(Counter({Outcome.SUCCEEDED: 4_999, Outcome.DEAD: 17}), late, took)
+    counted = {"": mail, "mail": mail, "sms": mail}
+    rig.run(statistics.add_figures(rig.keys, counted, most_tasks=9))
+    rig.now += HOUR_MS
+
+    closed = add(rig, is_packed=True, mail=1)
+
+    (hour,) = (each for each in closed if each.unit is Unit.HOUR)
+    assert len(rig.client.hget(rig.keys.hours, hour.field)) < 0.6 * len(hour.tasks)
+    for of_tasks in (False, True):
+        call = statistics.read_figures(rig.keys, Unit.HOUR, count=2, of_tasks=of_tasks)
+        read = rig.run(call)
+        found = sum_up(
+            (name, text) for moment, name, text in read.rows if moment < read.now
+        )
+        assert found == ({"mail": mail, "sms": mail} if of_tasks else {"": mail})
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_days_are_what_was_added_to_the_totals_since(rig: Rig, is_packed: bool) -> None:
     rig.now = DAY_START
     for hour in range(30):
-        if (packed := add(rig, mail=1, **{f"at{hour % 24}": 1})) is not None:
-            assert rig.run(statistics.pack_hour(rig.keys, packed))
+        add(rig, is_packed=is_packed, mail=1, **{f"at{hour % 24}": 1})
         rig.now += HOUR_MS
     rig.now -= HOUR_MS
 
-    today, missing = day_runs(rig, 1)
-    assert today == {"mail": 6, **{f"at{hour}": 1 for hour in range(6)}}
-    assert missing == []
-    both, missing = day_runs(rig, 2)
+    assert day_runs(rig, 1) == {"mail": 6, **{f"at{hour}": 1 for hour in range(6)}}
+    both = day_runs(rig, 2)
     assert both["mail"] == 30
     assert (both["at5"], both["at6"]) == (2, 1)
-    assert missing == []
+    assert day_runs(rig, 8) == both
 
 
-def test_hour_that_nobody_has_packed_is_read_by_itself(rig: Rig) -> None:
-    rig.now = DAY_START
-    for hour in range(4):
-        packed = add(rig, mail=10**hour)
-        if packed is not None and hour != 2:
-            rig.run(statistics.pack_hour(rig.keys, packed))
-        rig.now += HOUR_MS
-    rig.now -= HOUR_MS
-
-    assert day_runs(rig, 1) == ({"mail": 1_111}, [2])
-
-
-def test_hour_that_is_open_still_after_a_pause_is_in_its_day(rig: Rig) -> None:
+def test_days_without_jobs_have_no_tasks(rig: Rig) -> None:
     rig.now = DAY_START + HOUR_MS
     add(rig, mail=1)
     rig.now += 2 * HOUR_MS
 
-    assert day_runs(rig, 1) == ({"mail": 1}, [3, 1, 0])
+    assert day_runs(rig, 1) == {"mail": 1}
     rig.now += 24 * HOUR_MS
-    assert day_runs(rig, 1)[0] == {}
-    assert day_runs(rig, 2)[0] == {"mail": 1}
+    assert day_runs(rig, 1) == {}
+    assert day_runs(rig, 2) == {"mail": 1}
+    rig.now += 24 * HOUR_MS
+    add(rig, mail=10)
+    assert day_runs(rig, 1) == day_runs(rig, 2) == {"mail": 10}
+    assert day_runs(rig, 3) == {"mail": 11}
 
 
-def test_two_that_pack_hours_of_one_day_at_once_lose_neither(rig: Rig) -> None:
-    rig.now = DAY_START
+def test_figures_of_one_process_at_the_border_of_a_day_count_for_the_new_one(
+    rig: Rig,
+) -> None:
+    rig.now = DAY_START - 1
     add(rig, mail=1)
-    rig.now += HOUR_MS
-    first = add(rig, mail=10)
-    rig.now += HOUR_MS
-    second = add(rig, mail=100)
-    assert first is not None
-    assert second is not None
+    rig.now = DAY_START
+    # Of many tasks, each call has some.
+    add(rig, sms=10)
+    add(rig, mail=100)
 
-    assert rig.run(statistics.pack_hour(rig.keys, second))
-    assert rig.run(statistics.pack_hour(rig.keys, first))
-
-    assert day_runs(rig, 1) == ({"mail": 111}, [2])
+    assert day_runs(rig, 1) == {"sms": 10, "mail": 100}
+    assert day_runs(rig, 2) == {"sms": 10, "mail": 101}
 
 
 def test_day_is_forgotten_when_another_takes_its_place(rig: Rig) -> None:
     rig.now = DAY_START
     for _ in range(2 * DAYS_KEPT + 3):
         for _ in range(2):
-            if (packed := add(rig, mail=1)) is not None:
-                rig.run(statistics.pack_hour(rig.keys, packed))
+            add(rig, is_packed=True, mail=1)
             rig.now += HOUR_MS
         rig.now += 22 * HOUR_MS
     rig.now -= 23 * HOUR_MS
@@ -304,26 +316,23 @@ def test_day_is_forgotten_when_another_takes_its_place(rig: Rig) -> None:
     days = [name for name in rig.client.hkeys(rig.keys.hours) if name[:4] == b"day:"]
     assert len(days) == DAYS_KEPT
     for count in range(1, DAYS_KEPT + 1):
-        assert day_runs(rig, count)[0] == {"mail": 2 * count}
+        assert day_runs(rig, count) == {"mail": 2 * count}
 
 
 def test_buckets_of_a_day_are_exact(rig: Rig) -> None:
-    rig.now = DAY_START
     rand = random.Random(3)
     whole = Histogram()
-    for _ in range(20):
+    for hour in range(-20, 20):
+        rig.now = DAY_START + hour * HOUR_MS
         took = histogram(*[rand.lognormvariate(8, 2) for _ in range(300)])
         counted = {"mail": Figures(Counter({Outcome.DEAD: 300}), Histogram(), took)}
-        counted[""] = counted["mail"]
         call = statistics.add_figures(rig.keys, counted, most_tasks=9)
-        if (packed := rig.run(call)) is not None:
-            rig.run(statistics.pack_hour(rig.keys, packed))
-        whole.add(took)
-        rig.now += HOUR_MS
-    rig.now -= HOUR_MS
+        for closed in rig.run(call):
+            rig.run(statistics.pack_figures(rig.keys, closed))
+        if hour >= 0:
+            whole.add(took)
 
-    read = rig.run(statistics.read_days(rig.keys, count=1))
-    found = sum_up(chain(open_tasks(read), *map(unpack_tasks, read.days.values())))
+    found = rig.run(statistics.read_days(rig.keys, count=1))
 
     assert found["mail"] == Figures(Counter({Outcome.DEAD: 6_000}), Histogram(), whole)
 
@@ -334,75 +343,56 @@ def test_day_that_others_wrote_is_written_anew(rig: Rig, garbage: bytes) -> None
     add(rig, mail=1)
     day = rig.now_us // 86_400_000_000
     rig.client.hset(rig.keys.hours, f"day:{day % DAYS_KEPT}", garbage)
-    rig.now += HOUR_MS
 
-    assert day_runs(rig, 1) == ({"mail": 1}, [0])
-    packed = add(rig, mail=10)
-    assert packed is not None
-    assert rig.run(statistics.pack_hour(rig.keys, packed))
+    assert day_runs(rig, 1) == {}
+    rig.client.hset(rig.keys.hours, "day", garbage)
+    add(rig, mail=10)
 
-    assert day_runs(rig, 1) == ({"mail": 11}, [])
+    assert day_runs(rig, 1) == {"mail": 10}
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_packed_hour_is_smaller_and_only_the_shares_of_buckets_are_rounded(
-    rig: Rig, seed: int
-) -> None:
-    rig.now = START
-    rand = random.Random(seed)
-    late, took = (
-        histogram(*[rand.lognormvariate(8, 2) for _ in range(5_000)]) for _ in range(2)
-    )
-    mail = Figures(Counter({Outcome.SUCCEEDED: 4_999, Outcome.DEAD: 17}), late, took)
-    counted = {"": mail, "mail": mail}
-    rig.run(statistics.add_figures(rig.keys, counted, most_tasks=9))
-    rig.now += HOUR_MS
-    packed = add(rig, mail=1)
-    assert packed is not None
+def test_totals_that_somebody_has_deleted_count_from_then_on(rig: Rig) -> None:
+    rig.now = DAY_START - 1
+    add(rig, mail=7)
+    rig.now += 1
+    add(rig, mail=1)
+    rig.client.delete(rig.keys.totals)
+    add(rig, mail=2)
 
-    rig.run(statistics.pack_hour(rig.keys, packed))
-
-    whole, tasks = rig.client.hmget(rig.keys.hours, packed.hour, f"{packed.hour}:tasks")
-    assert len(whole) < len(packed.whole)
-    assert len(tasks) < len(packed.tasks)
-    for text in (whole, dict(unpack_tasks(tasks))["mail"]):
-        found = decode_figures(text)
-        assert found.outcomes == mail.outcomes
-        for one, exact in ((found.lateness, late), (found.duration, took)):
-            assert (one.count, one.sum_us) == (exact.count, exact.sum_us)
-            assert one.buckets.keys() == exact.buckets.keys()
-            for bucket, number in exact.buckets.items():
-                is_rounded = number > 15
-                assert abs(one.buckets[bucket] - number) <= is_rounded * number / 7
+    assert totals(rig) == {"": 2, "mail": 2}
+    assert day_runs(rig, 1) == {"mail": 2}
 
 
-def test_rounding_gives_a_lonely_slow_job_no_company(rig: Rig) -> None:
-    hour = figures(99_999)
-    hour.duration.add(histogram(60e6))
-    stored = hour.encode()
-    packed = statistics.Packed(7, stored, b"\0")
-    rig.client.hset(rig.keys.hours, mapping={"7": stored, "7:tasks": packed.tasks})
+def test_day_begins_when_the_clock_first_says_so(rig: Rig) -> None:
+    rig.now = DAY_START - 24 * HOUR_MS
+    add(rig, mail=1)
+    rig.now += 25 * HOUR_MS
+    add(rig, mail=2)
+    rig.now -= 23 * HOUR_MS
+    add(rig, mail=4)
 
-    rig.run(statistics.pack_hour(rig.keys, packed))
+    assert day_runs(rig, 1) == {"mail": 7}
+    rig.now = DAY_START + HOUR_MS
+    add(rig, mail=8)
+    assert day_runs(rig, 1) == {"mail": 14}
+    assert day_runs(rig, 2) == {"mail": 15}
 
-    assert decode_figures(rig.client.hget(rig.keys.hours, "7")) == hour
 
-
-def test_hour_with_numbers_that_nobody_of_us_has_written_is_packed_without_them(
+def test_clock_that_was_set_back_over_midnight_loses_nothing_of_the_day_before(
     rig: Rig,
 ) -> None:
-    rig.now = START
-    add(rig, mail=1, sms=1)
-    huge = msgspec.msgpack.encode([-(2**63), 1, 2**63, 2, 2**64 - 1, 3])
-    rig.client.hset(rig.keys.hour, mapping={"task:": huge, "task:mail": huge})
-    rig.now += HOUR_MS
-    packed = add(rig, mail=1)
-    assert packed is not None
+    rig.now = DAY_START - 2_000
+    add(rig, mail=1)
+    rig.now = DAY_START
+    add(rig, mail=2)
+    rig.now = DAY_START - 1_000
+    add(rig, mail=4)
 
-    assert rig.run(statistics.pack_hour(rig.keys, packed))
-
-    assert runs(rig, Unit.HOUR) == {0: 1}
-    assert task_runs(rig, Unit.HOUR) == {(0, "mail"): 1, (1, "mail"): 0, (1, "sms"): 1}
+    assert day_runs(rig, 1) == {"mail": 7}
+    rig.now = DAY_START + 1_000
+    add(rig, mail=8)
+    assert day_runs(rig, 1) == {"mail": 14}
+    assert day_runs(rig, 2) == {"mail": 15}
 
 
 def test_tasks_beyond_the_bound_count_as_others(rig: Rig) -> None:
@@ -420,19 +410,17 @@ def test_keys_and_fields_are_bounded_however_long_it_goes_on(rig: Rig) -> None:
         rig.now += MINUTE_MS
         keys.add(len(rig.leftovers()))
     for _ in range(2_600):
-        packed = add(rig, mail=1)
-        if packed is not None:
-            rig.run(statistics.pack_hour(rig.keys, packed))
+        add(rig, is_packed=True, mail=1)
         rig.now += HOUR_MS
 
     assert max(keys) == 5
-    assert rig.client.hlen(rig.keys.minutes) <= 2 * 480 + 3
-    assert rig.client.hlen(rig.keys.hours) <= 2 * 2_160 + 3 + DAYS_KEPT
+    assert rig.client.hlen(rig.keys.minutes) <= 2 * 481
+    assert rig.client.hlen(rig.keys.hours) <= 2 * 2_161 + 1 + DAYS_KEPT
     assert len(runs(rig, Unit.HOUR, count=9_999)) == 2_160
     assert totals(rig)["mail"] == 3_200
 
 
-def test_a_day_without_jobs_leaves_no_old_minutes(rig: Rig) -> None:
+def test_a_day_without_jobs_shows_no_old_minutes(rig: Rig) -> None:
     for _ in range(100):
         add(rig, mail=1)
         rig.now += MINUTE_MS
@@ -440,31 +428,29 @@ def test_a_day_without_jobs_leaves_no_old_minutes(rig: Rig) -> None:
 
     add(rig, mail=1)
 
-    assert rig.client.hlen(rig.keys.minutes) <= 3
     assert runs(rig, Unit.MINUTE, count=480) == {0: 1}
 
 
+@pytest.mark.parametrize("is_packed", [False, True])
 def test_clock_that_was_set_back_over_the_hour_loses_no_hour_and_no_minute(
-    rig: Rig,
+    rig: Rig, is_packed: bool
 ) -> None:
     rig.now = START - 1
     add(rig, a=1_000)
     rig.now = START
-    packed = add(rig, a=1)
-    assert packed is not None
-    assert rig.run(statistics.pack_hour(rig.keys, packed))
+    add(rig, is_packed=is_packed, a=1)
 
     rig.now = START - 2_000
-    assert add(rig, a=1) is None
+    add(rig, is_packed=is_packed, a=1, b=1)
     for unit in Unit:
-        assert runs(rig, unit) == {0: 2, 1: 1_000}
-        assert task_runs(rig, unit) == {(0, "a"): 2, (1, "a"): 1_000}
+        assert runs(rig, unit) == {0: 1_002}
+        assert task_runs(rig, unit) == {(0, "a"): 1_001, (0, "b"): 1}
     rig.now = START + 1_000
-    assert add(rig, a=1) is None
+    add(rig, is_packed=is_packed, a=1)
 
     for unit in Unit:
-        assert runs(rig, unit) == {0: 3, 1: 1_000}
-        assert task_runs(rig, unit) == {(0, "a"): 3, (1, "a"): 1_000}
+        assert runs(rig, unit) == {0: 2, 1: 1_002}
+        assert task_runs(rig, unit) == {(0, "a"): 2, (1, "a"): 1_001, (1, "b"): 1}
 
 
 def test_clock_that_was_set_back_loses_no_total(rig: Rig) -> None:
@@ -478,18 +464,27 @@ def test_clock_that_was_set_back_loses_no_total(rig: Rig) -> None:
     assert runs(rig, Unit.HOUR) == {0: 1, 1: 1}
 
 
-def stored_runs(rig: Rig, unit: Unit) -> int:
-    """Count the jobs in every minute or hour that the server has, past and future ones included."""
-    keys = rig.keys
-    closed, now = (
-        (keys.minutes, keys.minute) if unit is Unit.MINUTE else (keys.hours, keys.hour)
-    )
-    found = [
-        text for field, text in rig.client.hgetall(closed).items() if field.isdigit()
-    ]
-    return sum(
-        decode_figures(text).runs for text in [*found, rig.client.hget(now, "task:")]
-    )
+def test_what_was_packed_before_more_came_for_it_stays_as_it_is(rig: Rig) -> None:
+    rig.now = START - 1
+    add(rig, a=1)
+    rig.now = START
+    first = add(rig, a=10)
+    rig.now = START - 1
+    add(rig, a=100)
+    rig.now = START
+    second = add(rig, a=1_000)
+
+    def packed(closed: list[statistics.Closed]) -> dict[Unit, bool]:
+        return {
+            each.unit: rig.run(statistics.pack_figures(rig.keys, each))
+            for each in closed
+            if each.field[:4] != "day:"
+        }
+
+    assert packed(first) == dict.fromkeys(Unit, False)
+    assert packed(second) == dict.fromkeys(Unit, True)
+    for unit in Unit:
+        assert task_runs(rig, unit) == {(0, "a"): 1_010, (1, "a"): 101}
 
 
 def test_clock_that_was_set_back_by_hours_adds_to_the_minutes_that_are_over(
@@ -503,7 +498,7 @@ def test_clock_that_was_set_back_by_hours_adds_to_the_minutes_that_are_over(
     add(rig, a=100)
 
     rig.now = START + MINUTE_MS
-    assert add(rig, a=1_000, c=1) is not None
+    add(rig, a=1_000, c=1)
 
     assert runs(rig, Unit.MINUTE) == {0: 1_012, 1: 11}
     assert task_runs(rig, Unit.MINUTE) == {
@@ -520,93 +515,92 @@ def test_clock_that_was_set_back_by_hours_adds_to_the_minutes_that_are_over(
     assert runs(rig, Unit.HOUR) == {0: 101, 2: 1_034}
 
 
-def test_clock_that_was_set_back_to_a_packed_hour_leaves_the_present_one_open(
-    rig: Rig,
-) -> None:
-    rig.now = START - 1
-    add(rig, a=1_000)
-    rig.now = START + HOUR_MS
-    packed = add(rig, a=1)
-    assert packed is not None
-    rig.run(statistics.pack_hour(rig.keys, packed))
-
-    rig.now = START - 1
-    assert add(rig, a=1) is None
-
-    assert runs(rig, Unit.HOUR) == {0: 2, 2: 1_000}
-    assert task_runs(rig, Unit.HOUR) == {(0, "a"): 2, (2, "a"): 1_000}
-    assert runs(rig, Unit.MINUTE) == {0: 1_001}
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_no_figure_is_lost_or_counted_twice_wherever_the_clock_goes(
     rig: Rig, seed: int
 ) -> None:
     chance = random.Random(seed)
-    count = 0
+    expected: dict[Unit, Counter[tuple[int, str]]] = {unit: Counter() for unit in Unit}
     for _ in range(150):
         # All within the eight hours that minutes are kept.
-        rig.now = chance.randrange(7 * 60) * MINUTE_MS
+        rig.now = START + chance.randrange(7 * 60) * MINUTE_MS
         for _ in range(chance.randrange(1, 4)):
-            packed = add(rig, a=3, b=chance.randrange(2))
-            count = totals(rig)[""]
-            if packed is not None and chance.random() < 0.5:
-                rig.run(statistics.pack_hour(rig.keys, packed))
+            counted = {"a": 3, "b": chance.randrange(2)}
+            for unit in Unit:
+                moment = rig.now_us // 1_000_000 // unit.seconds
+                expected[unit] += {(moment, name): n for name, n in counted.items()}
+            closed = add(rig, **counted)
+            for each in closed if chance.random() < 0.5 else []:
+                rig.run(statistics.pack_figures(rig.keys, each))
             rig.now += chance.randrange(MINUTE_MS)
+    rig.now = START + 8 * HOUR_MS - 1
+    for unit, count in ((Unit.MINUTE, 480), (Unit.HOUR, 8)):
+        now = rig.now_us // 1_000_000 // unit.seconds
+        found: Counter[tuple[int, str]] = Counter()
+        for first in range(0, count, statistics.TASKS_BATCH):
+            call = statistics.read_figures(
+                rig.keys,
+                unit,
+                first=first,
+                count=min(count, statistics.TASKS_BATCH),
+                of_tasks=True,
+            )
+            for moment, name, text in rig.run(call).rows:
+                found[moment, name] += decode(text).runs
+        assert found == expected[unit]
+        whole = {now - ago: n for ago, n in runs(rig, unit, count).items()}
+        assert sum(whole.values()) == expected[unit].total()
 
-        assert stored_runs(rig, Unit.MINUTE) == count
-        assert stored_runs(rig, Unit.HOUR) == count
 
-
-def test_clock_that_was_wrong_by_years_leaves_nothing_of_them(rig: Rig) -> None:
+def test_clock_that_was_wrong_by_years_shows_nothing_of_them(rig: Rig) -> None:
     rig.now = START
     years = 20 * 365 * 24 * HOUR_MS
     add(rig, a=1)
     for there in (-years, years, -years, 0):
         for minute in range(3):
             rig.now = START + there + minute * HOUR_MS
-            add(rig, a=1)
+            add(rig, is_packed=True, a=1)
+    assert runs(rig, Unit.HOUR, 9) == {0: 1, 1: 1, 2: 2}
+    assert day_runs(rig, 8) == {"a": 13}
     rig.now = START + 100 * 24 * HOUR_MS
     add(rig, a=1)
 
     assert totals(rig)[""] == 14
-    for unit, closed in ((Unit.MINUTE, rig.keys.minutes), (Unit.HOUR, rig.keys.hours)):
+    assert day_runs(rig, 8) == {"a": 1}
+    for unit in Unit:
         assert runs(rig, unit, 600) == {0: 1}
-        assert set(rig.client.hkeys(closed)) <= {b"oldest"}
 
 
 @pytest.mark.parametrize(
-    "garbage", [b"", b"\xc1", b"\x93\x01\x02\x03", b"\x92\x01\xa1x"]
+    "garbage", [b"", b"\xc1", b"\x93\x01\x02\x03", b"\x91\x92\x01\xa1x"]
 )
 def test_what_others_wrote_into_our_hashes_is_missing_and_breaks_nothing(
     rig: Rig, garbage: bytes
 ) -> None:
-    rig.now = START
+    rig.now = DAY_START
     add(rig, mail=1, sms=1)
     keys = rig.keys
     for key in (keys.minute, keys.hour, keys.totals):
-        rig.client.hset(key, "task:mail", garbage)
+        rig.client.hset(key, "task:sms", garbage)
         rig.client.hset(key, "?", garbage)
-    for key in (keys.minutes, keys.hours):
-        rig.client.hset(key, "oldest", garbage)
 
     add(rig, mail=2)
     rig.now += HOUR_MS
     rig.client.hset(keys.minute, "moment", garbage)
-    packed = add(rig, mail=4)
-    assert packed is not None
-    rig.run(statistics.pack_hour(keys, packed))
-    field = f"{packed.hour}:tasks"
+    slot = rig.now_us // 3_600_000_000 % 2_161 - 1
+    for field in (f"{slot}", f"{slot}:tasks"):
+        rig.client.hset(keys.hours, field, garbage)
+    (hour,) = add(rig, is_packed=True, mail=4)
     assert task_runs(rig, Unit.HOUR) == {
         (0, "mail"): 4,
-        (1, "mail"): 2,
-        (1, "sms"): 1,
+        (1, "mail"): 3,
+        (1, "sms"): 0,
     }
     assert runs(rig, Unit.MINUTE) == {0: 4}
-    for kind in (b"\1", b"\2"):
-        rig.client.hset(keys.hours, field, kind + garbage)
+    for kind in (b"", b"\1", b"\2"):
+        rig.client.hset(keys.hours, hour.field, hour.tasks[:4] + kind + garbage)
         assert task_runs(rig, Unit.HOUR) == {(0, "mail"): 4}
-    rig.client.hset(keys.hours, field, garbage)
+    rig.client.hset(keys.hours, hour.field, garbage)
     assert task_runs(rig, Unit.HOUR) == {(0, "mail"): 4}
 
 

@@ -31,7 +31,6 @@ from django_delayq.delivery.statistics import (
     Figures,
     Histogram,
     Outcome,
-    Packed,
     Unit,
 )
 from django_delayq.delivery.storing import NewJob, tail_of
@@ -1043,7 +1042,7 @@ def _(rig: Rig) -> Callable[[], object]:
 # What is measured, who works, and how far jobs are.
 
 
-def add(rig: Rig) -> object:
+def add(rig: Rig) -> list[statistics.Closed]:
     figures = Figures(Counter({Outcome.SUCCEEDED: 2}), Histogram(Counter({40: 2}), 9))
     counted = {"": figures, "shop.mail": figures}
     call = statistics.add_figures(rig.keys, counted, most_tasks=9)
@@ -1069,9 +1068,12 @@ def _(rig: Rig) -> Callable[[], object]:
 def _(rig: Rig) -> Callable[[], object]:
     add(rig)
     rig.now += HOUR_MS
-    packed = add(rig)
-    assert isinstance(packed, Packed)
-    return lambda: rig.run(statistics.pack_hour(rig.keys, packed))
+    closed = add(rig)
+    return lambda: [
+        rig.run(statistics.pack_figures(rig.keys, each))
+        for each in closed
+        if each.unit is Unit.HOUR
+    ]
 
 
 @stop("read figures", drains=True)

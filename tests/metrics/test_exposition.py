@@ -16,7 +16,7 @@ from django_delayq.delivery.statistics import (
     Outcome,
     add_figures,
     bucket_of,
-    pack_hour,
+    pack_figures,
 )
 from django_delayq.delivery.storing import NewJob, new_token
 from django_delayq.delivery.workers import RunningJob
@@ -248,9 +248,9 @@ def test_totals_never_fall_when_hours_pass(
     began_us = 500_000 * HOUR_US
     last: dict[Any, float] = {}
     for hour in range(4):
-        packed = note(hand, 1_000, 70_000, now_us=began_us + hour * HOUR_US)
-        if packed:
-            hand.run(pack_hour(hand.keys, packed))
+        closed = note(hand, 1_000, 70_000, now_us=began_us + hour * HOUR_US)
+        for each in closed:
+            hand.run(pack_figures(hand.keys, each))
         counted = scrape().counted
         assert counted.keys() >= last.keys()
         assert all(counted[key] >= value for key, value in last.items())

@@ -54,10 +54,10 @@ from django_delayq.delivery.searching import PLACES, Window
 from django_delayq.delivery.settling import Done, Failed, Rejected
 from django_delayq.delivery.states import State
 from django_delayq.delivery.statistics import (
+    Closed,
     Figures,
     Histogram,
     Outcome,
-    Packed,
     Unit,
 )
 from django_delayq.delivery.storing import NewJob, tail_of
@@ -675,10 +675,11 @@ def _(world: World) -> Any:
     )
 
 
-@op(statistics.pack_hour)
+@op(statistics.pack_figures)
 def _(world: World) -> Any:
-    hour = world.now_us // 3_600_000_000 + world.random.choice((0, 2))
-    return statistics.pack_hour(world.keys, Packed(hour, b"", b"\0tasks"))
+    day, unit = world.now_us // 86_400_000_000, world.random.choice(list(Unit))
+    tasks = day.to_bytes(4, "big") + b"\0tasks"
+    return statistics.pack_figures(world.keys, Closed(unit, f"day:{day % 8}", tasks))
 
 
 @op(statistics.read_figures)
@@ -701,12 +702,6 @@ def _(world: World) -> Any:
         world.now_us + 7200000000,
         statistics.read_days(world.keys, count=world.random.choice((1, 8))),
     )
-
-
-@op(statistics.read_hours)
-def _(world: World) -> Any:
-    hour = world.now_us // 3_600_000_000
-    return statistics.read_hours(world.keys, range(hour - 2, hour + 3))
 
 
 @op(statistics.read_totals)

@@ -198,7 +198,7 @@ UNORDERED = {
     "delivery/schedules": 3,
     "delivery/counts": 15,
     "delivery/read_figures": 2,
-    "delivery/read_days": 2,
+    "delivery/read_days": 1,
 }
 
 

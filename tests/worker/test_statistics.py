@@ -214,6 +214,7 @@ class _Line:
     def __init__(self, error=None) -> None:
         self.calls = []
         self.error = error
+        self.closed = []
 
     def ask(self, call):
         self.calls.append(call)
@@ -222,6 +223,7 @@ class _Line:
     def finish(self):
         if self.error is not None:
             raise self.error
+        return self.closed
 
 
 def attempts(count=1, *, task=tasks.note, verdict=Verdict.SUCCEED, late_ms=3.0):
@@ -351,6 +353,19 @@ def test_figures_whose_reply_is_lost_are_not_told_again() -> None:
 
     assert len(line.calls) == 1
     assert found.due_ms == float("inf")
+
+
+def test_what_is_over_is_packed_once_by_the_process_that_finds_it() -> None:
+    line = _Line()
+    found = Counting(line, 1_000)
+    found.note(attempts(3))
+    found.tell()
+    line.closed = [statistics.Closed(statistics.Unit.HOUR, "7:tasks", b"\0\0\0\7\0")]
+    found.learn()
+    found.learn()
+
+    assert [call.script.name for call in line.calls] == ["add_figures", "pack_figures"]
+    assert not found.has_told
 
 
 def test_collected_times_are_counted_before_they_are_many(monkeypatch) -> None:

@@ -1,5 +1,5 @@
 -- Add what a process has counted to the figures of the minute, of the hour and of all times. Whoever finds that a minute
--- or an hour is over packs it. The clock may have been set back to one that is over: figures are added to it then.
+-- or an hour is over puts it into its slot, and notes what there is of all times before the first figures of a day.
 --
 -- Prelude  clock
 -- Keys     minute, minutes, hour, hours, totals
@@ -7,36 +7,23 @@
 --          rest: name of all further tasks
 --          days_kept: days that are kept
 --          tasks... (name, figures): name of a task, empty: the queue in whole; its figures, see delivery/statistics.py
--- Returns  the hour that was packed, what it has of the queue in whole and of tasks, and what there is of its day; nothing
---          if none was
+-- Returns  of each slot that was written: minute or hour, its field, what it has of tasks
 
-local now_us, most, rest = read_clock(), tonumber(args.most), args.rest
--- So many moments of a closed hash are forgotten by their numbers; if there may be more, it is looked through.
-local FORGOTTEN = 500
+local now_us, most, rest, days_kept = read_clock(), tonumber(args.most), args.rest, tonumber(args.days_kept)
 
--- Figures are a flat array of code, number, code, number, in the order of the codes. What is none is empty.
-local function read_figures(text)
-  local is_read, figures = pcall(cmsgpack.unpack, text or '')
-  if not is_read or type(figures) ~= 'table' or #figures % 2 == 1 then return {} end
-  for _, number in ipairs(figures) do
-    if type(number) ~= 'number' or number % 1 ~= 0 then return {} end
-  end
-  return figures
-end
-
-local function add(one, other)
-  local sum, i, j = {}, 1, 1
-  while one[i] or other[j] do
-    local a, b = one[i], other[j]
-    if not b or (a and a < b) then
-      sum[#sum + 1], sum[#sum + 2], i = a, one[i + 1], i + 2
-    elseif not a or b < a then
-      sum[#sum + 1], sum[#sum + 2], j = b, other[j + 1], j + 2
-    else
-      sum[#sum + 1], sum[#sum + 2], i, j = a, one[i + 1] + other[j + 1], i + 2, j + 2
+-- Add figures, which are arrays of numbers, to what is stored, and return that. What is none counts as zero.
+local function sum(stored, figures)
+  local is_read, sums = pcall(cmsgpack.unpack, stored or '')
+  if not is_read or type(sums) ~= 'table' then sums = {} end
+  for part, numbers in ipairs(figures) do
+    local to = type(sums[part]) == 'table' and sums[part] or {}
+    for n = 1, #numbers do
+      local number = to[n]
+      to[n] = type(number) == 'number' and number + numbers[n] or numbers[n]
     end
+    sums[part] = to
   end
-  return sum
+  return cmsgpack.pack(sums)
 end
 
 -- Task names are limited by what is known of all times.
@@ -52,140 +39,87 @@ for n, field in ipairs(wanted) do
     if field ~= 'task:' and count > most then field = 'task:' .. rest else count = count + 1 end
   end
   if not added[field] then fields[#fields + 1] = field end
-  added[field] = add(added[field] or {}, read_figures(given[n]))
+  added[field] = cmsgpack.unpack(added[field] and sum(given[n], added[field]) or given[n])
 end
 
--- All is read before the first write.
-local function read_fields(key)
-  local found, all = {}, redis.call('HMGET', key, unpack(fields))
-  for n, field in ipairs(fields) do found[field] = all[n] or '' end
-  return found
-end
-
--- Return field, value, …: what was there, and what is added to it.
-local function sums(before)
-  local values = {}
-  for field, text in pairs(before) do
-    if not added[field] then
-      values[#values + 1], values[#values + 2] = field, text
-    end
-  end
-  for _, field in ipairs(fields) do
-    values[#values + 1] = field
-    values[#values + 1] = cmsgpack.pack(add(read_figures(before[field]), added[field]))
+-- Return field, value, …: what a hash has, and what is added to it. All is read before the first write.
+local function sums(key)
+  local values, before = {}, key and redis.call('HMGET', key, unpack(fields)) or {}
+  for n, field in ipairs(fields) do
+    values[2 * n - 1], values[2 * n] = field, sum(before[n], added[field])
   end
   return values
 end
 
 local function read_moment(text)
   local number = tonumber(text or nil)
-  return number and number >= 0 and number < 2 ^ 53 and number % 1 == 0 and number or nil
+  return number and number >= 0 and number < 2 ^ 32 and number % 1 == 0 and number or nil
 end
 
--- Return what one that is open has of tasks, as it is kept once it is over; and what it has of the queue in whole.
-local function closing(open)
-  local names, figures, all, whole = {}, {}, redis.call('HGETALL', open), nil
+-- Return what a hash has of the queue in whole, and of tasks, as slots have it.
+local function closing(key)
+  local whole, tasks, all = '', {}, redis.call('HGETALL', key)
   for i = 1, #all, 2 do
-    if all[i]:sub(1, 5) == 'task:' and all[i] ~= 'task:' then
-      names[#names + 1] = all[i]
-      figures[all[i]] = all[i + 1]
-    elseif all[i] == 'task:' then
-      whole = all[i + 1]
+    local name = all[i]:match('^task:(.*)')
+    if name then
+      name = name:sub(1, 1000)
+      local entry = struct.pack('>I2I2', #name, #all[i + 1]) .. name .. all[i + 1]
+      if name == '' then whole = entry else tasks[#tasks + 1] = entry end
     end
   end
-  table.sort(names)
-  local parts = { '\0' }
-  for n, name in ipairs(names) do
-    local short = name:sub(6, 1005)
-    parts[n + 1] = struct.pack('>I2I2', #short, #figures[name]) .. short .. figures[name]
-  end
-  return whole, table.concat(parts)
+  table.sort(tasks)
+  return whole, table.concat(tasks)
 end
 
--- The reverse of it, by field. Nothing: it is packed, so that only Python can read it.
-local function opening(whole, tasks)
-  if not tasks or tasks:byte(1) ~= 0 then return nil end
-  local found, at = { ['task:'] = whole }, 2
-  while at + 3 <= #tasks do
-    local name, figures = struct.unpack('>I2I2', tasks, at)
-    found['task:' .. tasks:sub(at + 4, at + 3 + name)] = tasks:sub(at + 4 + name, at + 3 + name + figures)
-    at = at + 4 + name + figures
-  end
-  return found
-end
-
--- Return the fields of those that are too old, and which is the oldest that stays.
-local function old_ones(closed, first, now, kept)
-  local old, last = {}, now - kept - 1
-  if last - first < FORGOTTEN then
-    for each = first, last do
-      old[#old + 1] = decimal(each)
-      old[#old + 1] = decimal(each) .. ':tasks'
-    end
-  else
-    -- After a pause, or a leap of the clock. Those of a future that never came go as well.
-    for _, field in ipairs(redis.call('HKEYS', closed)) do
-      local each = read_moment(field:match('^%d+'))
-      if each and (each <= last or each > now + kept) then old[#old + 1] = field end
-    end
-  end
-  return old, math.max(first, last + 1)
-end
-
-local function span(open, closed, us, kept)
-  local now = math.floor(now_us / us)
-  local moment = read_moment(redis.call('HGET', open, 'moment'))
-  if moment == now then return { now = now, values = sums(read_fields(open)) } end
-  local over = redis.call('HMGET', closed, decimal(now), decimal(now) .. ':tasks', 'oldest')
-  local before = over[1] and opening(over[1], over[2])
-  -- The clock was set back, and this one is over already. If it is packed, or is only just over, the one that is open stays
-  -- open. Else it is opened again: to close it once more would overwrite it.
-  if moment and over[1] and (moment == now + 1 or not before) then
-    return { now = moment, values = sums(read_fields(open)) }
-  end
-  local found = { now = now, is_over = true, values = sums(before or {}), old = {} }
-  if before then found.reopened = decimal(now) end
+local function span(open, closed, us, slots)
+  local now, moment = math.floor(now_us / us), read_moment(redis.call('HGET', open, 'moment'))
+  if moment == now then return { now = now, values = sums(open) } end
+  local found = { now = now, values = sums(nil), is_over = true }
   if moment then
-    local oldest = math.min(read_moment(over[3]) or moment, moment)
-    found.old, found.oldest = old_ones(closed, oldest, now, kept)
-    if moment >= found.oldest then found.moment = moment end
-    found.whole, found.tasks = closing(open)
+    local head, whole, tasks = struct.pack('>I4', moment), closing(open)
+    found.slot = decimal(moment % slots)
+    local before = redis.call('HMGET', closed, found.slot, found.slot .. ':tasks')
+    -- If the clock was set back to one that was over, this is more of it.
+    for n = 1, 2 do before[n] = before[n] and before[n]:sub(1, 4) == head and before[n] or head .. '\0' end
+    found.whole, found.tasks = before[1] .. whole, before[2] .. tasks
   end
   return found
 end
-local minute = span(keys.minute, keys.minutes, 60000000, 480)
-local hour = span(keys.hour, keys.hours, 3600000000, 2160)
-local totals = sums(read_fields(keys.totals))
-local day
-if hour.is_over and hour.moment and hour.whole then
-  day = redis.call('HGET', keys.hours, 'day:' .. decimal(math.floor(hour.moment / 24) % tonumber(args.days_kept))) or ''
-end
-
--- A call takes a few thousand arguments.
-local function each_thousand(command, key, values)
-  for first = 1, #values, 1000 do
-    redis.call(command, key, unpack(values, first, math.min(first + 999, #values)))
+local minute = span(keys.minute, keys.minutes, 60000000, 481)
+local hour = span(keys.hour, keys.hours, 3600000000, 2161)
+local totals = sums(keys.totals)
+-- A day begins when the clock first says so, wherever it goes from there.
+local today, day, before = math.floor(now_us / 86400000000), nil, nil
+if read_moment(redis.call('HGET', keys.hours, 'day')) ~= today then
+  day = 'day:' .. decimal(today % days_kept)
+  local head, there = struct.pack('>I4', today), redis.call('HGET', keys.hours, day)
+  if not there or there:sub(1, 4) ~= head then
+    local _, tasks = closing(keys.totals)
+    before = head .. '\0' .. tasks
   end
 end
 
-local function write(found, open, closed, kept_ms)
-  if found.is_over then
-    if found.moment and found.whole then
-      local name = decimal(found.moment)
-      redis.call('HSET', closed, name, found.whole, name .. ':tasks', found.tasks, 'oldest', decimal(found.oldest))
-      redis.call('PEXPIRE', closed, kept_ms)
-    end
-    each_thousand('HDEL', closed, found.old)
-    if found.reopened then redis.call('HDEL', closed, found.reopened, found.reopened .. ':tasks') end
-    redis.call('DEL', open)
+local slots = {}
+local function write(unit, found, open, closed, kept_ms)
+  if found.slot then
+    redis.call('HSET', closed, found.slot, found.whole, found.slot .. ':tasks', found.tasks)
+    redis.call('PEXPIRE', closed, kept_ms)
+    slots[#slots + 1] = { unit, found.slot .. ':tasks', found.tasks }
   end
-  redis.call('HSET', open, 'moment', decimal(found.now))
-  each_thousand('HSET', open, found.values)
+  if found.is_over then redis.call('DEL', open) end
+  redis.call('HSET', open, 'moment', decimal(found.now), unpack(found.values))
   redis.call('PEXPIRE', open, kept_ms)
 end
-each_thousand('HSET', keys.totals, totals)
+redis.call('HSET', keys.totals, unpack(totals))
 redis.call('PEXPIRE', keys.totals, 7776000000)
-write(minute, keys.minute, keys.minutes, 28800000)
-write(hour, keys.hour, keys.hours, 7776000000)
-if not day then return {} end
-return { hour.moment, hour.whole, hour.tasks, day }
+write('minute', minute, keys.minute, keys.minutes, 28800000)
+write('hour', hour, keys.hour, keys.hours, 7776000000)
+if day then
+  redis.call('HSET', keys.hours, 'day', decimal(today))
+  if before then
+    redis.call('HSET', keys.hours, day, before)
+    slots[#slots + 1] = { 'hour', day, before }
+  end
+  redis.call('PEXPIRE', keys.hours, 7776000000)
+end
+return slots

@@ -1,19 +1,15 @@
--- Read the hour that is open, and what there is of days.
+-- Read what tasks had of all times before the first figures of some days, and what they have now.
 --
 -- Prelude  clock
--- Keys     hour, hours
+-- Keys     hours, totals
 -- Args     days_kept: days that are kept
--- Reply    now: the present hour
---          moment: the one that is open, 0: none
---          open...: its figures as field, value, …
---          days...: what there is of each day, see delivery/statistics.py
+--          count: how many to read, the present one included
+-- Reply    before: what they had, see delivery/statistics.py
+--          now...: what they have, as field, value, …; nothing if these days have no figures
 
-local now = math.floor(read_clock() / 3600000000)
-local moment = tonumber(redis.call('HGET', keys.hour, 'moment') or nil) or 0
--- After the clock was set back a little, see add_figures.lua.
-if moment == now + 1 then now = moment end
-local fields = {}
-for n = 0, tonumber(args.days_kept) - 1 do fields[#fields + 1] = 'day:' .. n end
-local days = redis.call('HMGET', keys.hours, unpack(fields))
-for n = 1, #fields do days[n] = days[n] or '' end
-return { now, moment, redis.call('HGETALL', keys.hour), days }
+local today, days_kept = math.floor(read_clock() / 86400000000), tonumber(args.days_kept)
+for day = today - tonumber(args.count) + 1, today do
+  local found = redis.call('HGET', keys.hours, 'day:' .. decimal(day % days_kept))
+  if found and found:sub(1, 4) == struct.pack('>I4', day) then return { found, redis.call('HGETALL', keys.totals) } end
+end
+return { '', {} }

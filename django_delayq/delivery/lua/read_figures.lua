@@ -1,4 +1,4 @@
--- Read the figures of some minutes, or of some hours: those that are closed, and the one that is open.
+-- Read the figures of some minutes, or of some hours: the one that is open, and the slots of those that are closed.
 --
 -- Prelude  clock
 -- Keys     minute, minutes, hour, hours
@@ -9,21 +9,16 @@
 -- Reply    now: the present minute or hour
 --          moment: the one that is open, 0: none
 --          open...: its figures as field, value, …
---          closed...: one each, the last first: figures or nothing, see delivery/statistics.py
+--          closed...: one each, the last first: what its slot holds, see delivery/statistics.py
 
 local is_minute, first, count, is_tasks = args.unit == 'minute', tonumber(args.first), tonumber(args.count), args.of_tasks == '1'
 local open, closed = is_minute and keys.minute or keys.hour, is_minute and keys.minutes or keys.hours
+local slots = is_minute and 481 or 2161
 local now = math.floor(read_clock() / (is_minute and 60000000 or 3600000000))
 local moment = tonumber(redis.call('HGET', open, 'moment') or nil) or 0
--- After the clock was set back, see add_figures.lua.
-local function is_packed()
-  local tasks = redis.call('HGET', closed, decimal(now) .. ':tasks')
-  return tasks and tasks:byte(1) ~= 0
-end
-if moment == now + 1 or (moment > now and is_packed()) then now = moment end
 local fields = {}
 for n = first, first + count - 1 do
-  fields[#fields + 1] = decimal(now - n) .. (is_tasks and ':tasks' or '')
+  fields[#fields + 1] = decimal((now - n) % slots) .. (is_tasks and ':tasks' or '')
 end
 local found, there = redis.call('HMGET', closed, unpack(fields)), {}
 if moment > now - first - count and moment <= now - first then

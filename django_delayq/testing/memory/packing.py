@@ -78,14 +78,14 @@ def unpack(format: bytes, data: bytes, at: float = 1) -> tuple[Any, ...]:
 
 
 def msgpack(values: list[Any]) -> bytes:
-    """Do as cmsgpack.pack for a list of texts and numbers."""
+    """Do as cmsgpack.pack for a list of texts, numbers and such lists."""
     size = len(values)
     head = bytes((0x90 | size,)) if size < 16 else b"\xdc" + size.to_bytes(2, "big")
     return head + b"".join(map(_msgpacked, values))
 
 
-def msgunpack(text: bytes) -> list[float | bytes]:
-    """Do as cmsgpack.unpack for a list of texts and numbers: Lua has no others than floats.
+def msgunpack(text: bytes) -> list[Any]:
+    """Do as cmsgpack.unpack for a list of texts, numbers and such lists: Lua has no other numbers than floats.
 
     Raises:
         ValueError: it is none.
@@ -94,7 +94,9 @@ def msgunpack(text: bytes) -> list[float | bytes]:
     return [_msgunpacked(bytes(item)) for item in items]
 
 
-def _msgunpacked(item: bytes) -> float | bytes:
+def _msgunpacked(item: bytes) -> Any:
+    if 0x90 <= item[0] < 0xA0 or item[0] == 0xDC:
+        return msgunpack(item)
     # Not all texts are UTF-8, so they are taken as they are.
     if 0xA0 <= item[0] < 0xC0:
         return item[1:]
@@ -104,6 +106,8 @@ def _msgunpacked(item: bytes) -> float | bytes:
 
 
 def _msgpacked(value: Any) -> bytes:
+    if isinstance(value, list):
+        return msgpack(value)
     if isinstance(value, bytes):
         size = len(value)
         if size < 32:

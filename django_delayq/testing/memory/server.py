@@ -97,7 +97,7 @@ class _Lua:
                 b"pcall": self._pcall,
                 b"pack": packing.pack,
                 b"unpack": packing.unpack,
-                b"msgpack": lambda table: packing.msgpack(list(table.values())),
+                b"msgpack": lambda table: packing.msgpack(_lists_of(table)),
                 b"msgunpack": self._msgunpack,
                 b"decode": self._decode,
             }
@@ -187,8 +187,8 @@ class _Lua:
         return found
 
     def _msgunpack(self, text: bytes) -> Any:
-        """Do as cmsgpack.unpack for a list of texts and numbers."""
-        return self._runtime.table_from(packing.msgunpack(text))
+        """Do as cmsgpack.unpack for a list of texts, numbers and such lists."""
+        return self._runtime.table_from(packing.msgunpack(text), recursive=True)
 
     def _decode(self, text: Any, null: Any) -> Any:
         """Do as cjson.decode."""
@@ -214,6 +214,13 @@ class _Lua:
                 }
             )
         return value
+
+
+def _lists_of(value: Any) -> Any:
+    """Return a table of Lua as a list, with those in it."""
+    if lua_type(value) != "table":
+        return value
+    return [_lists_of(each) for each in value.values()]
 
 
 @cache
