@@ -99,7 +99,7 @@ def act(what: str) -> None:
         else:
             worker = process.WorkerProcess(
                 # Earlier commits have it there as well.
-                process.WorkerOptions(  # type: ignore[attr-defined]
+                process.WorkerOptions(
                     queues=[(settings.queue("flat"), 1.0)],
                     is_weighted=False,
                     worker=settings.worker,

@@ -158,11 +158,11 @@ def test_thread_sleeps_until_the_first_function_is_due(timer):
 
 def test_stop_ends_the_thread_and_calls_nothing_more(timer):
     calls = []
-    timer.call_later(0.01, partial(calls.append, "late"))
     begun, go_on = threading.Event(), threading.Event()
     timer.call_later(0, begun.set)
     timer.call_later(0, partial(go_on.wait, 10))
     assert begun.wait(10)
+    timer.call_later(0, partial(calls.append, "late"))
     thread = timer._thread
     stopper = threading.Thread(target=timer.stop)
     stopper.start()
