@@ -12,6 +12,7 @@ import redis
 from django_delayq.calls.binding import bind_in
 from django_delayq.calls.running import run
 from django_delayq.calls.several import run_all
+from django_delayq.clients.performing import steps_of
 from django_delayq.delivery import looking, states, storing
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.exceptions import (
@@ -1148,7 +1149,8 @@ def fill(queue: Any, count: int) -> None:
 
 def offer_all(queue: Any, offers: Iterable[tuple[Any, Any]]) -> None:
     """Offer elements as `offer` does, many in one write."""
-    calls = [once.call for each in offers for once in queue._offer(*each)]
+    offer = steps_of(DelayedQueue.offer)
+    calls = [once.call for each in offers for once in offer(queue, *each)]
     for made in run_all(queue._clients.shared(), calls):
         assert not isinstance(made, Exception), made
 
