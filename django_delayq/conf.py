@@ -52,6 +52,7 @@ from django_delayq.delivery.sharding import (
     share_of,
 )
 from django_delayq.delivery.statistics import MOST_TASKS
+from django_delayq.delivery.storing import Target
 from django_delayq.delivery.workers import RegistryKeys
 from django_delayq.exceptions import DelayqError, InvalidSettings, QueueNotFound
 from django_delayq.queues.options import QueueOptions
@@ -409,6 +410,13 @@ class QueueSettings:
     @cached_property
     def keys(self) -> DeliveryKeys:
         return DeliveryKeys.of(self.name, self.prefix)
+
+    @cached_property
+    def target(self) -> Target:
+        """Where calls store the jobs of the queue, and how."""
+        shards = self.shards or 0
+        listed = self.keeps_list
+        return Target(self.keys, self.frame_format, listed, shards, self.max_jobs)
 
 
 def keys_of(queue: str) -> DeliveryKeys:

@@ -34,7 +34,7 @@ PATIENCE_S = 5.0
 
 
 class _ClientOfNodes(Generic[P, N]):
-    """What is the same in a thread and on an event loop. It has pools and clients by node."""
+    """The pools and the clients by node, of a thread or an event loop."""
 
     connection: Any = None
     connection_pool: Any = None

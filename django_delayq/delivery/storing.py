@@ -129,26 +129,37 @@ def new_token() -> str:
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
 
+class Target(NamedTuple):
+    """The queue that jobs are stored in, and how they are written there."""
+
+    keys: DeliveryKeys
+    frame_format: FrameFormat = FrameFormat.BC0LC0
+    #: Whether Redisson's list of all elements has them as well.
+    insertion_list: bool = True
+    #: How many shards the queue has. If it has another number, or is closed, the server's error says so.
+    shards: int = 0
+    #: With a number, either all new jobs of a call are stored or none is: a queue of that many takes no more. All that
+    #: waits or runs counts, from Java too; dead letters and quarantined payloads do not.
+    max_jobs: int | None = None
+
+    @property
+    def unlimited(self) -> "Target":
+        """The same for jobs that a full queue takes."""
+        return self._replace(max_jobs=None)
+
+
 def schedule(
-    keys: DeliveryKeys,
+    target: Target,
     jobs: Sequence[NewJob],
     *,
-    frame_format: FrameFormat = FrameFormat.BC0LC0,
-    insertion_list: bool = True,
-    shards: int = 0,
-    max_jobs: int | None = None,
     are_rows: bool = False,
     has_batches: bool = False,
 ) -> Call[list[Scheduled]]:
     """Store up to `SCHEDULE_BATCH` jobs. Safe to repeat.
 
-    With ``max_jobs``, either all new jobs are stored or none is: a queue of that many takes no more. All that waits or
-    runs counts, from Java too; dead letters and quarantined payloads do not.
-
-    ``shards``: how many shards the queue has. If it has another number, or is closed, the server's error says so.
-
     ``are_rows``: they are rows of a database, which `store_rows` sends. ``has_batches``: one of them is in a batch.
     """
+    keys, frame_format, insertion_list, shards, max_jobs = target
     named: dict[str, str] = {}
     most: dict[str, Any] = {}
     if max_jobs is not None:
@@ -175,26 +186,12 @@ def schedule(
     )
 
 
-def store_rows(
-    keys: DeliveryKeys,
-    jobs: Sequence[NewJob],
-    *,
-    frame_format: FrameFormat = FrameFormat.BC0LC0,
-    insertion_list: bool = True,
-    shards: int = 0,
-) -> Call[list[Scheduled]]:
+def store_rows(target: Target, jobs: Sequence[NewJob]) -> Call[list[Scheduled]]:
     """Store jobs that are rows of a database. A token is stored once, until `let_go` or for a year.
 
     A full queue takes them all the same. A repeat is safe for as long.
     """
-    call = schedule(
-        keys,
-        jobs,
-        frame_format=frame_format,
-        insertion_list=insertion_list,
-        shards=shards,
-        are_rows=True,
-    )
+    call = schedule(target.unlimited, jobs, are_rows=True)
     return replace(call.again(), window_ms=ROW_REPEAT_MS)
 
 
@@ -226,24 +223,16 @@ def _keep_until(
 
 
 def store(
-    keys: DeliveryKeys,
-    job: NewJob,
-    *,
-    frame_format: FrameFormat = FrameFormat.BC0LC0,
-    insertion_list: bool = True,
-    shards: int = 0,
-    max_jobs: int | None = None,
-    has_batches: bool = False,
+    target: Target, job: NewJob, *, has_batches: bool = False
 ) -> Call[list[Scheduled]]:
     """Do as `schedule` for one job, in half the server's time if nothing has to be looked up for it.
 
     Not for a pipeline, which would not make the full call where this one replies nil.
     """
-
-    options = frame_format, insertion_list, shards, max_jobs, has_batches
     _, when, tail, payload = job
     if tail or not payload.startswith(signing.JOB_START):
-        return _schedule_one(keys, job, *options)
+        return schedule(target, [job], has_batches=has_batches)
+    keys, frame_format, insertion_list, _, max_jobs = target
     named = {"delay_queue": keys.queue.delay_queue} if insertion_list else {}
     order: tuple[str, ...] = ("when", "format", "payload")
     args: list[Argument] = [when, frame_format.number, payload]
@@ -253,28 +242,8 @@ def store(
         args.append(max_jobs)
     script, found = bind("store", keys, order, **named)
     # Not a function in this one: each variable that it shared would be kept in a cell, a tenth of what this costs.
-    full = partial(_schedule_one, keys, job, *options)
+    full = partial(schedule, target, [job])
     return Call(script, found, args, _read_stored, {}, REPEAT_MS, full)
-
-
-def _schedule_one(
-    keys: DeliveryKeys,
-    job: NewJob,
-    frame_format: FrameFormat,
-    insertion_list: bool,
-    shards: int,
-    max_jobs: int | None,
-    has_batches: bool,
-) -> Call[list[Scheduled]]:
-    return schedule(
-        keys,
-        [job],
-        frame_format=frame_format,
-        insertion_list=insertion_list,
-        shards=shards,
-        max_jobs=max_jobs,
-        has_batches=has_batches,
-    )
 
 
 def _counted(keys: DeliveryKeys) -> dict[str, str]:

@@ -1240,13 +1240,7 @@ def _firing(schedule: Schedule) -> Steps[Job[Any]]:
         Draft(new, sent_ms=boottime_ms()),
     )
     job.options, job.priority = definition.options or None, definition.priority
-    (stored,) = yield storing.schedule(
-        queue.keys,
-        [new],
-        frame_format=queue.frame_format,
-        insertion_list=queue.keeps_list,
-        shards=queue.shards or 0,
-    )
+    (stored,) = yield storing.schedule(queue.target.unlimited, [new])
     job.state, job.start_time_ms = State.SCHEDULED, stored.start_time_ms
     job.take_headers({SCHEDULE: found.name, OCCURRENCE: str(known.now_ms)})
     return job

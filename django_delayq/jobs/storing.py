@@ -28,15 +28,8 @@ def storing_one(
         new, has_batches = draft.new, False
     else:
         (new,), has_batches = written([draft])
-    call = storing.store(
-        settings.keys,
-        new,
-        frame_format=settings.frame_format,
-        insertion_list=settings.keeps_list,
-        shards=settings.shards or 0,
-        max_jobs=None if is_promised else settings.max_jobs,
-        has_batches=has_batches,
-    )
+    target = settings.target.unlimited if is_promised else settings.target
+    call = storing.store(target, new, has_batches=has_batches)
     if draft.sent_ms is None:
         draft.sent_ms = boottime_ms()
         return call
@@ -49,18 +42,11 @@ def storing_all(
     is_promised: bool = False,
 ) -> Call[list[Scheduled]]:
     """Return the call that stores prepared jobs of one queue; they count as sent from now on."""
-    settings = conf.get_settings().queue(queue)
+    target = conf.get_settings().queue(queue).target
+    if is_promised:
+        target = target.unlimited
     new, has_batches = written(drafts)
-    call = storing.schedule(
-        settings.keys,
-        new,
-        frame_format=settings.frame_format,
-        insertion_list=settings.keeps_list,
-        shards=settings.shards or 0,
-        max_jobs=None if is_promised else settings.max_jobs,
-        has_batches=has_batches,
-    )
-    return _noted(call, drafts)
+    return _noted(storing.schedule(target, new, has_batches=has_batches), drafts)
 
 
 def written(drafts: Sequence[Draft]) -> tuple[list[NewJob], bool]:

@@ -232,10 +232,4 @@ class _Hook(Hook):
 def forwarding(queue: QueueSettings, drafts: list[Draft]) -> Call[list[Scheduled]]:
     """Return the call that sends rows of one queue. A row that the queue got before is not stored again."""
     new, _ = written(drafts)
-    return storing.store_rows(
-        queue.keys,
-        new,
-        frame_format=queue.frame_format,
-        insertion_list=queue.keeps_list,
-        shards=queue.shards or 0,
-    )
+    return storing.store_rows(queue.target, new)

@@ -61,7 +61,9 @@ class Queue:
         job = NewJob(token, f"+{delay_ms}", unique, payload)
         run(
             self.client,
-            storing.schedule(self.keys, [job], insertion_list=insertion_list),
+            storing.schedule(
+                storing.Target(self.keys, insertion_list=insertion_list), [job]
+            ),
         )
         return token
 
@@ -70,7 +72,10 @@ class Queue:
         token = storing.new_token()
         payload = envelopes.encode(call, token, self.name, get_keyring())
         job = NewJob(token, f"+{delay_ms}", "", payload)
-        run(self.client, storing.schedule(self.keys, [job], insertion_list=True))
+        run(
+            self.client,
+            storing.schedule(storing.Target(self.keys, insertion_list=True), [job]),
+        )
         return token
 
     def offer(self, payload: bytes, delay_ms: int = 60_000) -> None:

@@ -40,7 +40,9 @@ def fill(queue: Queue, count: int) -> None:
                 # Due times in no order, and many of them equal.
                 due = 3_600_000 + number * 7919 % 100_000 * 1000
                 jobs.append(NewJob(token, f"+{due}", "", payload))
-            calls.append(storing.schedule(queue.keys, jobs, insertion_list=False))
+            calls.append(
+                storing.schedule(storing.Target(queue.keys, insertion_list=False), jobs)
+            )
         for reply in run_all(queue.client, calls):
             assert not isinstance(reply, Exception)
 

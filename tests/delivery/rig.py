@@ -59,7 +59,7 @@ from django_delayq.delivery.searching import (
 )
 from django_delayq.delivery.settling import Done, Failed, Rejected
 from django_delayq.delivery.states import Change, State
-from django_delayq.delivery.storing import NewJob, Scheduled, tail_of
+from django_delayq.delivery.storing import NewJob, Scheduled, Target, tail_of
 from django_delayq.wire import frame as frames
 from django_delayq.wire import signing
 from django_delayq.wire.frame import FrameFormat
@@ -239,16 +239,12 @@ class Rig:
     ) -> list[Scheduled]:
         """Send jobs; of one that a full queue refused, the reply is as the script gave it."""
         listed = self.insertion_list if insertion_list is None else insertion_list
-        options: Any = {
-            "frame_format": frame_format or self.frame_format,
-            "insertion_list": listed,
-            "max_jobs": max_jobs,
-            "has_batches": has_batches,
-        }
+        frame_format = frame_format or self.frame_format
+        target = Target(self.keys, frame_format, listed, max_jobs=max_jobs)
         call = (
-            storing.store(self.keys, jobs[0], **options)
+            storing.store(target, jobs[0], has_batches=has_batches)
             if len(jobs) == 1
-            else storing.schedule(self.keys, jobs, **options)
+            else storing.schedule(target, jobs, has_batches=has_batches)
         )
         return [
             reply
@@ -280,14 +276,8 @@ class Rig:
     def store_rows(self, *names: str, unique: str = "") -> list[Scheduled]:
         """Send rows of a database."""
         jobs = [NewJob(token(name), "+0", unique, payload(name)) for name in names]
-        return self.run(
-            storing.store_rows(
-                self.keys,
-                jobs,
-                frame_format=self.frame_format,
-                insertion_list=self.insertion_list,
-            )
-        )
+        target = Target(self.keys, self.frame_format, self.insertion_list)
+        return self.run(storing.store_rows(target, jobs))
 
     def receive(
         self, *forwards: Forward, good_ms: int = forwarding.GOOD_MS

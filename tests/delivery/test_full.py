@@ -104,9 +104,8 @@ def test_repeat_with_new_jobs_among_it_tells_each_what_became_of_it(rig: Rig) ->
     before = rig.state()
 
     call = storing.schedule(
-        rig.keys,
+        storing.Target(rig.keys, max_jobs=3),
         [NewJob(token(name), "+0", "", payload(name)) for name in "aben"],
-        max_jobs=3,
     )
     known, ended, *new = rig.run(call.again())
 
@@ -155,8 +154,8 @@ def test_job_alone_within_a_limit_costs_one_script_and_six_counts_more(
 
 def test_without_a_limit_a_call_has_no_argument_and_no_key_more(rig: Rig) -> None:
     jobs = [NewJob(token("a"), "+0", "", payload("a"))]
-    call = storing.schedule(rig.keys, jobs)
-    limited = storing.schedule(rig.keys, jobs, max_jobs=1)
+    call = storing.schedule(storing.Target(rig.keys), jobs)
+    limited = storing.schedule(storing.Target(rig.keys, max_jobs=1), jobs)
 
     assert (len(limited.args), len(limited.keys)) == (
         len(call.args) + 1,
@@ -203,7 +202,9 @@ def test_limit_is_never_exceeded_by_producers_side_by_side(
         for n in range(250):
             name = f"t{thread}n{n}"
             job = NewJob(token(name), "+900000", "", payload(name))
-            stored.extend(run(client, storing.store(keys, job, max_jobs=1_000)))
+            stored.extend(
+                run(client, storing.store(storing.Target(keys, max_jobs=1_000), job))
+            )
 
     threads = [threading.Thread(target=produce, args=[n]) for n in range(8)]
     for thread in threads:

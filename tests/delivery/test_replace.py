@@ -651,7 +651,9 @@ def test_repeat_of_a_call_that_changed_another_job_stores_nothing(rig: Rig) -> N
     replace(rig)
     rig.acknowledge(rig.lease())
 
-    call = storing.schedule(rig.keys, [NewJob(token("b"), "+0", KEY, payload("b"))])
+    call = storing.schedule(
+        storing.Target(rig.keys), [NewJob(token("b"), "+0", KEY, payload("b"))]
+    )
     (reply,) = rig.run(call.again())
 
     assert reply.beyond is State.TAKEN

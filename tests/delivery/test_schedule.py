@@ -6,7 +6,6 @@ import redis
 from django_delayq.calls.running import run
 from django_delayq.delivery import storing
 from django_delayq.delivery.claiming import Mode
-from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.settling import Done
 from django_delayq.delivery.states import State
 from django_delayq.delivery.storing import NewJob, Scheduled
@@ -109,7 +108,9 @@ def test_the_servers_clock_decides_where_no_other_is_given(rig: Rig) -> None:
     before = rig.client.time()
     (reply,) = run(
         rig.client,
-        storing.schedule(rig.keys, [NewJob(token("a"), "+5000", "", payload("a"))]),
+        storing.schedule(
+            storing.Target(rig.keys), [NewJob(token("a"), "+5000", "", payload("a"))]
+        ),
     )
     after = rig.client.time()
 
@@ -397,9 +398,7 @@ def test_one_job_alone_is_stored_as_among_many(
             case["unique"],
             payload("a"),
         )
-        call: Any = send(
-            rig.keys, job, frame_format=frame_format, insertion_list=listed
-        )
+        call: Any = send(storing.Target(rig.keys, frame_format, listed), job)
         with rig.listening(rig.keys.queue.channel) as heard:
             reply = rig.run(call.again() if case["again"] else call)
             told.append(
@@ -421,8 +420,8 @@ def test_one_job_alone_is_stored_as_among_many(
     assert told[0] == told[1]
 
 
-def _as_many(keys: DeliveryKeys, job: NewJob, **options: Any) -> Any:
-    return storing.schedule(keys, [job], **options)
+def _as_many(target: storing.Target, job: NewJob) -> Any:
+    return storing.schedule(target, [job])
 
 
 def test_job_alone_that_is_plain_costs_one_script_and_the_first_of_a_queue_two(

@@ -302,7 +302,7 @@ def test_holders_in_the_destination_queue_are_looked_for_once_a_call(
     jobs = [NewJob(token(f"j{n}"), "+0", f"ek{n}", payload("j")) for n in range(count)]
     rig.client.config_resetstat()
 
-    stored = rig.run(storing.schedule(rig.keys, jobs))
+    stored = rig.run(storing.schedule(storing.Target(rig.keys), jobs))
 
     assert [job.holder for job in stored] == [token(f"h{n}") for n in range(count)]
     reads = rig.client.info("commandstats")["cmdstat_lrange"]["calls"]

@@ -13,7 +13,7 @@ from django_delayq.delivery import pausing, prefixes
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.sharding import Pin, pin_shards, shard_keys
-from django_delayq.delivery.storing import NewJob, new_token, schedule
+from django_delayq.delivery.storing import NewJob, Target, new_token, schedule
 from django_delayq.health import facts as asked
 from django_delayq.health import problems
 from django_delayq.health.problems import Level, find_server_problems
@@ -492,7 +492,7 @@ def test_jobs_of_another_project_are_told_of(
     for keyring in (first, second, second):
         token = new_token()
         payload = envelopes.encode(Envelope("task"), token, queue_name, keyring)
-        run(client, schedule(keys, [NewJob(token, "+9000", "", payload)]))
+        run(client, schedule(Target(keys), [NewJob(token, "+9000", "", payload)]))
     (ours,), (theirs,) = first.ids, second.ids
 
     found = find_server_problems(client, [queue_name], key_ids=[ours])

@@ -92,7 +92,7 @@ def test_keys_hold_what_is_expected(client: redis.Redis, queue_name: str) -> Non
     for number in range(3):
         token = "ABC"[number] * 22
         job = NewJob(token, "+0", f"e{number}", payload(token))
-        run(client, storing.schedule(keys, [job]))
+        run(client, storing.schedule(storing.Target(keys), [job]))
     wait_until(
         lambda: (
             run(
@@ -156,7 +156,7 @@ def test_user_with_these_rights_can_do_all_that_a_worker_does(
     token = "x" * 22
     job = NewJob(token, "+0", "ekey", payload(token))
 
-    run(client, storing.schedule(keys, [job]))
+    run(client, storing.schedule(storing.Target(keys), [job]))
     (leased,) = wait_until(
         lambda: (
             run(

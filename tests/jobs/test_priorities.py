@@ -75,7 +75,7 @@ def test_job_without_a_priority_is_ranked_at_once_where_another_has_one(
     assert not hand.client.exists(hand.keys.ranked)
     # Another process, so nobody can tell this one.
     other = on(queue, 1).prepare(LATER, 1, 2)
-    hand.run(storing.schedule(hand.keys, written([other.draft])[0]))
+    hand.run(storing.schedule(storing.Target(hand.keys), written([other.draft])[0]))
 
     way(on(queue))
 

@@ -60,7 +60,7 @@ def send_again(hand: Hand, job: Job[Any]) -> None:
     """Have a job run a second time, as after the loss of what told of its end."""
     new = job.draft.new
     hand.client.delete(hand.keys.ended, hand.keys.result(job.token))
-    (stored,) = run(hand.client, storing.schedule(hand.keys, [new]))
+    (stored,) = run(hand.client, storing.schedule(storing.Target(hand.keys), [new]))
     assert stored.beyond is None
 
 

@@ -962,7 +962,7 @@ class TestJobsAmongTheElements:
     def token(self, client: redis.Redis, keys: DeliveryKeys) -> str:
         token = storing.new_token()
         job = storing.NewJob(token, f"+{LATER}000", "ekey", payload(token))
-        run(client, storing.schedule(keys, [job]))
+        run(client, storing.schedule(storing.Target(keys), [job]))
         return token
 
     @pytest.mark.parametrize(
@@ -1013,7 +1013,7 @@ class TestJobsAmongTheElements:
     ) -> None:
         for _ in range(3):
             jobs = [new_job(f"ekey{os.urandom(4).hex()}") for _ in range(450)]
-            run(client, storing.schedule(keys, jobs))
+            run(client, storing.schedule(storing.Target(keys), jobs))
 
         face(delayed()).clear()
 
@@ -1026,11 +1026,11 @@ class TestJobsAmongTheElements:
         first = [new_job(f"efirst{number}") for number in range(500)]
         second = [new_job(f"esecond{number}") for number in range(500)]
         third = [new_job(f"ethird{number}") for number in range(500)]
-        run(client, storing.schedule(keys, first))
-        run(client, storing.schedule(keys, second))
+        run(client, storing.schedule(storing.Target(keys), first))
+        run(client, storing.schedule(storing.Target(keys), second))
         cleared = run(client, calls.clear(keys))
         assert cleared.left == 500
-        run(client, storing.schedule(keys, third))
+        run(client, storing.schedule(storing.Target(keys), third))
 
         delayed().clear()
 

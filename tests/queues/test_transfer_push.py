@@ -70,7 +70,10 @@ def test_mixed_frames_due_in_random_order_leave_the_list_exact(
             run(
                 client,
                 storing.schedule(
-                    keys, [offer], frame_format=shuffled.choice(list(FrameFormat))
+                    storing.Target(
+                        keys, frame_format=shuffled.choice(list(FrameFormat))
+                    ),
+                    [offer],
                 ),
             )
         if is_due:
@@ -243,7 +246,7 @@ def test_jobs_with_one_start_time_are_each_found_among_javas_frames(
     for number, job in enumerate(jobs):
         java[number % 2].offer_at(os.urandom(number % 40), due)
         other = list(FrameFormat)[number % 2] if number % 3 == 0 else frame_format
-        run(client, storing.schedule(keys, [job], frame_format=other))
+        run(client, storing.schedule(storing.Target(keys, frame_format=other), [job]))
 
     for job in random.Random(3).sample(jobs, len(jobs)):
         found = run(client, looking.inspect(keys, job.token))

@@ -60,7 +60,7 @@ from django_delayq.delivery.statistics import (
     Outcome,
     Unit,
 )
-from django_delayq.delivery.storing import NewJob, tail_of
+from django_delayq.delivery.storing import NewJob, Target, tail_of
 from django_delayq.delivery.tending import SWEPT, Which
 from django_delayq.delivery.workers import RegistryKeys, WorkerInfo
 from django_delayq.queues import calls as queue_calls
@@ -241,13 +241,8 @@ def _(world: World) -> Any:
     has_batches = world.random.random() < 0.2
     names = world.random.sample(NAMES, world.random.randint(1, 4))
     jobs = [world.job(name, has_batch=has_batches) for name in names]
-    call = storing.schedule(
-        world.keys,
-        jobs,
-        max_jobs=world.most(),
-        has_batches=has_batches,
-        **world.options(),
-    )
+    target = Target(world.keys, max_jobs=world.most(), **world.options())
+    call = storing.schedule(target, jobs, has_batches=has_batches)
     return call.again() if world.random.random() < 0.2 else call
 
 
@@ -256,14 +251,15 @@ def _(world: World) -> Any:
     name = world.name()
     job = NewJob(token(name), world.when(), "", payload(name))
     # A token that is known makes two jobs of one, so only repeats look for it.
-    call = storing.store(world.keys, job, max_jobs=world.most(), **world.options())
+    target = Target(world.keys, max_jobs=world.most(), **world.options())
+    call = storing.store(target, job)
     return call.again() if world.random.random() < 0.6 else call
 
 
 @op(storing.store_rows)
 def _(world: World) -> Any:
     jobs = [world.job() for _ in range(world.random.randint(1, 2))]
-    return storing.store_rows(world.keys, jobs, **world.options())
+    return storing.store_rows(Target(world.keys, **world.options()), jobs)
 
 
 @op(forwarding.forwards)

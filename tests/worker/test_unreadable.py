@@ -29,7 +29,7 @@ def schedule_payload(client, queue, payload, token=None):
     """Schedule a payload as it stands, as another version of ours might."""
     keys = get_settings().queue(queue).keys
     job = storing.NewJob(token or new_token(), "+0", "", payload)
-    run(client, storing.schedule(keys, [job]))
+    run(client, storing.schedule(storing.Target(keys), [job]))
     return f"{queue}:{job.token}"
 
 

@@ -53,7 +53,7 @@ def bury(client, settings, count, *, age_ms=0, state=State.DEAD, payload=None):
             NewJob(token, "+0", "", signed("t", settings.name, token=token))
             for token in tokens
         ]
-        run(client, storing.schedule(keys, jobs))
+        run(client, storing.schedule(storing.Target(keys), jobs))
     else:
         client.rpush(keys.queue.destination, *[payload] * count)
     leased = run(
@@ -250,7 +250,7 @@ def test_what_java_took_is_forgotten_on_every_queue(client, queue, options):
     settings = queue(**options)
     keys = settings.keys
     jobs = [NewJob(new_token(), "+0", f"e{n}", b"payload") for n in range(300)]
-    run(client, storing.schedule(keys, jobs))
+    run(client, storing.schedule(storing.Target(keys), jobs))
     client.delete(keys.queue.timeout_set, keys.queue.delay_queue)
     client.hset(keys.notes, jobs[0].token, "cancel")
     client.hset(keys.claims, b"12345678", b"87654321")
@@ -305,7 +305,10 @@ def test_a_round_of_a_large_queue_is_many_short_turns(client, queue):
     settings = queue(INSERTION_LIST=False)
     for _ in range(10):
         jobs = [NewJob(new_token(), "+99999999", "", b"payload") for _ in range(500)]
-        run(client, storing.schedule(settings.keys, jobs, insertion_list=False))
+        run(
+            client,
+            storing.schedule(storing.Target(settings.keys, insertion_list=False), jobs),
+        )
 
     assert one_round(Upkeep(client, settings, b"owner--1")) > 30
     assert client.hlen(settings.keys.locators) == 5_000
@@ -317,7 +320,7 @@ def test_what_a_large_queue_keeps_of_the_past_is_looked_at_every_minute(client, 
     keys = settings.keys
     for _ in range(20):
         jobs = [NewJob(new_token(), "+99999999", "", b"payload") for _ in range(500)]
-        run(client, storing.schedule(keys, jobs, insertion_list=False))
+        run(client, storing.schedule(storing.Target(keys, insertion_list=False), jobs))
     looks_after = Upkeep(client, settings, b"owner--1")
     looks_after.turn(0.0)
     bury(client, settings, 3, age_ms=200 * DAY_MS)
