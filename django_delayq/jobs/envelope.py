@@ -75,6 +75,8 @@ class Follower(msgspec.Struct, omit_defaults=True):
     priority: Number = 0
     #: Its limit, as `tail_of` takes it.
     limit: str = ""
+    #: Whether ``queue`` is the shard to which its limit or unique key has led.
+    by_key: bool = False
 
 
 class Follow(msgspec.Struct, omit_defaults=True):

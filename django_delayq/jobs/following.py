@@ -32,17 +32,19 @@ def follower_of(queue: str, new: NewJob, priority: int, limit: str) -> Follower:
         new.token, queue, new.when, call, str(new.tail), priority, limit
     )
     if settings.shard_of is not None and (limit or follower.unique):
-        # Its key may lead to another shard by then. Who named this one means it, unless it is the same.
-        whole = replace(follower, queue=settings.shard_of)
-        if home_of(whole) == settings:
-            return whole
+        # Who named another shard than that of the key means it.
+        follower.by_key = home_of(replace(follower, by_key=True)) == settings
     return follower
 
 
 def home_of(follower: Follower) -> conf.QueueSettings:
     """Return the settings of the queue that a job gets into, by default where this process does not have it."""
-    key = follower.limit or follower.unique[1:] or follower.token
-    return queue_of(follower.queue, key)
+    name = follower.queue
+    # The number of shards may have changed since, and a process without this queue does not know it.
+    whole, _, _ = name.rpartition(":")
+    if follower.by_key and whole in conf.get_settings().names:
+        name = whole
+    return queue_of(name, follower.limit or follower.unique[1:] or follower.token)
 
 
 def links(follow: Follow | None) -> int:

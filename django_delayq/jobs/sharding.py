@@ -113,7 +113,8 @@ def _number_shown(whole: QueueSettings, there: Part) -> Steps[int]:
             continue
         if part.pin.id and not part.pin.is_closed:
             return part.pin.number
-        if number >= ours and any(part.held):
+        # Without shards in our settings, what lies under such a name may be anybody's.
+        if ours and number >= ours and any(part.held):
             shown = number + 1
     return shown
 

@@ -571,6 +571,22 @@ def test_jobs_of_a_number_that_the_server_has_forgotten_are_not_left_behind(
 
 
 @pytest.mark.redis
+def test_queue_without_shards_is_served_beside_what_has_the_name_of_a_shard(
+    shards: Shards, settings: Any, client: Any
+) -> None:
+    name = shards(None)
+    settings.DELAYQ = settings.DELAYQ | {"QUEUES": {name: {}, f"{name}:1": {}}}
+    # A key of the application, and a queue of its own.
+    client.hset(f"{name}:0", "a", 1)
+    schedule(samples.add.using(queue=f"{name}:1"), LATER, 1)
+
+    begin(name)
+    begin(f"{name}:1")
+
+    assert number_of(name, client) == 0
+
+
+@pytest.mark.redis
 @pytest.mark.parametrize("then", [None, 2, 8], ids=str)
 @pytest.mark.parametrize("is_used", [True, False], ids=["jobs", "no jobs"])
 def test_number_that_the_server_has_forgotten_is_read_from_the_shards(
@@ -617,6 +633,21 @@ def test_job_that_follows_goes_to_the_shard_that_its_key_leads_to_by_then(
     for user, job in enumerate(carrying):
         assert bound_for(job) == {task.prepare(LATER, user).queue}
     assert bound_for(named) == {f"{name}:1"}
+
+
+@pytest.mark.redis
+def test_job_that_follows_keeps_its_shard_where_its_queue_is_not_known(
+    shards: Shards, settings: Any
+) -> None:
+    name = shards(4)
+    first = samples.add.using(queue=f"{name}-2")
+    followers = [samples.once.using(queue=name).prepare(LATER, n) for n in range(16)]
+    carrying = [first.prepare(LATER, 1).then(each) for each in followers]
+
+    settings.DELAYQ = settings.DELAYQ | {"QUEUES": {f"{name}-2": {}}}
+
+    for follower, job in zip(followers, carrying, strict=True):
+        assert bound_for(job) == {follower.queue}
 
 
 def bound_for(job: Job[Any]) -> set[str]:
