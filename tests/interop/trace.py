@@ -17,7 +17,6 @@ from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.queues import calls as queues
 from django_delayq.queues.blocking import BlockingQueue
 from django_delayq.queues.delayed import DelayedQueue
-from django_delayq.wire import calls as wire
 from tests.interop.peers import Peer
 from tests.polling import wait_until
 from tests.servers import Server
@@ -200,7 +199,7 @@ def _script_of(sha: str, key_count: str) -> str:
 @cache
 def _our_scripts() -> dict[str, str]:
     names = {}
-    for packages in (wire.PACKAGES, binding.PACKAGES, queues.PACKAGES):
+    for packages in (("django_delayq.wire",), binding.PACKAGES, queues.PACKAGES):
         for file in resources.files(packages[0]).joinpath("lua").iterdir():
             if not file.name.startswith("_"):
                 for script in variants_of(packages, file.name.removesuffix(".lua")):

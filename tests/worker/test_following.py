@@ -25,6 +25,7 @@ from django_delayq.delivery.binding import PACKAGES
 from django_delayq.delivery.durability import Durable
 from django_delayq.delivery.following import Following
 from django_delayq.delivery.storing import NewJob
+from django_delayq.jobs import kept
 from django_delayq.worker import forwarded
 from django_delayq.worker import forwarding as forwarding_of_worker
 from tests.chaos.history import hold_back
@@ -572,7 +573,7 @@ def test_one_check_does_for_many_forwards(
             checks.append(time.monotonic())
             return super().make(act)
 
-    monkeypatch.setattr(forwarded, "HandOver", Counted)
+    monkeypatch.setattr(kept, "HandOver", Counted)
     jobs = [
         note(queue_name, f"{n}").then(note(f"{queue_name}-other", "b"))
         for n in range(100)
