@@ -4,6 +4,7 @@ import math
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable
 
 from django_delayq.logs import get_log
@@ -25,7 +26,7 @@ class Timer:
     def __init__(self, name: str) -> None:
         self._name = name
         self._start_over()
-        os.register_at_fork(after_in_child=self._start_over)
+        _timers.add(self)
 
     def _start_over(self) -> None:
         # A finaliser that cancels may run wherever this thread holds the lock. In a forked child, another thread of
@@ -61,15 +62,16 @@ class Timer:
     def start(self) -> None:
         """Start the thread now, rather than with the first function."""
         with self._lock:
-            self._thread = threading.Thread(
-                target=self._run, name=self._name, daemon=True
-            )
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            # If there are too many threads, this raises, and the next call tries again.
+            thread.start()
+            self._thread = thread
 
     def stop(self) -> None:
         """End the thread once the current call has returned."""
         with self._lock:
             self._is_stopped = True
+            self._due.clear()
             self._changed.notify()
             thread = self._thread
         if thread is not None:
@@ -98,3 +100,14 @@ class Timer:
                     return function
                 self._changed.wait(min(left_s, threading.TIMEOUT_MAX))
         return None
+
+
+_timers: weakref.WeakSet[Timer] = weakref.WeakSet()
+
+
+def _start_over_in_child() -> None:
+    for timer in _timers:
+        timer._start_over()
+
+
+os.register_at_fork(after_in_child=_start_over_in_child)

@@ -1,5 +1,6 @@
 """The timer of time limits, with its thread."""
 
+import gc
 import math
 import os
 import random
@@ -179,6 +180,51 @@ def test_stop_ends_the_thread_and_calls_nothing_more(timer):
 
 def test_timer_that_never_ran_can_be_stopped(timer):
     timer.stop()
+
+
+def test_timer_that_nobody_used_is_freed():
+    reference = weakref.ref(Timer("test-timer"))
+
+    gc.collect()
+
+    assert reference() is None
+
+
+def test_stopped_timer_forgets_what_waited(timer):
+    function = partial(forget)
+    reference = weakref.ref(function)
+    timer.call_later(60, function)
+
+    timer.stop()
+    del function
+
+    assert reference() is None
+
+
+@pytest.fixture
+def failed_timer(timer: Timer, monkeypatch) -> Timer:
+    """A timer whose thread could not start when it was first used."""
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        with pytest.raises(RuntimeError, match="new thread"):
+            timer.call_later(0, forget)
+    return timer
+
+
+def test_thread_that_could_not_start_is_started_by_the_next_call(failed_timer):
+    done = threading.Event()
+
+    failed_timer.call_later(0, done.set)
+
+    assert done.wait(10)
+
+
+def test_timer_whose_thread_could_not_start_can_be_stopped(failed_timer):
+    failed_timer.stop()
 
 
 def test_function_may_add_another(timer):
