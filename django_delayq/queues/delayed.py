@@ -5,11 +5,11 @@ It offers elements, looks at waiting ones and takes them out. `BlockingQueue` ta
 
 import asyncio
 import os
+import threading
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 from uuid import uuid4
 
@@ -117,7 +117,9 @@ class DelayedQueue(RedissonObject):
         self._held: Redis | None = None
         # What polls had to leave open.
         self._unsettled: deque[_Page] = deque()
-        self._left_over: deque[Any] = deque()
+        # Emptied under _lock.
+        self._left_over: list[Any] = []
+        self._lock = threading.Lock()
         self._pid = 0
         self._is_destroyed = False
         # If the settings name no server yet, or none that can be found, the first call begins, or raises the error.
@@ -462,8 +464,10 @@ class DelayedQueue(RedissonObject):
         taken: list[Any] = []
         try:
             yield from self._settle()
-            # What earlier calls took but could not return.
-            taken += islice(drained(self._left_over), limit)
+            # What earlier calls took but could not return. If interrupted here, it is returned twice rather than never.
+            with self._lock:
+                taken += self._left_over[:limit]
+                del self._left_over[:limit]
             yield from self._poll_pages(taken, limit)
         except RedisError as error:
             if not taken:

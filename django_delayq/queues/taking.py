@@ -7,6 +7,7 @@ lease has it. An unconfirmed element goes to the next consumer.
 import json
 import math
 import os
+import threading
 from collections import deque
 from dataclasses import dataclass
 from itertools import islice
@@ -66,13 +67,14 @@ class Taker:
         # Batches that earlier calls had to leave open.
         self._unconfirmed: deque[Batch] = deque()
         self._to_put_back: deque[Batch] = deque()
-        # By queue, elements that earlier calls confirmed but could not return.
-        self._left_over: dict[str, deque[Any]] = {}
+        # With their queues, elements that earlier calls confirmed but could not return. Emptied under _lock.
+        self._left_over: list[tuple[str, Any]] = []
+        self._lock = threading.Lock()
 
     def take(self, keys: DeliveryKeys, limit: int) -> Steps[Batch]:
         """Claim, decode and confirm the elements that are there now."""
         yield from self._settle_earlier()
-        if found := list(islice(drained(self._left_over_of(keys)), 1)):
+        if found := self._left_over_of(keys):
             return Batch(keys, b"", 0, [], found, [], 0)
         batch = yield from self._claim(keys, limit)
         if not batch.jobs:
@@ -224,11 +226,17 @@ class Taker:
 
     def _keep(self, batch: Batch) -> None:
         """Keep elements that belong to the caller for its next call."""
-        self._left_over_of(batch.keys).extend(batch.values)
+        name = batch.keys.queue.name
+        self._left_over.extend([(name, value) for value in batch.values])
 
-    def _left_over_of(self, keys: DeliveryKeys) -> deque[Any]:
-        # Two threads that make it at once get the same one.
-        return self._left_over.setdefault(keys.queue.name, deque())
+    def _left_over_of(self, keys: DeliveryKeys) -> list[Any]:
+        """Take an element that an earlier call confirmed but could not return, if there is one."""
+        with self._lock:
+            for i, (name, value) in enumerate(self._left_over):
+                if name == keys.queue.name:
+                    del self._left_over[i]
+                    return [value]
+        return []
 
 
 def _as_decode_error(error: Exception, payload: bytes) -> DecodeError:

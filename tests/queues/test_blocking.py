@@ -278,6 +278,16 @@ class TestWaiting:
         assert taken == [queue_name, *names]
         assert queue.poll_from_any(0.05, *names) is None
 
+    def test_names_of_which_nothing_is_left_over_are_not_kept(
+        self, blocking: Make, client: redis.Redis, queue_name: str
+    ) -> None:
+        queue = blocking()
+        for number in range(3):
+            client.rpush(f"{queue_name}:{number}", number)
+            assert queue.poll_from_any(20, f"{queue_name}:{number}") == number
+
+        assert len(queue._taker._left_over) == 0
+
     def test_full_server_is_waited_on_without_blmove(
         self,
         private_server: Callable[..., Server],

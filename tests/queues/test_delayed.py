@@ -1,9 +1,12 @@
 import os
 import random
+import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from itertools import count
 from typing import Any
 
 import pytest
@@ -718,6 +721,25 @@ class TestWhatWaits:
 
         assert queue.poll(250) == list(range(250))
 
+    def test_no_interrupt_of_a_poll_loses_what_an_earlier_one_left(
+        self, delayed: Make, insertion_list: bool
+    ) -> None:
+        queue = delayed(insertion_list=insertion_list)
+        for at in count():
+            queue._left_over.clear()
+            queue._left_over.extend([1, 2, 3])
+            try:
+                with interrupted_at(at):
+                    taken = queue.poll(2)
+            except KeyboardInterrupt:
+                assert {*queue._left_over} == {1, 2, 3}
+            else:
+                break
+
+        assert taken == [1, 2]
+        assert [*queue._left_over] == [3]
+        assert at > 5
+
     def test_concurrent_polls_share_the_elements(
         self, delayed: Make, insertion_list: bool, client: redis.Redis, queue_name: str
     ) -> None:
@@ -1140,10 +1162,30 @@ class TestTheObject:
         assert "x" not in delayed()
 
 
-def fill(queue: Any, count: int) -> None:
-    """Offer the numbers below count, with start times in random order."""
-    delays = [LATER + number for number in range(count)]
-    random.Random(count).shuffle(delays)
+@contextmanager
+def interrupted_at(point: int) -> Iterator[None]:
+    """Interrupt what a queue does in this thread, at one of the points at which a signal handler can run."""
+    left = point
+
+    def look(frame: Any, event: str, arg: object) -> None:
+        nonlocal left
+        is_point = event in ("call", "c_return")
+        if is_point and frame.f_globals["__name__"].startswith("django_delayq.queues."):
+            left -= 1
+            if left < 0:
+                raise KeyboardInterrupt
+
+    sys.setprofile(look)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+
+
+def fill(queue: Any, number: int) -> None:
+    """Offer the numbers below this one, with start times in random order."""
+    delays = [LATER + each for each in range(number)]
+    random.Random(number).shuffle(delays)
     offer_all(queue, enumerate(delays))
 
 
