@@ -87,7 +87,7 @@ class ClusterClient(_ClientOfNodes[ConnectionPool, Redis], Redis):
     def of_nodes(self) -> list[Redis]:
         """Return the clients of all nodes that hold slots, except those that are not asked again. Nothing connects yet."""
         primaries = self._slots.primaries()
-        awake = [each for each in primaries if each not in self._silences]
+        awake = [each for each in primaries if self._silence_of(each) is None]
         return [
             Client(connection_pool=self._pools.at(address))
             for address in awake or primaries
@@ -200,19 +200,20 @@ class ClusterClient(_ClientOfNodes[ConnectionPool, Redis], Redis):
         if (
             self.silent_times
             and isinstance(error, RedisTimeoutError)
-            and address not in self._silences
+            and self._silence_of(address) is None
         ):
             waited_ms = 1000 * (self.arguments.get("socket_timeout") or 0.0)
             until_ms = monotonic_ms() + self.silent_times * waited_ms
             self._silences[address] = error, until_ms
 
     def _check_silence(self, address: Address) -> None:
-        if (silence := self._silences.get(address)) is None:
-            return
-        error, until_ms = silence
-        if monotonic_ms() < until_ms:
+        if (error := self._silence_of(address)) is not None:
             raise error
-        del self._silences[address]
+
+    def _silence_of(self, address: Address) -> Exception | None:
+        """Return the error with which a node was silent, while that counts."""
+        error, until_ms = self._silences.get(address, (None, 0.0))
+        return error if monotonic_ms() < until_ms else None
 
     def _at(self, address: Address) -> Redis:
         node = self._nodes.get(address)

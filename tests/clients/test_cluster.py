@@ -901,9 +901,16 @@ class TestFailures:
                 client.exchange([("GET", name), ("GET", other)])[0], RedisTimeoutError
             )
             assert client.get(other) is None
+            assert len(client.of_nodes()) == cluster.primaries - 1
         finally:
             node.resume()
-        monkeypatch.setattr(clusters, "monotonic_ms", lambda: float("inf"))
+        later_ms = clusters.monotonic_ms() + 2_000_000_000
+        monkeypatch.setattr(clusters, "monotonic_ms", lambda: later_ms)
+        nodes = client.of_nodes()
+        assert len(nodes) == cluster.primaries
+        client.lose(nodes[0], RedisTimeoutError())
+        assert len(client.of_nodes()) == cluster.primaries - 1
+        later_ms *= 2
         assert client.get(name) is None
         client.close()
 
