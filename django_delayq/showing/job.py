@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from django.utils.translation import gettext
-
 from django_delayq.calls.exchange import Exchange
 from django_delayq.calls.running import make
 from django_delayq.clients.clients import own_clients
@@ -28,7 +26,7 @@ from django_delayq.showing import display, fields, timeline
 from django_delayq.showing.display import Content, ShownProgress
 from django_delayq.showing.fields import Field
 from django_delayq.showing.timeline import Event
-from django_delayq.translating import say_problems
+from django_delayq.translating import gettext, say_problems
 
 
 @dataclass(frozen=True)
@@ -112,10 +110,14 @@ class ShownJob:
             return gettext("encrypted")
         if "result" not in self._kept:
             return None
-        job = self.job
+        result = self._kept["result"]
+        try:
+            job = self.job
+        except Exception:  # whatever a codec does: see `display.read_content`
+            return HIDDEN if has_sensitive(self.seen.payload) else result
         if job.task is None and has_sensitive(self.seen.payload):
             return HIDDEN
-        return masked_result(job.task, job.args, job.kwargs, self._kept["result"])
+        return masked_result(job.task, job.args, job.kwargs, result)
 
     @property
     def result(self) -> str:

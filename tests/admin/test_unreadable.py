@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import redis
 from django.test import Client
 
-from django_delayq import DecodeError, cron, delayed_task, get_job
+from django_delayq import DecodeError, InvalidSettings, cron, delayed_task, get_job
 from django_delayq.delivery.states import State
 from django_delayq.delivery.workers import RegistryKeys
 from django_delayq.jobs.schedules import store_schedule
@@ -232,3 +233,26 @@ def test_key_of_another_type_is_said_where_it_matters(
         assert page.status_code in (200, 503)
     job = browser.get(url("job", queue.name, token))
     assert job.status_code in (200, 404, 503)
+
+
+def test_result_of_a_job_whose_codec_is_not_ready_is_shown(
+    browser: Client, queue: Queue, settings: Any
+) -> None:
+    class Broken:
+        name = "Broken"
+
+        def encode(self, value: object) -> bytes:
+            raise NotImplementedError
+
+        def decode(self, payload: bytes) -> object:
+            raise InvalidSettings("no such library")
+
+    token = "R" * 22
+    settings.DELAYQ["QUEUES"][queue.name] = {"CODEC": Broken(), "REDISSON": "3.16.6"}
+    text = '{"state": "succeeded", "result": 4711}'
+    queue.client.rpush(queue.keys.result(token), text, b"strange", b"")
+
+    page = browser.get(url("job", queue.name, token))
+
+    assert page.status_code == 200
+    assert "4711" in content_of(page)
