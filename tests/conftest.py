@@ -220,15 +220,19 @@ def _close_clients() -> Iterator[None]:
 _registrations = Registrations()
 
 
-def pytest_collection() -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
     """Keep the collector of garbage from looking again and again at what grows, and later at what stays."""
     gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_collection_finish() -> None:
     _registrations.note()
     gc.freeze()
-    gc.enable()
 
 
 @pytest.fixture(autouse=True)

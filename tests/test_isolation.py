@@ -1,5 +1,6 @@
 """No test sees what another one registered or changed in the process: each of these runs twice, in any order."""
 
+import gc
 import logging
 import signal
 from importlib import import_module
@@ -7,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from django_delayq.jobs import outbox
+from django_delayq.jobs import outbox, registry
 from django_delayq.jobs.decorator import delayed_task, queue_handler
-from django_delayq.jobs.registry import all_tasks, get_handler
+from django_delayq.jobs.registry import all_tasks
 from django_delayq.queues import reading
 from django_delayq.worker import attempt
+from tests import conftest
 
 # As the collection of another module would. Nothing here refers to it.
 import_module("tests.jobs.samples")
@@ -22,7 +24,7 @@ twice = pytest.mark.parametrize("run", ["once", "again"])
 @twice
 def test_what_a_test_registers_ends_with_it(run: str) -> None:
     assert "tests.isolation.mine" not in [task.name for task in all_tasks()]
-    assert get_handler("nobody's") is None
+    assert registry._handlers == {}
 
     @delayed_task(name="tests.isolation.mine")
     def mine() -> None: ...
@@ -30,7 +32,7 @@ def test_what_a_test_registers_ends_with_it(run: str) -> None:
     @queue_handler("nobody's", name="tests.isolation.handler")
     def handler(value: object) -> None: ...
 
-    assert get_handler("nobody's") is not None
+    assert list(registry._handlers) == ["nobody's"]
 
 
 @twice
@@ -64,3 +66,14 @@ def test_an_app_that_is_made_ready_again_installs_no_outbox_for_the_next_test(
 
 def test_tasks_of_modules_that_this_one_does_not_import_are_hidden() -> None:
     assert [task.name for task in all_tasks() if "samples" in task.name] == []
+
+
+def test_garbage_is_collected_again_after_a_collection_of_tests_that_failed() -> None:
+    collection = conftest.pytest_collection()
+    next(collection)
+    assert not gc.isenabled()
+
+    with pytest.raises(KeyboardInterrupt):
+        collection.throw(KeyboardInterrupt)
+
+    assert gc.isenabled()
