@@ -74,9 +74,7 @@ def _written(values: dict[str, Any]) -> dict[str, Any]:
 def _value_text(value: Any) -> Any:
     if isinstance(value, datetime):
         return moment_text(value)
-    if isinstance(value, float):
-        return f"{value:g}"
-    return number_text(value) if isinstance(value, int) else value
+    return number_text(value) if isinstance(value, int | float) else value
 
 
 def say(text: str) -> str:
@@ -112,8 +110,10 @@ def counter_label(name: str) -> str:
     return str(_COUNTERS[name]) if name in _COUNTERS else state_label(name)
 
 
-def number_text(number: int) -> str:
-    """Write a number with its thousands apart."""
+def number_text(number: float) -> str:
+    """Write a number with its thousands apart, and no decimals that are zero."""
+    if isinstance(number, float):
+        number = int(number) if number.is_integer() else round(number, 6)
     return formats.number_format(number, use_l10n=True, force_grouping=True)
 
 

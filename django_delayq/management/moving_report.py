@@ -1,9 +1,7 @@
 """The line about a queue that the commands which move jobs print."""
 
-from django.utils.translation import gettext
-
 from django_delayq.repair.moving import Tally
-from django_delayq.translating import number_text
+from django_delayq.translating import gettext, number_text
 
 
 def told(name: str, tally: Tally, done: str) -> str:
@@ -22,11 +20,12 @@ def told(name: str, tally: Tally, done: str) -> str:
     parts += [
         template.format(count=number_text(count)) for template, count in more if count
     ]
-    template = gettext("{count} need key {key}, which this project does not have")
     parts += [
-        template.format(count=number_text(count), key=repr(key))
+        gettext(
+            "{count} need key {key}, which this project does not have",
+            count=count,
+            key=repr(key),
+        )
         for key, count in sorted(tally.unknown.items())
     ]
-    return gettext("queue {queue}: {counts}").format(
-        queue=name, counts=", ".join(parts)
-    )
+    return gettext("queue {queue}: {counts}", queue=name, counts=", ".join(parts))

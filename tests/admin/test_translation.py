@@ -393,6 +393,8 @@ def test_text_writes_its_numbers_and_moments_as_the_language_does() -> None:
             "1.234, 21.09.2026 16:00:00 UTC"
         )
         assert translating.gettext("{a}, {b}", a=2.0, b="1234") == "2, 1234"
+        assert translating.gettext("{a}; {b}", a=1.5, b=1_234_567.0) == "1,5; 1.234.567"
+        assert translating.gettext("{a}", a=0.1 + 0.2) == "0,3"
         assert translating.gettext("{a}") == "{a}"
         assert translating.ngettext("{number} {a}", "{number} {a}s", 5_000, a="x") == (
             "5.000 xs"

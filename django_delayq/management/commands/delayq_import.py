@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, BinaryIO
 
 from django.core.management.base import CommandError
-from django.utils.translation import gettext, gettext_lazy
+from django.utils.translation import gettext_lazy
 from redis.client import Redis
 from redis.exceptions import RedisError
 
@@ -39,7 +39,7 @@ from django_delayq.repair.moving import (
     queues_on,
     total_of,
 )
-from django_delayq.translating import list_text, number_text
+from django_delayq.translating import gettext, list_text
 
 #: Between two looks at a source whose jobs still run, s.
 PAUSE_S = 0.5
@@ -162,10 +162,12 @@ class Command(CommandWithExamples):
         self._progress.end()
         self._tell(importing.tallies, {}, options, importing.code)
         if not options["json"] and importing.code:
-            template = gettext(
-                "Everything was imported. Now run on the source: manage.py delayq_export --confirm {code}"
+            self.stdout.write(
+                gettext(
+                    "Everything was imported. Now run on the source: manage.py delayq_export --confirm {code}",
+                    code=importing.code,
+                )
             )
-            self.stdout.write(template.format(code=importing.code))
         return True
 
     # From a server.
@@ -245,10 +247,7 @@ class Command(CommandWithExamples):
     ) -> None:
         moving.begin()
         total = total_of(moving.counts)
-        said = gettext("queue {queue}").format(queue=queue.name)
-        template = gettext(
-            "queue {queue}: waiting for {count} that end on the source, {running} of them running"
-        )
+        said = gettext("queue {queue}", queue=queue.name)
         while True:
             for _ in moving.steps():
                 tally = moving.tally
@@ -257,10 +256,11 @@ class Command(CommandWithExamples):
             counts = moving.counts
             if not is_waiting or not left_of(counts):
                 break
-            said = template.format(
+            said = gettext(
+                "queue {queue}: waiting for {count} that end on the source, {running} of them running",
                 queue=queue.name,
-                count=number_text(left_of(counts)),
-                running=number_text(counts.running),
+                count=left_of(counts),
+                running=counts.running,
             )
             self._progress(said, 0, 0)
             time.sleep(PAUSE_S)
@@ -284,21 +284,21 @@ class Command(CommandWithExamples):
             counts = left.get(name)
             if counts is None or is_dry or not left_of(counts):
                 continue
-            template = gettext(
-                "queue {queue}: {count} are left on the source, {running} of them running. Jobs of another project stay there. The others came meanwhile, or wait for a job or a batch that must end on the source. Run this command again later, or with --until-empty."
-            )
             self.stdout.write(
-                template.format(
+                gettext(
+                    "queue {queue}: {count} are left on the source, {running} of them running. Jobs of another project stay there. The others came meanwhile, or wait for a job or a batch that must end on the source. Run this command again later, or with --until-empty.",
                     queue=name,
-                    count=number_text(left_of(counts)),
-                    running=number_text(counts.running),
+                    count=left_of(counts),
+                    running=counts.running,
                 )
             )
         if unknown:
-            template = gettext(
-                'Not moved, because DELAYQ["QUEUES"] does not have them: {queues}'
+            self.stdout.write(
+                gettext(
+                    'Not moved, because DELAYQ["QUEUES"] does not have them: {queues}',
+                    queues=list_text(unknown),
+                )
             )
-            self.stdout.write(template.format(queues=list_text(unknown)))
 
 
 @contextmanager
