@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager, suppress
 from typing import Any, BinaryIO
 
 from django.core.management.base import CommandError
-from django.utils.translation import gettext, gettext_lazy
+from django.utils.translation import gettext_lazy
 from redis.client import Redis
 
 from django_delayq import conf
@@ -27,6 +27,7 @@ from django_delayq.repair.lines import Page
 from django_delayq.repair.moving import Tally, total_of
 from django_delayq.repair.pages import Kind
 from django_delayq.repair.taking import Taking
+from django_delayq.translating import gettext
 
 EXAMPLES = gettext_lazy(
     """

@@ -3,12 +3,13 @@
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
-from django.utils.translation import gettext, gettext_lazy
+from django.utils.translation import gettext_lazy
 
 from django_delayq import conf
 from django_delayq.jobs.pausing import resume
 from django_delayq.management.errors import Missing, explained, said_by_command
 from django_delayq.management.help import CommandWithExamples
+from django_delayq.translating import gettext
 from django_delayq.wording import one_line
 
 EXAMPLES = gettext_lazy(
@@ -68,21 +69,23 @@ class Command(CommandWithExamples):
 
 def _said(queue: str | None, task: str | None, was_paused: bool) -> str:
     if task is None:
-        template = (
-            gettext("queue {queue} is resumed")
+        said = (
+            gettext("queue {queue} is resumed", queue=queue)
             if was_paused
-            else gettext("queue {queue} was not paused")
+            else gettext("queue {queue} was not paused", queue=queue)
         )
     elif queue is None:
-        template = (
-            gettext("task {task} is resumed")
+        said = (
+            gettext("task {task} is resumed", task=task)
             if was_paused
-            else gettext("task {task} was not paused")
+            else gettext("task {task} was not paused", task=task)
         )
     else:
-        template = (
-            gettext("task {task} is resumed on queue {queue}")
+        said = (
+            gettext("task {task} is resumed on queue {queue}", task=task, queue=queue)
             if was_paused
-            else gettext("task {task} was not paused on queue {queue}")
+            else gettext(
+                "task {task} was not paused on queue {queue}", task=task, queue=queue
+            )
         )
-    return one_line(template.format(queue=queue, task=task))
+    return one_line(said)
