@@ -14,7 +14,6 @@ from django_delayq.calls.running import run
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import looking
 from django_delayq.delivery.looking import Counts
-from django_delayq.repair import pages
 from django_delayq.repair.importing import Importing
 from django_delayq.repair.lines import Line, OfQueue, Page
 from django_delayq.repair.moving import CannotMove, OtherTarget, Tally, total_of
@@ -43,12 +42,10 @@ class Moving:
         """``prefix``: what goes before the queue's name on the source; None: what goes before it here.
 
         With a prefix given, another project may use the queue too, so only jobs that are signed with ``keyring`` move.
-        ``waits=False``: for no replica. ``target_name`` is for messages. ``at_source`` surrounds what is asked of the
-        source.
+        ``waits=False``: for no replica. ``target_name`` distinguishes the target from others that the queue could move to.
+        ``at_source`` surrounds what is asked of the source.
         """
         self._source = source
-        self._target = target
-        self._control = queue.keys.control
         #: The queue as the source has it.
         self.there = queue if prefix is None else replace(queue, prefix=prefix)
         self.tally = Tally()
@@ -91,9 +88,6 @@ class Moving:
             CannotMove: both are one queue, the target does not read the format, or the key of a schedule is not here; or
                 the queue is being moved in another way, or to another server.
         """
-        field = pages.stored_field(self._taking.id)
-        # Before the run begins on the source: so a run is known only to the target that it goes to.
-        self._target.hsetnx(self._control, field, 0)
         head = self._pass_on(self._taking.head())
         try:
             # The queue itself. What follows are schedules, which only this run can put back.
@@ -102,11 +96,7 @@ class Moving:
             if self._taking.holds_nothing and not isinstance(error, OtherTarget):
                 with self._at_source():
                     self._taking.withdraw()
-            self._target.hdel(self._control, field)
             raise
-        if self._taking.run and self._taking.run.id != self._taking.id:
-            # One that has begun before goes on.
-            self._target.hdel(self._control, field)
         for _ in head:
             pass
 

@@ -119,8 +119,7 @@ class Importing:
         self._line, self._mark, self._storing = line, "", {}
         tally = self.tallies.setdefault(line.name, Tally())
         kind = Kind.FILE if line.pages is None else Kind.DIRECT
-        run = Run(line.run, kind, line.pages or 0, line.target)
-        self._runs[line.name] = run
+        run = self._runs[line.name] = Run(line.run, kind, line.pages or 0)
         parts = self._parts_for(line)
         if self._is_dry:
             return
@@ -136,10 +135,10 @@ class Importing:
                 is_signing=self._is_signing,
                 waits=self._waits,
             )
-            storing.begin(run)
+            storing.prepare(line.format)
+            storing.begin(run, line.elsewhere)
             before = max(self._before.get(line.name, 0), storing.stored)
             self._before[line.name] = before
-            storing.prepare(line.format)
             settings = line.settings
             if self._is_spread:
                 # A limit of the queue is a share, which others have by now.

@@ -43,8 +43,8 @@ class OfQueue(
     shards: Count = 0
     #: Pages that the source has taken so far, if it deletes each page that is stored; None in a file, which has them all.
     pages: Count | None = None
-    #: The name of the server that the run goes to, for messages; empty in a file.
-    target: str = ""
+    #: The name of another server that the run goes to; empty if it goes to this one, and in a file.
+    elsewhere: str = ""
 
 
 class OfSchedule(msgspec.Struct, frozen=True, tag="schedule", tag_field="is"):

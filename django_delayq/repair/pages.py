@@ -69,7 +69,7 @@ class Run(NamedTuple):
     kind: Kind
     #: The number of its last page.
     pages: int
-    #: The name of the server that it goes to, for messages.
+    #: The name of the server that it goes to; empty for a file.
     target: str = ""
 
     @property
@@ -121,7 +121,7 @@ def begin_export(
 ) -> Call[Run]:
     """Begin a run, or return the one that has begun before. Safe to repeat.
 
-    ``target`` is the name of the server that it goes to, for messages.
+    ``target`` is the name of the server that it goes to.
     """
 
     def read(reply: list[Any]) -> Run:

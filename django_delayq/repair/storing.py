@@ -61,8 +61,10 @@ class Storing:
         # What the target knows of schedules, as of the last one that was stored.
         self._known: Known | None = None
 
-    def begin(self, source_run: pages.Run) -> None:
+    def begin(self, source_run: pages.Run, elsewhere: str = "") -> None:
         """Note on the target that a run comes.
+
+        ``elsewhere`` is the name of another server that the source says the run goes to.
 
         Raises:
             SameQueue: this is the queue that the run takes jobs from.
@@ -82,12 +84,16 @@ class Storing:
             raise CannotMove(
                 f"queue {name!r} is itself being moved away from the target, {known.way}."
             )
-        stored: Any = self._client.hget(control, pages.stored_field(source_run.id))
+        field = pages.stored_field(source_run.id)
+        if source_run.kind is Kind.DIRECT and not source_run.pages and not elsewhere:
+            # It stays if the run is withdrawn: another command may have continued it.
+            self._client.hsetnx(control, field, 0)
+        stored: Any = self._client.hget(control, field)
         self.stored = 0 if stored is None else int(stored.split()[0])
         if source_run.kind is Kind.FILE:
             return
         if stored is None:
-            to = f", {source_run.target}" if source_run.target else ""
+            to = f", {elsewhere}" if elsewhere else ""
             raise OtherTarget(
                 f"queue {name!r} is being moved to another server already{to}. Run that to its end, with that server in"
                 " DELAYQ['CONNECTION']; or, if that server is lost, put the jobs that are on their way back with"

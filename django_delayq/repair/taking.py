@@ -57,7 +57,7 @@ class Taking:
     ) -> None:
         """``kind=None``: only read it. ``only``: leave what is signed with another key. ``waits=False``: for no replica.
 
-        ``target`` is the name of the server that the queue moves to, for messages.
+        ``target`` is the name of the server that the queue moves to.
         """
         self._client = client
         self._queue = queue
@@ -74,8 +74,6 @@ class Taking:
             fresh_ms=FRESH_MS,
             within=finished_first,
         )
-        #: The id of the run, if this begins it.
-        self.id = secrets.token_urlsafe(9)
         self._target = target
         #: The run of the queue; None before it begins.
         self.run: pages.Run | None = None
@@ -88,11 +86,11 @@ class Taking:
         Raises:
             CannotMove: the queue is being moved in another way.
         """
+        id = secrets.token_urlsafe(9)
         if self._kind is None:
-            self.run = pages.Run(self.id, Kind.FILE, 0)
+            self.run = pages.Run(id, Kind.FILE, 0)
         else:
-            keys, target = self._queue.keys, self._target
-            call = pages.begin_export(keys, self.id, self._kind, target)
+            call = pages.begin_export(self._queue.keys, id, self._kind, self._target)
             self.run = run(self._client, call)
             check_kind(self._queue, self.run, self._kind)
         return self.run
@@ -110,7 +108,7 @@ class Taking:
             there.changed,
             self._queue.shards or 0,
             begun.pages if begun.kind is Kind.DIRECT else None,
-            begun.target,
+            "" if begun.target == self._target else begun.target,
         )
         is_copy = self._kind is None
         for name in there.stored:

@@ -4,12 +4,13 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import redis
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import OutOfMemoryError, ReadOnlyError
+from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
 
 from django_delayq import Durable, conf
 from django_delayq.calls.running import run
@@ -109,8 +110,14 @@ def queue_of(rig: Rig) -> QueueSettings:
     return conf.get_settings().queue(rig.keys.queue.name)
 
 
-def moving_from(source: Rig, target: Rig) -> Moving:
-    return Moving(source.client, target.client, queue_of(source), conf.get_keyring())
+def moving_from(source: Rig, target: Rig, target_name: str = "") -> Moving:
+    return Moving(
+        source.client,
+        target.client,
+        queue_of(source),
+        conf.get_keyring(),
+        target_name=target_name,
+    )
 
 
 def move(source: Rig, target: Rig) -> moving.Tally:
@@ -431,6 +438,85 @@ def test_a_run_goes_on_towards_its_own_target_only(
 
     assert other.state() == {}
     assert rig.inspect("a").state is State.HELD
+
+
+def test_a_target_that_forgets_a_run_without_pages_goes_on(
+    rig: Rig, other: Rig
+) -> None:
+    """As one that restarts empty, or fails over; or the first command died before the target noted the run."""
+    rig.schedule({"a": 0})
+    moving_from(rig, other).begin()
+    other.client.delete(other.keys.control)
+
+    assert move(rig, other).moved == 1
+
+    assert names_of(other.claim()) == ["a"]
+
+
+def test_a_run_without_pages_goes_to_no_target_of_another_name(
+    rig: Rig, other: Rig
+) -> None:
+    """The command died before the target noted the run."""
+    rig.schedule({"a": 0})
+    rig.run(pages.begin_export(rig.keys, RUN, Kind.DIRECT, "first"))
+
+    with pytest.raises(CannotMove, match="to another server already, first"):
+        moving_from(rig, other, "second").begin()
+
+    assert other.client.hkeys(other.keys.control) == []
+    moving_from(rig, other, "first").begin()
+
+
+def test_a_command_that_is_refused_leaves_the_run_of_another_one_alone(
+    rig: Rig, other: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has begun the run; before it goes on, the other one moves a page, and dies before it deletes that."""
+    rig.schedule({"a": 0})
+
+    def move_a_page() -> None:
+        with monkeypatch.context() as patch:
+            second = moving_from(rig, other)
+            second.begin()
+            patch.setattr(Taking, "delete", cut)
+            with pytest.raises(Cut):
+                next(second.steps())
+
+    def cut(*_: object) -> None:
+        raise Cut
+
+    acts = [move_a_page]
+
+    @contextmanager
+    def at_source() -> Iterator[None]:
+        yield
+        if acts:
+            acts.pop()()
+
+    first = Moving(
+        rig.client,
+        other.client,
+        queue_of(rig),
+        conf.get_keyring(),
+        at_source=at_source,
+    )
+    with pytest.raises(CannotMove, match="the target has 1 pages"):
+        first.begin()
+
+    move(rig, other)
+
+    assert rig.state() == {}
+    assert names_of(other.claim()) == ["a"]
+
+
+def test_a_run_that_does_not_begin_leaves_nothing_on_the_target(
+    rig: Rig, other: Rig
+) -> None:
+    rig.client.set(rig.keys.control, "of somebody else")
+
+    with pytest.raises(ResponseError):
+        moving_from(rig, other).begin()
+
+    assert keys_of(other.client, rig.keys.queue.name) == []
 
 
 def test_a_source_that_has_forgotten_a_page_gives_its_number_to_no_others(

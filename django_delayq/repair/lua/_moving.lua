@@ -8,8 +8,8 @@
 -- that is no frame, an element of the destination queue; r retries; e returned; h held, or leased by
 -- a process that has gone; d dead letters; q quarantine.
 -- The field 'moving' of the control hash is the id of the run, a space, its kind, a space, and how many pages it has;
--- 'moving_to' is the name of the server that it goes to, for people. The
--- field 'confirmed' is the code of the export of which the run is a part, once another server is known to have all of it.
+-- 'moving_to' is the name of the server that it goes to. The field 'confirmed' is the code of the export of which the run is
+-- a part, once another server is known to have all of it.
 
 local WHY_MOVING = 'It is on its way to another server.'
 
