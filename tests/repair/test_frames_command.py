@@ -515,7 +515,7 @@ def test_list_is_not_brought_out_of_line_with_the_settings(
 
 def test_second_list_command_is_told_to_wait(rig: Rig, call: Call) -> None:
     rig.schedule({"a": 9_000, "b": 9_000})
-    rig.run(calls.delist(rig.keys, run="other", step=1, batch=1))
+    run(rig.client, calls.delist(rig.keys, run="other", step=1, batch=1))
 
     with pytest.raises(CommandError, match="another process is filling or emptying"):
         call("--list", "off")
