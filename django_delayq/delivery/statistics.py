@@ -67,9 +67,9 @@ class Unit(StrEnum):
         return 60 if self is Unit.MINUTE else 3_600
 
     @property
-    def kept(self) -> int:
-        """How many are kept, beside the present one: those of 8 hours, or of 90 days."""
-        return 480 if self is Unit.MINUTE else 2_160
+    def slots(self) -> int:
+        """How many are kept: the present one, and those of 8 hours or of 90 days before it."""
+        return 481 if self is Unit.MINUTE else 2_161
 
 
 class Outcome(StrEnum):
@@ -294,6 +294,8 @@ def add_figures(
         ],
         most=most_tasks,
         rest=OTHER,
+        minute_slots=Unit.MINUTE.slots,
+        hour_slots=Unit.HOUR.slots,
         days_kept=DAYS_KEPT,
         tasks=[
             (name[:NAME_LIMIT], figures.encode()) for name, figures in counted.items()
@@ -340,7 +342,7 @@ def read_figures(
 
     ``of_tasks``: of each task instead of the queue in whole; then up to `TASKS_BATCH` of them.
     """
-    count = min(count, TASKS_BATCH if of_tasks else unit.kept + 1)
+    count = min(count, TASKS_BATCH if of_tasks else unit.slots)
 
     def read(reply: Any) -> Read:
         now, moment, there, closed = reply
@@ -355,7 +357,12 @@ def read_figures(
         return Read(now, rows)
 
     return bind("read_figures", keys)(
-        read, unit=unit, first=first, count=count, of_tasks=int(of_tasks)
+        read,
+        unit=unit,
+        slots=unit.slots,
+        first=first,
+        count=count,
+        of_tasks=int(of_tasks),
     )
 
 

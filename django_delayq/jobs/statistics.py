@@ -3,6 +3,7 @@
 Each call takes a few round trips, for any number of queues, because it asks all queues in one write.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -228,9 +229,9 @@ def _range(minutes: int | None, hours: int | None) -> tuple[Unit, int]:
         unit, count = Unit.HOUR, hours
     if not _is_number(count):
         raise InvalidSearch(
-            f"{unit}s={show(count)}: give a number of {unit}s, 1 to {unit.kept + 1:,}"
+            f"{unit}s={show(count)}: give a number of {unit}s, 1 to {unit.slots:,}"
         )
-    return unit, min(count, unit.kept + 1)
+    return unit, min(count, unit.slots)
 
 
 def _is_number(count: object) -> bool:
@@ -331,20 +332,17 @@ def _of_tasks(
 
 def _tasks_of(keys: DeliveryKeys, unit: Unit, count: int) -> Steps[Read]:
     """Read what there is of tasks, `TASKS_BATCH` minutes or hours of each queue a round trip."""
-    now, rows = None, []
+    rows: list[tuple[int, str, bytes]] = []
+    below = math.inf
     for first in range(0, count, TASKS_BATCH):
+        part = min(TASKS_BATCH, count - first)
         read: Read = yield statistics.read_figures(
-            keys,
-            unit,
-            first=first,
-            count=min(TASKS_BATCH, count - first),
-            of_tasks=True,
+            keys, unit, first=first, count=part, of_tasks=True
         )
-        now = read.now if now is None else now
-        # The next minute may have begun meanwhile.
-        rows += [row for row in read.rows if row[0] <= now - first]
-    assert now is not None
-    return Read(now, rows)
+        # If the next minute has begun meanwhile, the first one was read before.
+        rows += [row for row in read.rows if row[0] < below]
+        below = read.now - first - part + 1
+    return Read(read.now, rows)
 
 
 def _merge(found: dict[K, Figures], more: dict[K, Figures]) -> None:

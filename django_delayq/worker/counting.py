@@ -108,13 +108,16 @@ class Counting:
         self._last_queue: QueueSettings | None = None
         self._last_verdict: Verdict | None = None
         self._told: list[tuple[str, UnderWay[list[Closed]]]] = []
+        # Slots that this process wrote, by queue; `tell` packs them.
+        self._closed: list[tuple[str, Closed]] = []
+        self._packing: list[UnderWay[bool]] = []
         # What was logged of each queue.
         self._problems: dict[str, str] = {}
 
     @property
     def has_told(self) -> bool:
         """Whether replies to `tell` are still to be read."""
-        return bool(self._told)
+        return bool(self._told or self._packing)
 
     def note(self, attempts: list[Attempt]) -> None:
         """Take in attempts of one queue with one verdict, which the server has settled."""
@@ -188,6 +191,10 @@ class Counting:
     def tell(self) -> None:
         """Write what was counted; the calls go out with the line's next calls, or at `learn`."""
         self.due_ms = float("inf")
+        closed, self._closed = self._closed, []
+        for queue, slot in closed:
+            pack = statistics.pack_figures(keys_of(queue), slot)
+            self._packing.append(self._line.ask(pack))
         for queue, figures in self._take().items():
             names = list(figures)
             for start in range(0, len(names), FIGURES_BATCH):
@@ -205,7 +212,6 @@ class Counting:
         If the server is away, this says nothing: every other call of the loop does.
         """
         told, self._told = self._told, []
-        packing: list[UnderWay[bool]] = []
         for queue, under_way in told:
             try:
                 closed = under_way.finish()
@@ -215,9 +221,11 @@ class Counting:
                 continue
             else:
                 self._problems.pop(queue, None)
-                for slot in closed:
-                    pack = statistics.pack_figures(keys_of(queue), slot)
-                    packing.append(self._line.ask(pack))
+                # The claim loop would wait for calls that are made here.
+                self._closed += [(queue, slot) for slot in closed]
+        if self._closed:
+            self.due_ms = 0.0
+        packing, self._packing = self._packing, []
         for each in packing:
             # What is not packed can be read as well.
             with suppress(RedisError, OSError):

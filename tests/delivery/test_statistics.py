@@ -604,6 +604,48 @@ def test_what_others_wrote_into_our_hashes_is_missing_and_breaks_nothing(
     assert task_runs(rig, Unit.HOUR) == {(0, "mail"): 4}
 
 
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        {"a": 1},
+        [{"a": 1}],
+        [[], [], {"a": 1}],
+        [[], [], {"1": 1}],
+        [[0.5]],
+        [[-1]],
+        [[1e300]],
+        [["1"]],
+        [[None]],
+        [[], [], [[]]],
+        ["text"],
+        [7, 5, 130, 5],
+    ],
+)
+def test_what_others_wrote_is_replaced_by_what_is_added(rig: Rig, foreign) -> None:
+    for key in (rig.keys.minute, rig.keys.hour, rig.keys.totals):
+        rig.client.hset(key, "task:mail", msgspec.msgpack.encode(foreign))
+
+    add(rig, mail=2)
+
+    assert totals(rig) == {"": 2, "mail": 2}
+
+
+@pytest.mark.parametrize("unit", list(Unit))
+def test_unit_says_how_many_slots_take_turns(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, unit: Unit
+) -> None:
+    monkeypatch.setattr(Unit, "slots", property(lambda unit: 4))
+    rig.now = DAY_START
+    for _ in range(9):
+        rig.now += unit.seconds * 1_000
+        add(rig, mail=1)
+
+    key = rig.keys.minutes if unit is Unit.MINUTE else rig.keys.hours
+    slots = {name for name in rig.client.hkeys(key) if name.isdigit()}
+    assert slots == {b"0", b"1", b"2", b"3"}
+    assert runs(rig, unit, count=9) == {0: 1, 1: 1, 2: 1, 3: 1}
+
+
 def test_total_of_parts_is_their_sum() -> None:
     found = total([figures(1), figures(2)])
 

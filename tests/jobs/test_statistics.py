@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
+from itertools import count, pairwise
 
 import pytest
 
@@ -12,6 +12,7 @@ from django_delayq.calls import running
 from django_delayq.calls.running import run
 from django_delayq.clients.clients import own_clients
 from django_delayq.conf import get_settings
+from django_delayq.delivery import statistics
 from django_delayq.delivery.statistics import (
     Figures,
     Histogram,
@@ -93,6 +94,31 @@ def test_one_task_has_a_series_of_its_own(add, queue) -> None:
     assert len(series.spans) == 200
     assert series.total.runs == 3
     assert task_statistics(queue, "none").total.runs == 0
+
+
+@pytest.mark.parametrize("turns", [{1}, {2}, {1, 2, 3}])
+def test_minute_that_begins_between_two_readings_leaves_no_gap(
+    queue, monkeypatch, turns
+) -> None:
+    keys = get_settings().queue(queue).keys
+    now_us, read_figures = 29_000_000 * 60_000_000, statistics.read_figures
+    mail = Figures(Counter({Outcome.SUCCEEDED: 1}), duration=Histogram(Counter({1: 1})))
+    for ago in reversed(range(240)):
+        call = add_figures(keys, {"mail": mail}, most_tasks=9)
+        run(own_clients.of_thread(), at(now_us - ago * 60_000_000, call))
+    readings = count()
+
+    def read_later(*args, **options):
+        nonlocal now_us
+        now_us += 60_000_000 * (next(readings) in turns)
+        return at(now_us, read_figures(*args, **options))
+
+    monkeypatch.setattr(statistics, "read_figures", read_later)
+    series = task_statistics(queue, "mail", minutes=240)
+
+    runs = [span.figures.runs for span in series.spans]
+    assert runs == [1] * (240 - len(turns)) + [0] * len(turns)
+    assert next(readings) == 4
 
 
 def test_tasks_are_summed_up_over_a_span(add, queue) -> None:

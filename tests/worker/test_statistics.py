@@ -28,6 +28,7 @@ from django_delayq.jobs.statistics import queue_statistics, statistics_totals
 from django_delayq.worker import counting, planning
 from django_delayq.worker.attempt import Attempt, Verdict
 from django_delayq.worker.counting import Counting, counted
+from tests.clock import at
 from tests.polling import wait_until
 from tests.worker.conftest import every_server
 from tests.worker.project import tasks
@@ -205,6 +206,23 @@ def test_killed_process_loses_no_more_than_it_had_not_written(
     assert written[tasks.note.name].runs <= found <= 25
 
 
+def test_worker_that_ends_packs_what_its_last_figures_found_over(
+    work, queue_name, monkeypatch
+) -> None:
+    monkeypatch.setattr(counting, "COUNT_AFTER_MS", 1e9)
+    client, keys = own_clients.of_thread(), get_settings().queue(queue_name).keys
+    old = statistics.add_figures(keys, {tasks.note.name: Figures()}, most_tasks=9)
+    run(client, at(7 * 3_600_000_000, old))
+    schedule(tasks.note.using(queue=queue_name), 0, 1)
+
+    worker = work(is_burst=True)
+    wait_until(lambda: not worker.is_running, description="the worker has ended")
+
+    for key, slot in ((keys.minutes, 7 * 60), (keys.hours, 7)):
+        stored = client.hget(key, f"{slot}:tasks")
+        assert stored[4:5] == b"\1"
+
+
 # Without a server.
 
 
@@ -339,7 +357,7 @@ def test_many_tasks_go_in_several_calls() -> None:
 
     assert len(line.calls) == 3
     assert all(
-        (len(call.args) - 3) // 2 <= statistics.FIGURES_BATCH for call in line.calls
+        (len(call.args) - 5) // 2 <= statistics.FIGURES_BATCH for call in line.calls
     )
 
 
@@ -362,9 +380,17 @@ def test_what_is_over_is_packed_once_by_the_process_that_finds_it() -> None:
     found.tell()
     line.closed = [statistics.Closed(statistics.Unit.HOUR, "7:tasks", b"\0\0\0\7\0")]
     found.learn()
-    found.learn()
 
+    # The claim loop would wait for a reply to what is asked here.
+    assert [call.script.name for call in line.calls] == ["add_figures"]
+    assert not found.has_told
+    assert found.due_ms == 0
+    found.tell()
     assert [call.script.name for call in line.calls] == ["add_figures", "pack_figures"]
+    assert found.has_told
+    found.learn()
+    found.tell()
+    assert len(line.calls) == 2
     assert not found.has_told
 
 

@@ -5,22 +5,37 @@
 -- Keys     minute, minutes, hour, hours, totals
 -- Args     most: tasks that the queue may have figures of; further ones count as `rest`
 --          rest: name of all further tasks
+--          minute_slots: slots of minutes, which take turns
+--          hour_slots: slots of hours
 --          days_kept: days that are kept
 --          tasks... (name, figures): name of a task, empty: the queue in whole; its figures, see delivery/statistics.py
 -- Returns  of each slot that was written: minute or hour, its field, what it has of tasks
 
 local now_us, most, rest, days_kept = read_clock(), tonumber(args.most), args.rest, tonumber(args.days_kept)
+local minute_slots, hour_slots = tonumber(args.minute_slots), tonumber(args.hour_slots)
+local minutes_ms, hours_ms = (minute_slots - 1) * 60000, (hour_slots - 1) * 3600000
 
--- Add figures, which are arrays of numbers, to what is stored, and return that. What is none counts as zero.
-local function sum(stored, figures)
-  local is_read, sums = pcall(cmsgpack.unpack, stored or '')
-  if not is_read or type(sums) ~= 'table' then sums = {} end
-  for part, numbers in ipairs(figures) do
-    local to = type(sums[part]) == 'table' and sums[part] or {}
+-- Return stored figures: arrays of whole numbers, or else an error, as readers refuse anything else.
+local function read_figures(stored)
+  local figures = {}
+  for part, numbers in ipairs(cmsgpack.unpack(stored)) do
     for n = 1, #numbers do
-      local number = to[n]
-      to[n] = type(number) == 'number' and number + numbers[n] or numbers[n]
+      local number = numbers[n]
+      if number < 0 or number >= 2 ^ 63 or number % 1 ~= 0 then error() end
     end
+    -- A map becomes an array.
+    figures[part] = { unpack(numbers) }
+  end
+  return figures
+end
+
+-- Add figures to what is stored, and return that. What is none counts as zero.
+local function sum(stored, figures)
+  local is_read, sums = pcall(read_figures, stored)
+  if not is_read then sums = {} end
+  for part, numbers in ipairs(figures) do
+    local to = sums[part] or {}
+    for n = 1, #numbers do to[n] = (to[n] or 0) + numbers[n] end
     sums[part] = to
   end
   return cmsgpack.pack(sums)
@@ -85,8 +100,8 @@ local function span(open, closed, us, slots)
   end
   return found
 end
-local minute = span(keys.minute, keys.minutes, 60000000, 481)
-local hour = span(keys.hour, keys.hours, 3600000000, 2161)
+local minute = span(keys.minute, keys.minutes, 60000000, minute_slots)
+local hour = span(keys.hour, keys.hours, 3600000000, hour_slots)
 local totals = sums(keys.totals)
 -- A day begins when the clock first says so, wherever it goes from there.
 local today, day, before = math.floor(now_us / 86400000000), nil, nil
@@ -111,15 +126,15 @@ local function write(unit, found, open, closed, kept_ms)
   redis.call('PEXPIRE', open, kept_ms)
 end
 redis.call('HSET', keys.totals, unpack(totals))
-redis.call('PEXPIRE', keys.totals, 7776000000)
-write('minute', minute, keys.minute, keys.minutes, 28800000)
-write('hour', hour, keys.hour, keys.hours, 7776000000)
+redis.call('PEXPIRE', keys.totals, hours_ms)
+write('minute', minute, keys.minute, keys.minutes, minutes_ms)
+write('hour', hour, keys.hour, keys.hours, hours_ms)
 if day then
   redis.call('HSET', keys.hours, 'day', decimal(today))
   if before then
     redis.call('HSET', keys.hours, day, before)
     slots[#slots + 1] = { 'hour', day, before }
   end
-  redis.call('PEXPIRE', keys.hours, 7776000000)
+  redis.call('PEXPIRE', keys.hours, hours_ms)
 end
 return slots

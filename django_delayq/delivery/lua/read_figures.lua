@@ -3,6 +3,7 @@
 -- Prelude  clock
 -- Keys     minute, minutes, hour, hours
 -- Args     unit: minute or hour
+--          slots: slots of the unit, which take turns
 --          first: how many of the last to leave out, the present one included; 0: none
 --          count: how many to read
 --          of_tasks: 1: those of each task; 0: those of the queue in whole
@@ -13,7 +14,7 @@
 
 local is_minute, first, count, is_tasks = args.unit == 'minute', tonumber(args.first), tonumber(args.count), args.of_tasks == '1'
 local open, closed = is_minute and keys.minute or keys.hour, is_minute and keys.minutes or keys.hours
-local slots = is_minute and 481 or 2161
+local slots = tonumber(args.slots)
 local now = math.floor(read_clock() / (is_minute and 60000000 or 3600000000))
 local moment = tonumber(redis.call('HGET', open, 'moment') or nil) or 0
 local fields = {}
