@@ -7,6 +7,7 @@ not react: then the caller has to replace its process.
 import ctypes
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from django_delayq.exceptions import TimeLimitExceeded
@@ -21,7 +22,11 @@ READING_LIMIT_S = 300.0
 #: The name of that step in messages.
 READING = "decoding its payload"
 
-_raise_in_thread = ctypes.pythonapi.PyThreadState_SetAsyncExc
+
+def _strike(thread_id: int) -> None:
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(thread_id), ctypes.py_object(TimeLimitExceeded)
+    )
 
 
 class ThreadTimeLimit:
@@ -86,8 +91,12 @@ class ThreadTimeLimit:
         with self._lock:
             self._is_over = True
             if self.has_struck:
-                # A strike that came too late must not hit what this thread does next.
-                _raise_in_thread(ctypes.c_ulong(self._thread_id), None)
+                # A strike that came too late hits here, and not what this thread does next. Taking it back would do as
+                # well, but then Python 3.11 and 3.12 look for it at each step of every thread, for ever.
+                with suppress(TimeLimitExceeded):
+                    _strike(self._thread_id)
+                    while True:
+                        pass
         self._timer.cancel(self._report_stuck if self.has_struck else self._strike)
 
     def _strike(self) -> None:
@@ -95,9 +104,7 @@ class ThreadTimeLimit:
             if self._is_over:
                 return
             self.has_struck = True
-            _raise_in_thread(
-                ctypes.c_ulong(self._thread_id), ctypes.py_object(TimeLimitExceeded)
-            )
+            _strike(self._thread_id)
             self._timer.call_later(STUCK_AFTER_S, self._report_stuck)
 
     def _report_stuck(self) -> None:

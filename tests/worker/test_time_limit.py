@@ -2,6 +2,8 @@
 
 import asyncio
 import random
+import subprocess
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -196,6 +198,38 @@ def test_a_strike_at_the_very_end_leaves_nothing_behind(limit):
         spin(0.0005)
     assert sum(outcomes.values()) == 300
     assert outcomes["exceeded"]
+
+
+STRUCK = """
+import sys
+from django_delayq.exceptions import TimeLimitExceeded
+from django_delayq.worker.time_limit import ThreadTimeLimit
+from django_delayq.worker.timer import Timer
+
+def spin():
+    while True:
+        pass
+
+def call():
+    print("called")
+
+timer = Timer("test-timer")
+try:
+    ThreadTimeLimit(timer, 0.01, name="it", stuck=print).run(spin, [], {})
+except TimeLimitExceeded:
+    timer.stop()
+sys.setprofile(lambda *event: None)
+call()
+"""
+
+
+def test_thread_that_was_struck_leaves_python_nothing_to_look_for():
+    # Python 3.11 calls no function under a profiler while it looks for an exception of some thread.
+    ended = subprocess.run(
+        [sys.executable, "-c", STRUCK], capture_output=True, text=True, timeout=60
+    )
+
+    assert ended.stdout == "called\n", ended.stderr
 
 
 @pytest.mark.parametrize("task", [tasks.spin, tasks.nap_async])
