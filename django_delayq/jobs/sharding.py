@@ -66,8 +66,8 @@ def agreeing(
                     return None
             raise
         pin, theirs = there.pin, there.pin.number
-        # A queue without shards says nothing, and its workers look once.
-        if not pin.id and (ours or (is_worker and whole.name not in _agreed)):
+        # A queue without shards says nothing, and nothing is asked beyond it: what has such a name may be anybody's.
+        if not pin.id and ours:
             theirs = yield from _number_shown(whole, there)
         if theirs == ours and (pin.id or not ours):
             _agreed[whole.name] = changes
@@ -99,8 +99,7 @@ def _number_shown(whole: QueueSettings, there: Part) -> Steps[int]:
         return 0
     # Other processes may be at work on a queue that was used, and have no shards in their settings.
     shown = 0 if there.was_used else ours
-    # A queue that never had shards is not asked for each of them.
-    for number in range(MOST_SHARDS if ours else 1):
+    for number in range(MOST_SHARDS):
         try:
             part: Part = yield read_shards(shard_keys(whole.keys, number))
         except NoPermissionError:
@@ -113,8 +112,7 @@ def _number_shown(whole: QueueSettings, there: Part) -> Steps[int]:
             continue
         if part.pin.id and not part.pin.is_closed:
             return part.pin.number
-        # Without shards in our settings, what lies under such a name may be anybody's.
-        if ours and number >= ours and any(part.held):
+        if number >= ours and any(part.held):
             shown = number + 1
     return shown
 

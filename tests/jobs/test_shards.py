@@ -587,7 +587,7 @@ def test_queue_without_shards_is_served_beside_what_has_the_name_of_a_shard(
 
 
 @pytest.mark.redis
-@pytest.mark.parametrize("then", [None, 2, 8], ids=str)
+@pytest.mark.parametrize("then", [2, 8])
 @pytest.mark.parametrize("is_used", [True, False], ids=["jobs", "no jobs"])
 def test_number_that_the_server_has_forgotten_is_read_from_the_shards(
     shards: Shards, client: Any, then: Any, is_used: bool
