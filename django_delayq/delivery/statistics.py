@@ -203,7 +203,7 @@ K = TypeVar("K")
 #: The numbers of figures, as they are stored.
 _Numbers = Sequence[Sequence[int]]
 #: A number that is stored. The sums of busy years are above 2**53.
-_Count = Annotated[int, msgspec.Meta(ge=0)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _encode = msgspec.msgpack.Encoder().encode
 _decode = Decoder[list[list[int]]](list[list[_Count]], form=msgspec.msgpack).decode
 

@@ -20,7 +20,7 @@ from django.contrib.admin.models import LogEntry
 from django.core.management import call_command, load_command_class
 from django.core.management.base import BaseCommand
 from django.test import Client
-from django.utils import translation
+from django.utils import timezone, translation
 from django.utils.translation import to_language
 from redis.exceptions import (
     AuthenticationError,
@@ -388,7 +388,7 @@ def test_dates_and_numbers_are_those_of_the_language(
 
 def test_text_writes_its_numbers_and_moments_as_the_language_does() -> None:
     moment = datetime(2026, 9, 21, 16, tzinfo=UTC)
-    with translation.override("de"):
+    with translation.override("de"), timezone.override(UTC):
         assert translating.gettext("{a}, {b}", a=1_234, b=moment) == (
             "1.234, 21.09.2026 16:00:00 UTC"
         )

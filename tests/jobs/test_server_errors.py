@@ -384,6 +384,6 @@ def test_djangos_error_mail_has_no_variables_below_a_function_that_hides_its_own
         reporter = ExceptionReporter(rf.get("/"), *sys.exc_info(), is_email=True)
 
     frames = reporter.get_traceback_frames()
-    assert "_send" in [frame["function"] for frame in frames]
+    assert "send_now" in [frame["function"] for frame in frames]
     ours = frames[1:]
     assert not [frame for frame in ours if "47114711" in str(frame["vars"])]

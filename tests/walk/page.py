@@ -30,7 +30,6 @@ HANDED_IN = {
         "calls",
         "keys.key",
     ): "The keys of a queue know their names: `Keys` is a protocol.",
-    ("calls", "bind"): "A cache looks the same keys up, by their hash.",
     ("calls", "pool.get_connection"): "A pool makes the connections that it lends.",
     (
         "calls",
