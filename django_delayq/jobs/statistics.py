@@ -13,8 +13,8 @@ from django_delayq import conf
 from django_delayq.calls.call import Call
 from django_delayq.calls.command import Command
 from django_delayq.calls.exchange import Made
-from django_delayq.calls.steps import Steps, aperform, perform
-from django_delayq.clients.clients import own_clients
+from django_delayq.calls.steps import Steps
+from django_delayq.clients.performing import aperformed, performed
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import looking, statistics
 from django_delayq.delivery.keys import DeliveryKeys
@@ -72,12 +72,13 @@ class Series(NamedTuple):
         return total(span.figures for span in self.spans)
 
 
+@performed
 def queue_statistics(
     queues: Iterable[str] | None = None,
     *,
     minutes: int | None = None,
     hours: int | None = None,
-) -> dict[str, Series]:
+) -> Steps[dict[str, Series]]:
     """Return the statistics of each queue for the last ``minutes`` or ``hours``; by default of all queues, for an hour.
 
     The last one is the current minute or hour. Minutes are kept for 8 hours, hours for 90 days. It takes one round
@@ -93,26 +94,30 @@ def queue_statistics(
         InvalidSearch: the number is wrong, or both are given.
         PartialAnswer: some queues did not answer; ``found`` has the statistics of the others.
     """
-    return perform(own_clients.of_thread, _of_queues(queues, minutes, hours))
+    unit, count = _range(minutes, hours)
+    names, parts = _parts_of(queues)
+    answers = yield from asking(
+        parts,
+        (_one(statistics.read_figures(each.keys, unit, count=count)) for each in parts),
+    )
+    series: dict[str, list[Series]] = {}
+    for name, read in answers.of(names):
+        series.setdefault(name, []).append(series_of(unit, count, read))
+    found = {name: together_of(several) for name, several in series.items()}
+    return complete(found, answers.missing)
 
 
-async def aqueue_statistics(
-    queues: Iterable[str] | None = None,
-    *,
-    minutes: int | None = None,
-    hours: int | None = None,
-) -> dict[str, Series]:
-    """`queue_statistics` on the event loop."""
-    return await aperform(own_clients.of_loop, _of_queues(queues, minutes, hours))
+aqueue_statistics = aperformed(queue_statistics)
 
 
+@performed
 def task_statistics(
     queue: str,
     task: str,
     *,
     minutes: int | None = None,
     hours: int | None = None,
-) -> Series:
+) -> Steps[Series]:
     """Return the statistics of one task on a queue, as `queue_statistics` does for a queue.
 
     It reads all tasks of the queue: 60 minutes or 60 hours in a round trip.
@@ -121,27 +126,27 @@ def task_statistics(
 
         task_statistics("mail", "shop.tasks.send_receipt", hours=24).total
     """
-    return perform(own_clients.of_thread, _of_task(queue, task, minutes, hours))
+    unit, count = _range(minutes, hours)
+    _, parts = _parts_of([queue])
+    answers = yield from asking(
+        parts, (_tasks_of(each.keys, unit, count) for each in parts)
+    )
+    reads = [read for _, read in answers.of(parts)]
+    rows = [row for read in reads for row in read.rows if row[1] == task]
+    return complete(series_of(unit, count, Read(reads[0].now, rows)), answers.missing)
 
 
-async def atask_statistics(
-    queue: str,
-    task: str,
-    *,
-    minutes: int | None = None,
-    hours: int | None = None,
-) -> Series:
-    """`task_statistics` on the event loop."""
-    return await aperform(own_clients.of_loop, _of_task(queue, task, minutes, hours))
+atask_statistics = aperformed(task_statistics)
 
 
+@performed
 def tasks_statistics(
     queues: Iterable[str] | None = None,
     *,
     minutes: int | None = None,
     hours: int | None = None,
     days: int | None = None,
-) -> dict[str, dict[str, Figures]]:
+) -> Steps[dict[str, dict[str, Figures]]]:
     """Return the sums of the last ``minutes``, ``hours`` or ``days``, by queue and task.
 
     Days are UTC days, including today; a week of them is kept. With a thousand active tasks, ask for ``hours=2`` or for
@@ -155,18 +160,32 @@ def tasks_statistics(
         QueueNotFound: a queue is not configured.
         InvalidSearch: the number is wrong, or two of them are given.
     """
-    return perform(own_clients.of_thread, _of_tasks(queues, minutes, hours, days))
+    if days is not None:
+        if minutes is not None or hours is not None:
+            raise InvalidSearch(
+                f"minutes={show(minutes)}, hours={show(hours)}, days={show(days)}: give one of them"
+            )
+        if not _is_number(days):
+            raise InvalidSearch(
+                f"days={show(days)}: give a number of days, 1 to {DAYS_KEPT}"
+            )
+    unit, count = _range(minutes, hours)
+
+    def sums(keys: DeliveryKeys) -> Steps[dict[str, Figures]]:
+        if days is not None:
+            return (yield from _one(statistics.read_days(keys, count=days)))
+        read = yield from _tasks_of(keys, unit, count)
+        return sum_up((name, text) for _, name, text in read.rows)
+
+    names, parts = _parts_of(queues)
+    answers = yield from asking(parts, (sums(each.keys) for each in parts))
+    found: dict[str, dict[str, Figures]] = {}
+    for queue, tasks in answers.of(names):
+        _merge(found.setdefault(queue, {}), tasks)
+    return complete(found, answers.missing)
 
 
-async def atasks_statistics(
-    queues: Iterable[str] | None = None,
-    *,
-    minutes: int | None = None,
-    hours: int | None = None,
-    days: int | None = None,
-) -> dict[str, dict[str, Figures]]:
-    """`tasks_statistics` on the event loop."""
-    return await aperform(own_clients.of_loop, _of_tasks(queues, minutes, hours, days))
+atasks_statistics = aperformed(tasks_statistics)
 
 
 class Totals(NamedTuple):
@@ -185,7 +204,8 @@ class Totals(NamedTuple):
     ended: dict[State, int]
 
 
-def statistics_totals(queues: Iterable[str] | None = None) -> dict[str, Totals]:
+@performed
+def statistics_totals(queues: Iterable[str] | None = None) -> Steps[dict[str, Totals]]:
     """Return the statistics of each queue since the first day, in one round trip; by default of all queues.
 
     Example::
@@ -196,14 +216,22 @@ def statistics_totals(queues: Iterable[str] | None = None) -> dict[str, Totals]:
         QueueNotFound: a queue is not configured.
         PartialAnswer: see `queue_statistics`.
     """
-    return perform(own_clients.of_thread, _totals(queues))
+    names, parts = _parts_of(queues)
+    calls: list[Made] = [statistics.read_totals(each.keys) for each in parts]
+    calls += [looking.counts(each.keys) for each in parts]
+    answers = yield from asking([*parts, *parts], map(_one, calls))
+    replies = answers.replies
+    read = [
+        (name, figures, counts.ended)
+        for name, figures, counts in zip(
+            names, replies[: len(parts)], replies[len(parts) :], strict=True
+        )
+        if not isinstance(figures, Exception) and not isinstance(counts, Exception)
+    ]
+    return complete(totals_by_queue(read), answers.missing)
 
 
-async def astatistics_totals(
-    queues: Iterable[str] | None = None,
-) -> dict[str, Totals]:
-    """`statistics_totals` on the event loop."""
-    return await aperform(own_clients.of_loop, _totals(queues))
+astatistics_totals = aperformed(statistics_totals)
 
 
 def _parts_of(queues: Iterable[str] | None) -> tuple[list[str], list[QueueSettings]]:
@@ -243,22 +271,6 @@ def _one(call: Call[T] | Command[T]) -> Steps[T]:
     return reply
 
 
-def _of_queues(
-    queues: Iterable[str] | None, minutes: int | None, hours: int | None
-) -> Steps[dict[str, Series]]:
-    unit, count = _range(minutes, hours)
-    names, parts = _parts_of(queues)
-    answers = yield from asking(
-        parts,
-        (_one(statistics.read_figures(each.keys, unit, count=count)) for each in parts),
-    )
-    series: dict[str, list[Series]] = {}
-    for name, read in answers.of(names):
-        series.setdefault(name, []).append(series_of(unit, count, read))
-    found = {name: together_of(several) for name, several in series.items()}
-    return complete(found, answers.missing)
-
-
 def together_of(several: Sequence[Series]) -> Series:
     """Return what was measured of several queues, or shards, as that of one."""
     if len(several) == 1:
@@ -286,50 +298,6 @@ def series_of(unit: Unit, count: int, read: Read) -> Series:
     )
 
 
-def _of_task(
-    queue: str, task: str, minutes: int | None, hours: int | None
-) -> Steps[Series]:
-    unit, count = _range(minutes, hours)
-    _, parts = _parts_of([queue])
-    answers = yield from asking(
-        parts, (_tasks_of(each.keys, unit, count) for each in parts)
-    )
-    reads = [read for _, read in answers.of(parts)]
-    rows = [row for read in reads for row in read.rows if row[1] == task]
-    return complete(series_of(unit, count, Read(reads[0].now, rows)), answers.missing)
-
-
-def _of_tasks(
-    queues: Iterable[str] | None,
-    minutes: int | None,
-    hours: int | None,
-    days: int | None,
-) -> Steps[dict[str, dict[str, Figures]]]:
-    if days is not None:
-        if minutes is not None or hours is not None:
-            raise InvalidSearch(
-                f"minutes={show(minutes)}, hours={show(hours)}, days={show(days)}: give one of them"
-            )
-        if not _is_number(days):
-            raise InvalidSearch(
-                f"days={show(days)}: give a number of days, 1 to {DAYS_KEPT}"
-            )
-    unit, count = _range(minutes, hours)
-
-    def sums(keys: DeliveryKeys) -> Steps[dict[str, Figures]]:
-        if days is not None:
-            return (yield from _one(statistics.read_days(keys, count=days)))
-        read = yield from _tasks_of(keys, unit, count)
-        return sum_up((name, text) for _, name, text in read.rows)
-
-    names, parts = _parts_of(queues)
-    answers = yield from asking(parts, (sums(each.keys) for each in parts))
-    found: dict[str, dict[str, Figures]] = {}
-    for queue, tasks in answers.of(names):
-        _merge(found.setdefault(queue, {}), tasks)
-    return complete(found, answers.missing)
-
-
 def _tasks_of(keys: DeliveryKeys, unit: Unit, count: int) -> Steps[Read]:
     """Read what there is of tasks, `TASKS_BATCH` minutes or hours of each queue a round trip."""
     rows: list[tuple[int, str, bytes]] = []
@@ -351,22 +319,6 @@ def _merge(found: dict[K, Figures], more: dict[K, Figures]) -> None:
             found[key].add(figures)
         else:
             found[key] = figures
-
-
-def _totals(queues: Iterable[str] | None) -> Steps[dict[str, Totals]]:
-    names, parts = _parts_of(queues)
-    calls: list[Made] = [statistics.read_totals(each.keys) for each in parts]
-    calls += [looking.counts(each.keys) for each in parts]
-    answers = yield from asking([*parts, *parts], map(_one, calls))
-    replies = answers.replies
-    read = [
-        (name, figures, counts.ended)
-        for name, figures, counts in zip(
-            names, replies[: len(parts)], replies[len(parts) :], strict=True
-        )
-        if not isinstance(figures, Exception) and not isinstance(counts, Exception)
-    ]
-    return complete(totals_by_queue(read), answers.missing)
 
 
 def totals_by_queue(
