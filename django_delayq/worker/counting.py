@@ -9,6 +9,7 @@ import sys
 from array import array
 from collections import Counter, defaultdict
 from contextlib import suppress
+from functools import partial
 
 from redis.exceptions import RedisError, ResponseError
 
@@ -29,6 +30,7 @@ from django_delayq.delivery.statistics import (
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.logs import get_log
 from django_delayq.worker.attempt import Attempt, Verdict
+from django_delayq.worker.reports import Report
 
 logger = get_log("django_delayq.worker")
 
@@ -91,15 +93,13 @@ def counted(times_us: list[float]) -> Histogram:
     return Histogram(buckets, max(0, int(sum(times_us))))
 
 
-class Counting:
+class Counting(Report):
     """The figures of one process that are not written yet. Owned by the claim loop's thread."""
 
     def __init__(self, line: Line, most_tasks: int) -> None:
         """``most_tasks``: how many a queue has figures of; 0: nothing is counted."""
-        self._line = line
+        super().__init__(line)
         self._most_tasks = most_tasks
-        #: When to write, by `monotonic_ms`; infinite while there is nothing to write.
-        self.due_ms = float("inf")
         self._counted: dict[_Key, _Counted] = {}
         self._uncounted = 0
         # Where the last attempts were counted, and what they were; None: nowhere.
@@ -107,17 +107,13 @@ class Counting:
         self._last_task: TaskDefinition | None = None
         self._last_queue: QueueSettings | None = None
         self._last_verdict: Verdict | None = None
-        self._told: list[tuple[str, UnderWay[list[Closed]]]] = []
-        # Slots that this process wrote, by queue; `tell` packs them.
+        # Slots that are over, by queue; `tell` packs them.
         self._closed: list[tuple[str, Closed]] = []
         self._packing: list[UnderWay[bool]] = []
-        # What was logged of each queue.
-        self._problems: dict[str, str] = {}
 
     @property
     def has_told(self) -> bool:
-        """Whether replies to `tell` are still to be read."""
-        return bool(self._told or self._packing)
+        return super().has_told or bool(self._packing)
 
     def note(self, attempts: list[Attempt]) -> None:
         """Take in attempts of one queue with one verdict, which the server has settled."""
@@ -189,7 +185,7 @@ class Counting:
         return found
 
     def tell(self) -> None:
-        """Write what was counted; the calls go out with the line's next calls, or at `learn`."""
+        """Write what was counted. Counts that the server refuses, or may have, are not sent again."""
         self.due_ms = float("inf")
         closed, self._closed = self._closed, []
         for queue, slot in closed:
@@ -198,44 +194,31 @@ class Counting:
         for queue, figures in self._take().items():
             names = list(figures)
             for start in range(0, len(names), FIGURES_BATCH):
-                part = names[start : start + FIGURES_BATCH]
+                part = {
+                    name: figures[name] for name in names[start : start + FIGURES_BATCH]
+                }
                 add = statistics.add_figures(
-                    keys_of(queue),
-                    {name: figures[name] for name in part},
-                    most_tasks=self._most_tasks,
+                    keys_of(queue), part, most_tasks=self._most_tasks
                 )
-                self._told.append((queue, self._line.ask(add)))
+                self._ask(queue, add, partial(self._close, queue))
+
+    def _close(self, queue: str, closed: list[Closed]) -> None:
+        # The claim loop would wait for calls that are made here.
+        self._closed += [(queue, slot) for slot in closed]
+        if closed:
+            self.due_ms = 0.0
 
     def learn(self) -> None:
-        """Take in the replies to `tell`. Counts that the server refuses, or may have, are not sent again.
-
-        If the server is away, this says nothing: every other call of the loop does.
-        """
-        told, self._told = self._told, []
-        for queue, under_way in told:
-            try:
-                closed = under_way.finish()
-            except ResponseError as error:
-                self._refuse(queue, error)
-            except (RedisError, OSError):
-                continue
-            else:
-                self._problems.pop(queue, None)
-                # The claim loop would wait for calls that are made here.
-                self._closed += [(queue, slot) for slot in closed]
-        if self._closed:
-            self.due_ms = 0.0
+        super().learn()
         packing, self._packing = self._packing, []
         for each in packing:
             # What is not packed can be read as well.
             with suppress(RedisError, OSError):
                 each.finish()
 
-    def _refuse(self, queue: str, error: ResponseError) -> None:
-        if self._problems.get(queue) != str(error):
-            self._problems[queue] = str(error)
-            logger.warning(
-                "queue %s: the server refuses to store statistics (STATISTICS), so those of the last 10 s are lost: %s",
-                queue,
-                error,
-            )
+    def _refused(self, queue: str, error: ResponseError) -> None:
+        logger.warning(
+            "queue %s: the server refuses to store statistics (STATISTICS), so those of the last 10 s are lost: %s",
+            queue,
+            error,
+        )

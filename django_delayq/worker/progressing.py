@@ -15,7 +15,7 @@ from django_delayq.delivery.progress import JobProgress, note_progress
 from django_delayq.logs import get_log
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.crew import Crew
-from django_delayq.worker.reports import LineReport
+from django_delayq.worker.reports import Report
 
 logger = get_log("django_delayq.worker")
 
@@ -23,7 +23,7 @@ logger = get_log("django_delayq.worker")
 PROGRESS_EVERY_MS = 500.0
 
 
-class Progressing(LineReport):
+class Progressing(Report):
     """The progress that the tasks of one process have reported. The claim loop's thread owns all but `note`."""
 
     def __init__(self, line: Line, crew: Crew, wake: Callable[[], None]) -> None:

@@ -25,7 +25,7 @@ from django_delayq.delivery.states import State
 from django_delayq.logs import get_log
 from django_delayq.redaction import ENCRYPTED
 from django_delayq.worker.attempt import Attempt, Verdict
-from django_delayq.worker.reports import LineReport
+from django_delayq.worker.reports import Report
 
 logger = get_log("django_delayq.worker")
 
@@ -86,7 +86,7 @@ class _Ends:
         return records[-keep:]
 
 
-class Recording(LineReport):
+class Recording(Report):
     """The ends of the jobs of one process that are not written yet. Owned by the claim loop's thread."""
 
     def __init__(self, line: Line) -> None:

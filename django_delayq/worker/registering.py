@@ -27,7 +27,7 @@ from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.memory import Meter
 from django_delayq.worker.outage import FORGOTTEN, forgotten_s
 from django_delayq.worker.parts import Parts
-from django_delayq.worker.reports import LineReport
+from django_delayq.worker.reports import Report
 from django_delayq.worker.settlement import is_queues_own
 
 logger = get_log("django_delayq.worker")
@@ -36,7 +36,7 @@ logger = get_log("django_delayq.worker")
 REGISTER_EVERY_MS = 5_000.0
 
 
-class Registering(LineReport):
+class Registering(Report):
     """The entry of one process in the registry. Owned by the claim loop's thread."""
 
     def __init__(

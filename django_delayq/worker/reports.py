@@ -6,7 +6,7 @@ nothing depends on it.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from redis.exceptions import RedisError, ResponseError
 
@@ -20,25 +20,8 @@ def _ignore(*_: object) -> None:
     """Do nothing about a reply, or about one that is missing."""
 
 
-class Report(Protocol):
-    """One kind of what is written."""
-
-    #: When to write, by `monotonic_ms`; infinite while there is nothing to write.
-    due_ms: float
-
-    @property
-    def has_told(self) -> bool:
-        """Whether replies to `tell` are still to be read."""
-
-    def tell(self) -> None:
-        """Write it; the calls go out with the line's next calls, or at `learn`."""
-
-    def learn(self) -> None:
-        """Take in the replies to `tell`. If the server is away, this says nothing: every other call of the loop does."""
-
-
-class LineReport(ABC):
-    """A `Report` that logs once what the server refuses."""
+class Report(ABC):
+    """One kind of what is written. It logs once what the server refuses."""
 
     def __init__(self, line: Line, due_ms: float = float("inf")) -> None:
         self._line = line
