@@ -34,7 +34,7 @@ from hypothesis import HealthCheck, settings
 from django_delayq.clients.clients import Clients
 from django_delayq.embedded.server import find_binary
 from django_delayq.exceptions import EmbeddedServerError
-from django_delayq.jobs import commit, outbox, schedules
+from django_delayq.jobs import commit, known_schedules, outbox
 from django_delayq.worker import attempt
 from tests.clusters import TestCluster
 from tests.databases import Postgres, PostgresUnavailable, is_required
@@ -241,7 +241,7 @@ def _isolated(request: pytest.FixtureRequest) -> Iterator[None]:
     # A test may have put an open connection back into its place, of which no signal tells.
     commit._known.connections.clear()
     # So many are logged, each once a process.
-    schedules._told.clear()
+    known_schedules._told.clear()
     attempt._told.clear()
     module = request.node.getparent(pytest.Module)
     assert module is not None

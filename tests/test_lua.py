@@ -28,7 +28,7 @@ from django_delayq.calls.script import (
     preludes_of,
 )
 from django_delayq.delivery import binding
-from django_delayq.jobs import schedules
+from django_delayq.jobs import schedule_writes
 from django_delayq.queues import calls as queues_calls
 from django_delayq.repair import calls as repair_calls
 from tests import conftest
@@ -883,4 +883,6 @@ def test_schedules_catch_up_with_as_many_moments_as_the_script_does():
     """Python counts what a changed schedule has missed, and the script what one that goes on has."""
     (path,) = ROOT.rglob("advance.lua")
 
-    assert f"local MOST_BEHIND = {schedules.MOST_BEHIND}\n" in path.read_text("utf-8")
+    assert f"local MOST_BEHIND = {schedule_writes.MOST_BEHIND}\n" in path.read_text(
+        "utf-8"
+    )

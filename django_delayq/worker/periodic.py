@@ -18,22 +18,19 @@ from django_delayq.delivery.periods import Entry
 from django_delayq.delivery.storing import NewJob
 from django_delayq.exceptions import DelayqError, TaskNotFound
 from django_delayq.jobs import periodic as definitions
+from django_delayq.jobs.known_schedules import Found, Known, loading
 from django_delayq.jobs.periodic import Definition, LoadTime
 from django_delayq.jobs.register import FIELD
 from django_delayq.jobs.registry import get_task
-from django_delayq.jobs.schedules import (
+from django_delayq.jobs.schedule_moves import (
     TAKE_OVER_MS,
-    Found,
-    Known,
     Move,
-    arranging,
     is_later,
     is_left,
-    loading,
     loading_others,
-    missed,
     moving,
 )
+from django_delayq.jobs.schedule_writes import arranging, missed
 from django_delayq.logs import get_log
 from django_delayq.worker import telling
 from django_delayq.worker.outage import StepPause

@@ -37,9 +37,10 @@ from django_delayq.clock import iso_text
 from django_delayq.conf import get_settings
 from django_delayq.delivery.states import State
 from django_delayq.jobs import envelope as envelopes
-from django_delayq.jobs import registry, schedules
+from django_delayq.jobs import known_schedules, registry
+from django_delayq.jobs.known_schedules import Known, loading
 from django_delayq.jobs.periodic import MAX_NAME, all_schedules
-from django_delayq.jobs.schedules import MAX_STORED, Known, loading
+from django_delayq.jobs.schedules import MAX_STORED
 from django_delayq.translating import moment_text
 from django_delayq.worker.periodic import Periods
 from tests.polling import wait_until
@@ -639,7 +640,7 @@ def test_schedules_that_are_ignored_are_logged_once_and_not_without_end(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(schedules, "MOST_TOLD", 3)
+    monkeypatch.setattr(known_schedules, "MOST_TOLD", 3)
     forged = {f"stored forged{number}": "x" * 50 for number in range(5)}
     client.hset(get_settings().queue(queue).keys.schedules, mapping=forged)
 

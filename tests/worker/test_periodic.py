@@ -38,7 +38,7 @@ from django_delayq.delivery import claiming, limiting, periods
 from django_delayq.delivery.states import State
 from django_delayq.jobs import occurrences, registry
 from django_delayq.jobs import periodic as definitions
-from django_delayq.jobs.schedules import loading
+from django_delayq.jobs.known_schedules import loading
 from django_delayq.testing import frozen_queue
 from django_delayq.worker import loop
 from django_delayq.worker.outage import STEP_PAUSE_MS
