@@ -140,7 +140,8 @@ class Schedule:
         Raises:
             ScheduleNotFound: it is gone.
         """
-        return _pausing(self, reason, by)
+        yield from _pausing(self.queue, self.name, reason, by)
+        return (yield from _getting(self.name, self.queue))
 
     apause = aperformed(pause)
 
@@ -151,7 +152,8 @@ class Schedule:
         Raises:
             ScheduleNotFound: it is gone.
         """
-        return _resuming(self)
+        yield from _resuming(self.queue, self.name)
+        return (yield from _getting(self.name, self.queue))
 
     aresume = aperformed(resume)
 
@@ -165,7 +167,8 @@ class Schedule:
             InvalidSchedule: these occurrences never come.
             ScheduleNotFound: it is gone.
         """
-        return _overriding(self, when)
+        yield from _overriding(self.queue, self.name, when)
+        return (yield from _getting(self.name, self.queue))
 
     aoverride = aperformed(override)
 
@@ -176,7 +179,7 @@ class Schedule:
         Raises:
             ScheduleNotFound: it is gone.
         """
-        return _firing(self)
+        return _firing(self.queue, self.name)
 
     afire = aperformed(fire)
 
@@ -189,7 +192,7 @@ class Schedule:
         Raises:
             InvalidSchedule: it is in code.
         """
-        return _deleting(self)
+        return _deleting(self.queue, self.name)
 
     adelete = aperformed(delete)
 
@@ -478,13 +481,13 @@ def _shown_code(code: CodeSchedule) -> Schedule:
 # Changes.
 
 
-def _finding(schedule: Schedule) -> Steps[tuple[Known, Found, bytes | str]]:
+def _finding(queue_name: str, name: str) -> Steps[tuple[Known, Found, bytes | str]]:
     """Return a schedule as the server knows it now; or as our code does, and then its definition to write with a change."""
-    known = yield from loading(conf.get_settings().queue(schedule.queue))
-    found = known.find(schedule.name)
+    known = yield from loading(conf.get_settings().queue(queue_name))
+    found = known.find(name)
     if found is not None:
         return known, found, KEPT
-    queue, name = known.queue, schedule.name
+    queue = known.queue
     code = _in_code(queue.name).get(name)
     moved = known.read(name)
     if moved is not None:
@@ -507,10 +510,10 @@ def _finding(schedule: Schedule) -> Steps[tuple[Known, Found, bytes | str]]:
     return known, found, definitions.sealed(queue.name, "code", name, definition)
 
 
-def _changing(schedule: Schedule, **changed: Any) -> Steps[Schedule]:
-    """Write a change beside a definition, and say what the schedule is now."""
+def _changing(queue_name: str, name: str, **changed: Any) -> Steps[None]:
+    """Write a change beside a definition."""
     for _ in range(TRIES):
-        known, found, code = yield from _finding(schedule)
+        known, found, code = yield from _finding(queue_name, name)
         values = dict(changed)
         if "paused_ms" in values:
             values["paused_ms"] = known.now_ms if values["paused_ms"] else 0
@@ -520,8 +523,8 @@ def _changing(schedule: Schedule, **changed: Any) -> Steps[Schedule]:
             text = definitions.sealed(known.queue.name, "change", found.name, change)
         changed_found = found._replace(change=change)
         if (yield from arranging(known, changed_found, code=code, change=text)):
-            return (yield from _getting(schedule.name, schedule.queue))
-    raise _too_busy(schedule.name)
+            return
+    raise _too_busy(name)
 
 
 def _too_busy(name: str) -> InvalidSchedule:
@@ -530,55 +533,52 @@ def _too_busy(name: str) -> InvalidSchedule:
     )
 
 
-def _pausing(schedule: Schedule, reason: str, by: str) -> Steps[Schedule]:
+def _pausing(queue_name: str, name: str, reason: str, by: str) -> Steps[None]:
     by, reason = (
         checked_text(by or actor(), "by"),
         checked_text(reason, "reason"),
     )
-    paused = yield from _changing(schedule, paused_ms=1, by=by, reason=reason)
+    yield from _changing(queue_name, name, paused_ms=1, by=by, reason=reason)
     logger.warning(
         "schedule %s of queue %s is paused, by %s%s",
-        schedule.name,
-        schedule.queue,
+        name,
+        queue_name,
         " ".join(by.split()),
         f": {' '.join(reason.split())}" if reason else "",
     )
-    return paused
 
 
-def _resuming(schedule: Schedule) -> Steps[Schedule]:
-    resumed = yield from _changing(schedule, paused_ms=0, by="", reason="")
+def _resuming(queue_name: str, name: str) -> Steps[None]:
+    yield from _changing(queue_name, name, paused_ms=0, by="", reason="")
     logger.warning(
         "schedule %s of queue %s was resumed, by %s",
-        schedule.name,
-        schedule.queue,
+        name,
+        queue_name,
         actor(),
     )
-    return resumed
 
 
-def _overriding(schedule: Schedule, when: When | None) -> Steps[Schedule]:
+def _overriding(queue_name: str, name: str, when: When | None) -> Steps[None]:
     if when is not None:
         if not isinstance(when, When):
             raise InvalidSchedule(
                 f"override() takes cron(…), every(…) or None; got {show(when)}"
             )
         when.check()
-    changed = yield from _changing(
-        schedule, when=None if when is None else when.as_json()
+    yield from _changing(
+        queue_name, name, when=None if when is None else when.as_json()
     )
     logger.warning(
         "schedule %s of queue %s has %s, by %s",
-        schedule.name,
-        schedule.queue,
+        name,
+        queue_name,
         "the times of its definition again" if when is None else f"the times {when}",
         actor(),
     )
-    return changed
 
 
-def _firing(schedule: Schedule) -> Steps[Job[Any]]:
-    known, found, _ = yield from _finding(schedule)
+def _firing(queue_name: str, name: str) -> Steps[Job[Any]]:
+    known, found, _ = yield from _finding(queue_name, name)
     queue, definition = known.queue, found.definition
     code = None if found.is_stored else _in_code(queue.name).get(found.name)
     if code is not None:
@@ -601,22 +601,22 @@ def _firing(schedule: Schedule) -> Steps[Job[Any]]:
     return job
 
 
-def _deleting(schedule: Schedule) -> Steps[bool]:
-    queue = conf.get_settings().queue(schedule.queue)
-    if schedule.name in _in_code(queue.name):
+def _deleting(queue_name: str, name: str) -> Steps[bool]:
+    queue = conf.get_settings().queue(queue_name)
+    if name in _in_code(queue.name):
         known = yield from loading(queue)
-        entry = known.entries.get(schedule.name)
+        entry = known.entries.get(name)
         if entry is None or entry.code or not entry.stored:
             raise InvalidSchedule(
-                f"schedule {schedule.name!r} is in code, and workers would enroll it again; delete its @periodic, or pause it"
+                f"schedule {name!r} is in code, and workers would enroll it again; delete its @periodic, or pause it"
             )
     for _ in range(TRIES):
         known = yield from loading(queue)
-        if schedule.name not in known.entries:
+        if name not in known.entries:
             return False
         version: int = yield arrange(
             known,
-            schedule.name,
+            name,
             code="",
             stored="",
             change="",
@@ -626,12 +626,12 @@ def _deleting(schedule: Schedule) -> Steps[bool]:
         if version:
             logger.warning(
                 "schedule %s of queue %s was deleted, by %s",
-                schedule.name,
+                name,
                 queue.name,
                 actor(),
             )
             return True
-    raise _too_busy(schedule.name)
+    raise _too_busy(name)
 
 
 def _checking_others(name: str, queue: QueueSettings) -> Steps[None]:
