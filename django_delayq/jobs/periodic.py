@@ -503,6 +503,15 @@ def all_schedules() -> list[CodeSchedule]:
     return list(found.values())
 
 
+def schedules_on(queue: str) -> dict[str, CodeSchedule]:
+    """Return the schedules in code of a queue, by name."""
+    return {
+        schedule.name: schedule
+        for schedule in all_schedules()
+        if schedule.queue == queue
+    }
+
+
 def doubles() -> list[CodeSchedule]:
     """Return the schedules in code whose names others have already."""
     first = {id(schedule) for schedule in all_schedules()}

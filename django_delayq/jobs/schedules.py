@@ -10,15 +10,13 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, Unpack
 
-import msgspec
-
 from django_delayq import conf
 from django_delayq.calls.steps import Steps
 from django_delayq.calls.together import together
 from django_delayq.clients.performing import aperformed, performed
-from django_delayq.clock import boottime_ms, epoch_ms
+from django_delayq.clock import epoch_ms
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import looking, storing
+from django_delayq.delivery import looking
 from django_delayq.delivery.periods import KEPT, Entry
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import (
@@ -29,19 +27,17 @@ from django_delayq.exceptions import (
     TaskNotFound,
 )
 from django_delayq.jobs import periodic as definitions
-from django_delayq.jobs import sharding
+from django_delayq.jobs import schedule_changes as changes
 from django_delayq.jobs.answers import asking, complete
 from django_delayq.jobs.decorator import DelayedTask
-from django_delayq.jobs.envelope import OCCURRENCE, SCHEDULE
-from django_delayq.jobs.job import Draft, Job
+from django_delayq.jobs.job import Job
 from django_delayq.jobs.known_schedules import Found, Known, loading
 from django_delayq.jobs.occurrences import When, datetime_of
 from django_delayq.jobs.options import CallOptions
-from django_delayq.jobs.pausing import Task, actor, checked_text, name_of
-from django_delayq.jobs.periodic import CatchUp, Change, CodeSchedule
+from django_delayq.jobs.pausing import Task, name_of
+from django_delayq.jobs.periodic import CatchUp, CodeSchedule
 from django_delayq.jobs.registry import get_task
-from django_delayq.jobs.schedule_moves import found_elsewhere, loading_others
-from django_delayq.jobs.schedule_writes import arrange, arranging
+from django_delayq.jobs.schedule_writes import arranging
 from django_delayq.logs import get_log
 from django_delayq.redaction import brief, show
 
@@ -49,8 +45,6 @@ logger = get_log("django_delayq.jobs")
 
 #: How many schedules somebody may store on a queue: each of its workers reads them all.
 MAX_STORED = 1_000
-#: So often somebody else may be quicker before a change gives up.
-TRIES = 50
 
 
 @brief
@@ -140,7 +134,7 @@ class Schedule:
         Raises:
             ScheduleNotFound: it is gone.
         """
-        yield from _pausing(self.queue, self.name, reason, by)
+        yield from changes.pausing(self.queue, self.name, reason, by)
         return (yield from _getting(self.name, self.queue))
 
     apause = aperformed(pause)
@@ -152,7 +146,7 @@ class Schedule:
         Raises:
             ScheduleNotFound: it is gone.
         """
-        yield from _resuming(self.queue, self.name)
+        yield from changes.resuming(self.queue, self.name)
         return (yield from _getting(self.name, self.queue))
 
     aresume = aperformed(resume)
@@ -167,7 +161,7 @@ class Schedule:
             InvalidSchedule: these occurrences never come.
             ScheduleNotFound: it is gone.
         """
-        yield from _overriding(self.queue, self.name, when)
+        yield from changes.overriding(self.queue, self.name, when)
         return (yield from _getting(self.name, self.queue))
 
     aoverride = aperformed(override)
@@ -179,7 +173,7 @@ class Schedule:
         Raises:
             ScheduleNotFound: it is gone.
         """
-        return _firing(self.queue, self.name)
+        return changes.firing(self.queue, self.name)
 
     afire = aperformed(fire)
 
@@ -192,7 +186,7 @@ class Schedule:
         Raises:
             InvalidSchedule: it is in code.
         """
-        return _deleting(self.queue, self.name)
+        return changes.deleting(self.queue, self.name)
 
     adelete = aperformed(delete)
 
@@ -277,10 +271,10 @@ def store_schedule(
     text = definitions.sealed(queue.name, "stored", name, definition)
     if queue.shard_of is not None:
         yield from _checking_others(name, queue)
-    for _ in range(TRIES):
+    for _ in range(changes.TRIES):
         known = yield from loading(queue)
         entry = known.entries.get(name) or Entry()
-        if entry.code or name in _in_code(queue.name):
+        if entry.code or name in definitions.schedules_on(queue.name):
             raise InvalidSchedule(
                 f"schedule {name!r} of queue {queue.name!r} is in code; override() gives it other times, or choose"
                 " another name"
@@ -302,7 +296,7 @@ def store_schedule(
         if (yield from arranging(known, found, stored=text, change=gone)):
             logger.info("schedule %s is stored on queue %s: %s", name, queue.name, when)
             return (yield from _getting(name, queue.name))
-    raise _too_busy(name)
+    raise changes.too_busy(name)
 
 
 astore_schedule = aperformed(store_schedule)
@@ -317,7 +311,7 @@ def _finding_all(
     queues = settings.queues_of(queue)
     answers = yield from asking(queues, map(loading, queues))
     for each, known in answers.of(queues):
-        code = _in_code(each.name)
+        code = definitions.schedules_on(each.name)
         shown = yield from together(
             [_showing(known, found, code) for found in known.found()]
         )
@@ -339,14 +333,6 @@ def _finding_all(
     return schedules, answers.missing
 
 
-def _in_code(queue: str) -> dict[str, CodeSchedule]:
-    return {
-        schedule.name: schedule
-        for schedule in definitions.all_schedules()
-        if schedule.queue == queue
-    }
-
-
 def _getting(name: str, queue: str | None) -> Steps[Schedule]:
     settings = conf.get_settings()
     if queue is not None and queue not in settings.sharded:
@@ -355,7 +341,9 @@ def _getting(name: str, queue: str | None) -> Steps[Schedule]:
         if one is not None:
             # What a later version has written is not shown.
             with suppress(InvalidSchedule):
-                return (yield from _showing(known, one, _in_code(queue)))
+                return (
+                    yield from _showing(known, one, definitions.schedules_on(queue))
+                )
     all_found, missing = yield from _finding_all(queue)
     found = [schedule for schedule in all_found if schedule.name == name]
     if len(found) > 1:
@@ -365,13 +353,8 @@ def _getting(name: str, queue: str | None) -> Steps[Schedule]:
         )
     if not found:
         complete(all_found, missing)
-        raise _not_found(name, [schedule.name for schedule in all_found])
+        raise changes.not_found(name, [schedule.name for schedule in all_found])
     return found[0]
-
-
-def _not_found(name: str, names: Sequence[str] = ()) -> ScheduleNotFound:
-    known = f"; there are {', '.join(map(repr, names[:20]))}" if names else ""
-    return ScheduleNotFound(f"no schedule is named {show(name)}{known}")
 
 
 def _waiting_token(known: Known, entry: Entry) -> Steps[str]:
@@ -476,162 +459,6 @@ def _shown_code(code: CodeSchedule) -> Schedule:
         is_encrypted=definition.encrypt,
         is_enrolled=False,
     )
-
-
-# Changes.
-
-
-def _finding(queue_name: str, name: str) -> Steps[tuple[Known, Found, bytes | str]]:
-    """Return a schedule as the server knows it now; or as our code does, and then its definition to write with a change."""
-    known = yield from loading(conf.get_settings().queue(queue_name))
-    found = known.find(name)
-    if found is not None:
-        return known, found, KEPT
-    queue = known.queue
-    code = _in_code(queue.name).get(name)
-    moved = known.read(name)
-    if moved is not None:
-        raise ScheduleNotFound(
-            f"schedule {name!r} has moved from queue {queue.name!r} to {moved.definition.moved_to!r}; use"
-            " get_schedule(name, queue)"
-        )
-    if code is None:
-        raise _not_found(name)
-    definition = msgspec.structs.replace(
-        code.definition(), loaded_ms=definitions.LoadTime().by(known.now_ms)
-    )
-    others = yield from loading_others(queue)
-    for other, _ in found_elsewhere(others, name, definition.task):
-        raise InvalidSchedule(
-            f"schedule {name!r} was not changed: it moves from queue {other.queue.name!r} to {queue.name!r} when a worker"
-            " with this code starts; try again then"
-        )
-    found = Found(queue, name, Entry(), definition, None, False)
-    return known, found, definitions.sealed(queue.name, "code", name, definition)
-
-
-def _changing(queue_name: str, name: str, **changed: Any) -> Steps[None]:
-    """Write a change beside a definition."""
-    for _ in range(TRIES):
-        known, found, code = yield from _finding(queue_name, name)
-        values = dict(changed)
-        if "paused_ms" in values:
-            values["paused_ms"] = known.now_ms if values["paused_ms"] else 0
-        change = msgspec.structs.replace(found.change or Change(), **values)
-        text: bytes | str = ""
-        if change != Change():
-            text = definitions.sealed(known.queue.name, "change", found.name, change)
-        changed_found = found._replace(change=change)
-        if (yield from arranging(known, changed_found, code=code, change=text)):
-            return
-    raise _too_busy(name)
-
-
-def _too_busy(name: str) -> InvalidSchedule:
-    return InvalidSchedule(
-        f"schedule {name!r} was not changed: other changes to schedules of its queue came first each time; try again"
-    )
-
-
-def _pausing(queue_name: str, name: str, reason: str, by: str) -> Steps[None]:
-    by, reason = (
-        checked_text(by or actor(), "by"),
-        checked_text(reason, "reason"),
-    )
-    yield from _changing(queue_name, name, paused_ms=1, by=by, reason=reason)
-    logger.warning(
-        "schedule %s of queue %s is paused, by %s%s",
-        name,
-        queue_name,
-        " ".join(by.split()),
-        f": {' '.join(reason.split())}" if reason else "",
-    )
-
-
-def _resuming(queue_name: str, name: str) -> Steps[None]:
-    yield from _changing(queue_name, name, paused_ms=0, by="", reason="")
-    logger.warning(
-        "schedule %s of queue %s was resumed, by %s",
-        name,
-        queue_name,
-        actor(),
-    )
-
-
-def _overriding(queue_name: str, name: str, when: When | None) -> Steps[None]:
-    if when is not None:
-        if not isinstance(when, When):
-            raise InvalidSchedule(
-                f"override() takes cron(…), every(…) or None; got {show(when)}"
-            )
-        when.check()
-    yield from _changing(
-        queue_name, name, when=None if when is None else when.as_json()
-    )
-    logger.warning(
-        "schedule %s of queue %s has %s, by %s",
-        name,
-        queue_name,
-        "the times of its definition again" if when is None else f"the times {when}",
-        actor(),
-    )
-
-
-def _firing(queue_name: str, name: str) -> Steps[Job[Any]]:
-    known, found, _ = yield from _finding(queue_name, name)
-    queue, definition = known.queue, found.definition
-    code = None if found.is_stored else _in_code(queue.name).get(found.name)
-    if code is not None:
-        # No worker may have looked since somebody wrote an earlier definition back.
-        definition = code.definition()
-    yield from sharding.agreeing_on(queue.name)
-    new = definitions.extra(queue, found.name, definition, known.now_ms)
-    job: Job[Any] = Job(
-        queue.name,
-        new.token,
-        definition.task,
-        definition.args,
-        definition.kwargs,
-        Draft(new, sent_ms=boottime_ms()),
-    )
-    job.options, job.priority = definition.options or None, definition.priority
-    (stored,) = yield storing.schedule(queue.target.unlimited, [new])
-    job.state, job.start_time_ms = State.SCHEDULED, stored.start_time_ms
-    job.take_headers({SCHEDULE: found.name, OCCURRENCE: str(known.now_ms)})
-    return job
-
-
-def _deleting(queue_name: str, name: str) -> Steps[bool]:
-    queue = conf.get_settings().queue(queue_name)
-    if name in _in_code(queue.name):
-        known = yield from loading(queue)
-        entry = known.entries.get(name)
-        if entry is None or entry.code or not entry.stored:
-            raise InvalidSchedule(
-                f"schedule {name!r} is in code, and workers would enroll it again; delete its @periodic, or pause it"
-            )
-    for _ in range(TRIES):
-        known = yield from loading(queue)
-        if name not in known.entries:
-            return False
-        version: int = yield arrange(
-            known,
-            name,
-            code="",
-            stored="",
-            change="",
-            print="",
-            next_ms=None,
-        )
-        if version:
-            logger.warning(
-                "schedule %s of queue %s was deleted, by %s",
-                name,
-                queue.name,
-                actor(),
-            )
-            return True
-    raise _too_busy(name)
 
 
 def _checking_others(name: str, queue: QueueSettings) -> Steps[None]:

@@ -569,7 +569,7 @@ def test_change_that_another_was_quicker_with_is_made_again(queue, monkeypatch):
             known = Known(known.queue, known.version - 1, known.now_us, known.entries)
         return known
 
-    monkeypatch.setattr("django_delayq.jobs.schedules.loading", interrupted)
+    monkeypatch.setattr("django_delayq.jobs.schedule_changes.loading", interrupted)
 
     assert schedule.pause().is_paused
     assert next(others, None) is None
