@@ -3,9 +3,9 @@
 `Known` has the schedules of a queue, `Found` one of them. This module writes nothing.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from django_delayq import conf
 from django_delayq.calls.steps import Steps
@@ -25,6 +25,8 @@ from django_delayq.jobs.register import Register
 from django_delayq.logs import get_log
 
 logger = get_log("django_delayq.jobs")
+
+T = TypeVar("T")
 
 #: Why a schedule rests whose change is lost, or is not the last one.
 LOST = "its pause or its other times are not what was written last: resume it, and set its other times again"
@@ -80,7 +82,7 @@ class Known(NamedTuple):
             return None
         queue = self.queue.name
         for kind, text in (("code", entry.code), ("stored", entry.stored)):
-            definition = _read(queue, kind, name, text)
+            definition = _read(queue, kind, name, text, definitions.read_definition)
             if definition is None:
                 continue
             is_stored = kind == "stored"
@@ -100,7 +102,7 @@ class Known(NamedTuple):
         """Return what somebody has changed of a schedule; if that is lost or is not the last change, a pause."""
         text = (self.entries.get(name) or Entry()).change
         queue = self.queue.name
-        change = _read_change(queue, name, text)
+        change = _read(queue, "change", name, text, definitions.read_change)
         # What nobody has signed is as good as missing.
         if self.register.fits("change", name, text if change is not None else b""):
             return change
@@ -217,40 +219,29 @@ class Found(NamedTuple):
         return self.when.after(max(now_ms, self.entry.state.fired_by(now_ms)))
 
 
-def _read(queue: str, kind: str, name: str, text: bytes) -> Definition | None:
+def _read(
+    queue: str,
+    kind: str,
+    name: str,
+    text: bytes,
+    read: Callable[[str, str, str, bytes], T],
+) -> T | None:
+    """Read one text of a schedule; None: there is none, or it cannot be trusted, which is logged."""
     if not text:
         return None
     try:
-        return definitions.read_definition(queue, kind, name, text)
+        return read(queue, kind, name, text)
     except NotSigned as error:
-        _log_ignored(queue, kind, name, error)
-    except DecodeError as error:
-        _log_once("queue %s: schedule %r cannot be read: %s", queue, name, str(error))
-    return None
-
-
-def _read_change(queue: str, name: str, text: bytes) -> Change | None:
-    if not text:
-        return None
-    try:
-        return definitions.changes.decode(
-            definitions.unsealed(queue, "change", name, text)
+        _log_once(
+            "queue %s: stored data of schedule %r is ignored (%s): %s",
+            queue,
+            name,
+            kind,
+            str(error),
         )
-    except NotSigned as error:
-        _log_ignored(queue, "change", name, error)
     except DecodeError as error:
         _log_once("queue %s: schedule %r cannot be read: %s", queue, name, str(error))
     return None
-
-
-def _log_ignored(queue: str, kind: str, name: str, error: NotSigned) -> None:
-    _log_once(
-        "queue %s: stored data of schedule %r is ignored (%s): %s",
-        queue,
-        name,
-        kind,
-        str(error),
-    )
 
 
 # What was logged of schedules that are ignored.

@@ -209,6 +209,15 @@ def read_definition(queue: str, kind: str, name: str, text: bytes) -> Definition
     )
 
 
+def read_change(queue: str, kind: str, name: str, text: bytes) -> Change:
+    """Read a change that `sealed` has written.
+
+    Raises:
+        NotSigned, DecodeError: see `read_definition`.
+    """
+    return changes.decode(unsealed(queue, kind, name, text))
+
+
 def unsealed(queue: str, kind: str, name: str, text: bytes) -> bytes:
     """Return what `sealed` has signed, as JSON.
 

@@ -11,14 +11,12 @@ from django_delayq.clock import boottime_ms
 from django_delayq.delivery import storing
 from django_delayq.delivery.periods import KEPT, Entry
 from django_delayq.delivery.states import State
-from django_delayq.exceptions import (
-    InvalidSchedule,
-    ScheduleNotFound,
-)
+from django_delayq.exceptions import InvalidSchedule, ScheduleNotFound
 from django_delayq.jobs import periodic as definitions
 from django_delayq.jobs import sharding
+from django_delayq.jobs.draft import Draft
 from django_delayq.jobs.envelope import OCCURRENCE, SCHEDULE
-from django_delayq.jobs.job import Draft, Job
+from django_delayq.jobs.job import Job
 from django_delayq.jobs.known_schedules import Found, Known, loading
 from django_delayq.jobs.occurrences import When
 from django_delayq.jobs.pausing import actor, checked_text

@@ -7,9 +7,7 @@ from django_delayq.calls.steps import Steps
 from django_delayq.delivery import periods
 from django_delayq.delivery.periods import KEPT
 from django_delayq.delivery.storing import NewJob
-from django_delayq.exceptions import (
-    InvalidSchedule,
-)
+from django_delayq.exceptions import InvalidSchedule
 from django_delayq.jobs import sharding
 from django_delayq.jobs.known_schedules import Found, Known
 from django_delayq.logs import get_log

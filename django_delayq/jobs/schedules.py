@@ -24,7 +24,6 @@ from django_delayq.exceptions import (
     InvalidSchedule,
     InvalidTask,
     ScheduleNotFound,
-    TaskNotFound,
 )
 from django_delayq.jobs import periodic as definitions
 from django_delayq.jobs import schedule_changes as changes
@@ -35,9 +34,10 @@ from django_delayq.jobs.known_schedules import Found, Known, loading
 from django_delayq.jobs.occurrences import When, datetime_of
 from django_delayq.jobs.options import CallOptions
 from django_delayq.jobs.pausing import Task, name_of
-from django_delayq.jobs.periodic import CatchUp, CodeSchedule
+from django_delayq.jobs.periodic import CatchUp, CodeSchedule, Definition
 from django_delayq.jobs.registry import get_task
 from django_delayq.jobs.schedule_writes import arranging
+from django_delayq.jobs.telling import task_of
 from django_delayq.logs import get_log
 from django_delayq.redaction import brief, show
 
@@ -401,30 +401,20 @@ def _showing(
         else state.early_ms
     )
     next_ms = _coming(found, had, known.now_ms)
-    is_known = found.name in code
     if found.is_stored:
-        try:
-            get_task(definition.task)
-            is_known = True
-        except TaskNotFound:
-            is_known = False
+        is_known = task_of(definition) is not None
+    else:
+        is_known = found.name in code
     paused_ms = change.paused_ms if change else 0
     fired_ms = state.fired_by(known.now_ms)
-    return Schedule(
+    return _shown(
         found.name,
         found.queue.name,
-        definition.task,
         when,
-        definition.args,
-        definition.kwargs,
-        definition.options,
-        definition.priority,
-        definition.catch_up,
-        not definition.drops,
+        definition,
         is_stored=found.is_stored,
         is_orphan=not is_known,
         is_overridden=change is not None and change.when is not None,
-        is_encrypted=definition.encrypt,
         paused_since=datetime_of(paused_ms) if paused_ms else None,
         paused_by=change.by if change else "",
         paused_reason=change.reason if change else "",
@@ -445,11 +435,17 @@ def _time_of(ms: int) -> datetime | None:
 
 def _shown_code(code: CodeSchedule) -> Schedule:
     definition = code.definition()
+    return _shown(code.name, code.queue, code.when, definition, is_enrolled=False)
+
+
+def _shown(
+    name: str, queue: str, when: When, definition: Definition, **more: Any
+) -> Schedule:
     return Schedule(
-        code.name,
-        code.queue,
+        name,
+        queue,
         definition.task,
-        code.when,
+        when,
         definition.args,
         definition.kwargs,
         definition.options,
@@ -457,7 +453,7 @@ def _shown_code(code: CodeSchedule) -> Schedule:
         definition.catch_up,
         not definition.drops,
         is_encrypted=definition.encrypt,
-        is_enrolled=False,
+        **more,
     )
 
 
