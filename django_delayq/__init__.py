@@ -43,7 +43,7 @@ from django_delayq.jobs.decisions import Cancel, Retry, Snooze
 from django_delayq.jobs.decorator import DelayedTask, delayed_task, queue_handler
 from django_delayq.jobs.ended import EndedJob, aended_jobs, ended_jobs
 from django_delayq.jobs.finding import FoundJobs, afind_jobs, find_jobs
-from django_delayq.jobs.job import Job, aget_job, get_job
+from django_delayq.jobs.job import Job
 from django_delayq.jobs.limit import Limit
 from django_delayq.jobs.limiting import (
     LimitInForce,
@@ -54,6 +54,7 @@ from django_delayq.jobs.limiting import (
     limits,
     set_limit,
 )
+from django_delayq.jobs.lookup import aget_job, get_job
 from django_delayq.jobs.occurrences import cron, every
 from django_delayq.jobs.pausing import (
     Pause,

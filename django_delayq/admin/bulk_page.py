@@ -50,7 +50,8 @@ from django_delayq.jobs.actions import (
     Details,
 )
 from django_delayq.jobs.bulk import Changed, Pages, Took
-from django_delayq.jobs.job import NOW, Job, handle_of
+from django_delayq.jobs.job import NOW, Job
+from django_delayq.jobs.lookup import handle_of
 from django_delayq.jobs.walking import Mark
 from django_delayq.models import Job as JobModel
 from django_delayq.showing import display, outcome

@@ -24,7 +24,8 @@ from django_delayq.exceptions import (
 from django_delayq.jobs import registry
 from django_delayq.jobs.actions import ACTIONS, NO_DETAILS, Action
 from django_delayq.jobs.definition import TaskDefinition
-from django_delayq.jobs.job import Job, get_job
+from django_delayq.jobs.job import Job
+from django_delayq.jobs.lookup import get_job
 from django_delayq.jobs.preparing import prepare
 from django_delayq.jobs.sending_many import send_all
 from django_delayq.models import Job as JobModel

@@ -53,7 +53,8 @@ from django_delayq.exceptions import (
 )
 from django_delayq.exceptions import InvalidTask as NoTask
 from django_delayq.jobs.commit import Hook
-from django_delayq.jobs.job import Job, aget_job, get_job
+from django_delayq.jobs.job import Job
+from django_delayq.jobs.lookup import aget_job, get_job
 from django_delayq.jobs.options import Commit, TaskOptions
 from django_delayq.jobs.preparing import prepare
 from django_delayq.jobs.sending import asend as asend_job

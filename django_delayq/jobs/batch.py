@@ -29,9 +29,11 @@ from django_delayq.exceptions import (
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import sharding
 from django_delayq.jobs.commit import Hook, is_awaited
+from django_delayq.jobs.draft import Draft
 from django_delayq.jobs.following import written_anew
-from django_delayq.jobs.job import Draft, Job, handle_of
+from django_delayq.jobs.job import Job
 from django_delayq.jobs.leaving import check_room
+from django_delayq.jobs.lookup import handle_of
 from django_delayq.jobs.options import Commit
 from django_delayq.jobs.outcomes import explain
 from django_delayq.jobs.sending_many import asend_all, send_all

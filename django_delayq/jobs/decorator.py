@@ -10,13 +10,14 @@ from redis.exceptions import RedisError
 
 from django_delayq.exceptions import InvalidTask
 from django_delayq.jobs.definition import TaskDefinition
-from django_delayq.jobs.job import Job, is_unicode
+from django_delayq.jobs.job import Job
 from django_delayq.jobs.once import running_once
 from django_delayq.jobs.options import (
     CallOptions,
     DecoratorOptions,
     HandlerOptions,
     TaskOptions,
+    is_unicode,
 )
 from django_delayq.jobs.preparing import prepare
 from django_delayq.jobs.registry import register, register_handler

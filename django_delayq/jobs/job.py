@@ -6,9 +6,8 @@ run.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
-import msgspec
 from msgspec.structs import replace
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError
@@ -21,11 +20,10 @@ from django_delayq.calls.steps import Pause, Steps, aperform, perform
 from django_delayq.clients.clients import own_clients
 from django_delayq.clients.performing import aperformed, performed
 from django_delayq.clock import epoch_ms, monotonic_ms
-from django_delayq.delivery import changing, limits, looking
+from django_delayq.delivery import changing, looking
 from django_delayq.delivery.changing import Kept
 from django_delayq.delivery.durability import (
     Durability,
-    Durable,
     Wait,
     as_durable,
     durably,
@@ -34,9 +32,7 @@ from django_delayq.delivery.durability import (
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.looking import Inspected
 from django_delayq.delivery.progress import read_progress
-from django_delayq.delivery.searching import Found
 from django_delayq.delivery.states import GRAVES, OVER, Change, State
-from django_delayq.delivery.storing import NewJob
 from django_delayq.exceptions import (
     DecodeError,
     InvalidTask,
@@ -49,16 +45,12 @@ from django_delayq.exceptions import (
 )
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import following
-from django_delayq.jobs.duplicates import OnHolder
+from django_delayq.jobs.attempt import Here
+from django_delayq.jobs.draft import Draft
 from django_delayq.jobs.envelope import Follow, Follower
-from django_delayq.jobs.options import (
-    Commit,
-    check_durable,
-    check_priority,
-    seconds,
-)
+from django_delayq.jobs.options import check_durable, check_priority, seconds
 from django_delayq.jobs.progress import Progress, as_progress, stored_progress
-from django_delayq.jobs.record import Record, read_record, record_of
+from django_delayq.jobs.record import Record
 from django_delayq.jobs.registry import get_task
 from django_delayq.jobs.stopping import Stop
 from django_delayq.jobs.telling import BY_CALL, Telling
@@ -85,71 +77,6 @@ WAIT_SLICE_S = 3.0
 FULL_PAUSE_S = 0.1
 #: What makes a job that waits due now, as `parse_delay` returns it.
 NOW = parse_delay(0)
-
-
-class Extras(msgspec.Struct, frozen=True, gc=False):
-    """Attributes that few jobs have."""
-
-    priority: int = 0
-    #: As `tail_of` takes it.
-    limit: str = ""
-    #: What becomes of a job that holds its unique key and waits; None: nothing.
-    duplicates: OnHolder | None = None
-    #: The jobs that follow it; its payload carries them.
-    follow: Follow | None = None
-    #: The token of the callback of its batch.
-    batch: str = ""
-    #: What the call that stores it waits for; None: nothing.
-    durable: Durable | None = None
-    #: For how long after its start time it holds its unique key, ms; 0: without a limit.
-    expires_ms: int = 0
-    #: From when that counts, epoch ms, if that is later.
-    since_ms: int = 0
-
-
-NO_EXTRAS = Extras()
-
-
-# A draft is in no reference cycle; tracking it for the garbage collector would cost `schedule_many` 3 %.
-class Draft(msgspec.Struct, gc=False):
-    """The call that this process has prepared, and whether it was sent."""
-
-    #: Its tail is the unique key; `sending` adds what the extras need.
-    new: NewJob
-    #: The commit that sends it; None: it is sent at once.
-    commit: Commit | None = None
-    extras: Extras = NO_EXTRAS
-    #: When the server may first have received it, by `boottime_ms`; None: nothing was sent.
-    sent_ms: float | None = None
-    #: Whether its commit is still to come; None: it does not wait for a commit.
-    awaits_commit: Callable[[], bool] | None = None
-    #: When it was to be due, epoch ms by the server's clock, if another job holds its unique key.
-    asked_ms: int = 0
-
-
-class Here(NamedTuple):
-    """The job as the worker that runs it reports it."""
-
-    #: Whether the worker still has the lease.
-    has_lease: Callable[[], bool]
-    #: Whether the worker is to end.
-    stop: Stop
-    #: Calls the task; middleware gets there in the end.
-    call: Callable[[], Any] | None = None
-    #: The name of the worker, as the attempts of a job have it.
-    worker: str = ""
-    #: Whether the job will have ended once its task has raised this exception.
-    ends_with: Callable[[BaseException], bool] = lambda error: True
-    #: Takes how far the job is, as it is stored.
-    report: Callable[[bytes], None] = lambda stored: None
-    #: Returns how the values read that the task has marked as sensitive, for `masking.mask`.
-    secrets: Callable[[], Sequence[str]] = tuple
-    #: How long after it could run the attempt began, ms.
-    late_ms: float = 0.0
-    #: The token of the later call that has brought the arguments; empty: they are the job's first.
-    later: str = ""
-    #: Encrypts what the server gets of the job; None: that is not encrypted.
-    encrypt: envelopes.Encrypt | None = None
 
 
 class Job(Generic[R_co]):
@@ -1083,71 +1010,3 @@ def _next_slice(deadline: float | None, silence_s: float | None) -> float:
     if deadline is None:
         return longest_s
     return max(0.01, min(longest_s, (deadline - monotonic_ms()) / 1000))
-
-
-@performed
-def get_job(job_id: str) -> Steps[Job[Any]]:
-    """Find a job by its id.
-
-    Example::
-
-        job = get_job(order.job_id)
-        print(job.state, job.start_time)
-
-    Raises:
-        JobNotFound: no job has this id, or it is not an id at all.
-        QueueNotFound: its queue is not configured.
-    """
-    job = handle_of(job_id)
-    seen = yield looking.inspect(job._keys, job.token)
-    state = job._take(seen)
-    if state is not State.MISSING and state not in OVER:
-        return job
-    # The job may have ended. Its result may be kept for longer than the server remembers the end.
-    record = record_of((yield read_record(job._keys, job.token)), job.token)
-    if record is not None:
-        job._take_record(record, seen)
-    elif state is State.MISSING:
-        raise JobNotFound(
-            f"no job has the id {show(job.id)}; it ended more than {limits.ENDED_MS // 1000} s ago, its transaction has not"
-            " committed, or it never existed"
-        )
-    return job
-
-
-aget_job = aperformed(get_job)
-
-
-def handle_of(job_id: str) -> Job[Any]:
-    queue, colon, token = (
-        job_id.rpartition(":") if isinstance(job_id, str) else ("", "", "")
-    )
-    if not colon or not queue or not token or not is_unicode(job_id):
-        raise JobNotFound(
-            f"{show(job_id)} is not a job id; one looks like 'default:0Vb3-…', as Job.id returns it"
-        )
-    if job_id != job_id.strip():
-        raise JobNotFound(
-            f"{show(job_id)} is not a job id: leave out the space around it"
-        )
-    return Job(conf.get_settings().queue(queue).name, token, None, [], {})
-
-
-def is_unicode(text: str) -> bool:
-    """Whether a text can be sent; half a surrogate pair cannot."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def job_of(queue: str, found: Found) -> Job[Any]:
-    """Return the handle of what a search has found; its token is empty if the element has no id."""
-    job: Job[Any] = Job(queue, found.token, None, [], {})
-    job.state, job.start_time_ms = found.state, found.due_ms
-    job.attempts, job.kills = found.attempts, found.kills
-    job.error = envelopes.read_error(found.error, found.token)
-    job.unique, job.priority = found.unique, found.priority
-    job._read(found.payload)
-    return job

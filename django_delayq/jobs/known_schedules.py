@@ -13,10 +13,7 @@ from django_delayq.conf import QueueSettings
 from django_delayq.delivery import periods
 from django_delayq.delivery.periods import KEPT, Entry
 from django_delayq.delivery.storing import NewJob
-from django_delayq.exceptions import (
-    DecodeError,
-    NotSigned,
-)
+from django_delayq.exceptions import DecodeError, NotSigned
 from django_delayq.jobs import periodic as definitions
 from django_delayq.jobs import register as registers
 from django_delayq.jobs.occurrences import When, when_of

@@ -478,3 +478,12 @@ def seconds(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if 0 < value < 10**9 else None
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a text can be sent; half a surrogate pair cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

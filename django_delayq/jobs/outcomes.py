@@ -16,7 +16,8 @@ from django_delayq.delivery.states import State
 from django_delayq.delivery.storing import Scheduled
 from django_delayq.exceptions import QueueFull
 from django_delayq.faults import describe_fault
-from django_delayq.jobs.job import Draft, Job
+from django_delayq.jobs.draft import Draft
+from django_delayq.jobs.job import Job
 
 #: What to do about a full queue.
 ADVICE = "Pass error.unsent to {} once workers have made room, start more workers, or raise MAX_JOBS"

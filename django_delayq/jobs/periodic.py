@@ -28,7 +28,6 @@ from django_delayq.jobs.arguments import sensitive_texts
 from django_delayq.jobs.decorator import FIXED, DelayedTask
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.envelope import OCCURRENCE, SCHEDULE
-from django_delayq.jobs.job import is_unicode
 from django_delayq.jobs.limit import MAX_LIMIT_KEY
 from django_delayq.jobs.occurrences import When
 from django_delayq.jobs.options import (
@@ -36,6 +35,7 @@ from django_delayq.jobs.options import (
     TaskOptions,
     check_encrypt,
     check_priority,
+    is_unicode,
     seconds,
 )
 from django_delayq.jobs.preparing import spread

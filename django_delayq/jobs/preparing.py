@@ -22,13 +22,15 @@ from django_delayq.exceptions import (
 from django_delayq.jobs import contexts
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.definition import TaskDefinition
+from django_delayq.jobs.draft import Draft, Extras
 from django_delayq.jobs.duplicates import on_holder
-from django_delayq.jobs.job import Draft, Extras, Job, is_unicode
+from django_delayq.jobs.job import Job
 from django_delayq.jobs.options import (
     Seconds,
     TaskOptions,
     check_encrypt,
     check_priority,
+    is_unicode,
     seconds,
 )
 from django_delayq.masking import mask, texts_of

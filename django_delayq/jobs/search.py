@@ -10,7 +10,7 @@ from django_delayq.delivery.searching import Window
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import InvalidSearch
 from django_delayq.jobs.decorator import DelayedTask
-from django_delayq.jobs.job import is_unicode
+from django_delayq.jobs.options import is_unicode
 from django_delayq.redaction import show
 from django_delayq.setting import Values
 

@@ -18,8 +18,9 @@ from django_delayq.delivery.durability import durably
 from django_delayq.delivery.states import State
 from django_delayq.jobs import sharding
 from django_delayq.jobs.definition import TaskDefinition
+from django_delayq.jobs.draft import NO_EXTRAS
 from django_delayq.jobs.holders import meeting
-from django_delayq.jobs.job import NO_EXTRAS, Job
+from django_delayq.jobs.job import Job
 from django_delayq.jobs.leaving import is_left, leave_to_commits
 from django_delayq.jobs.outcomes import (
     AGAIN,

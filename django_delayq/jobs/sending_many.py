@@ -29,8 +29,9 @@ from django_delayq.exceptions import (
     QueueFull,
 )
 from django_delayq.jobs import sharding
+from django_delayq.jobs.draft import NO_EXTRAS, Draft
 from django_delayq.jobs.holders import meeting
-from django_delayq.jobs.job import NO_EXTRAS, Draft, Job
+from django_delayq.jobs.job import Job
 from django_delayq.jobs.leaving import is_left, leave_to_commits
 from django_delayq.jobs.options import Commit
 from django_delayq.jobs.outcomes import (

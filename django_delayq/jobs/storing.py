@@ -10,7 +10,8 @@ from django_delayq.calls.call import Call
 from django_delayq.clock import boottime_ms
 from django_delayq.delivery import storing
 from django_delayq.delivery.storing import NewJob, Scheduled, tail_of
-from django_delayq.jobs.job import NO_EXTRAS, Draft, Job
+from django_delayq.jobs.draft import NO_EXTRAS, Draft
+from django_delayq.jobs.job import Job
 
 #: Bytes of payload in one call of the schedule script, about.
 SCHEDULE_BYTES = 1 << 20

@@ -25,7 +25,8 @@ from django_delayq.delivery.searching import (
     Stretch,
 )
 from django_delayq.jobs.answers import leaving_out
-from django_delayq.jobs.job import Job, job_of
+from django_delayq.jobs.job import Job
+from django_delayq.jobs.lookup import job_of
 from django_delayq.jobs.matching import has_text, may_be_of, may_have
 from django_delayq.jobs.search import Search
 from django_delayq.redaction import brief

@@ -11,7 +11,8 @@ from django_delayq.delivery.ended import MOST_ENDED
 from django_delayq.delivery.states import OVER, State
 from django_delayq.jobs.arguments import shown_arguments
 from django_delayq.jobs.ended import EndedJob, ended_jobs
-from django_delayq.jobs.job import Job, get_job, handle_of
+from django_delayq.jobs.job import Job
+from django_delayq.jobs.lookup import get_job, handle_of
 from django_delayq.management.terminal import (
     Column,
     width_of,

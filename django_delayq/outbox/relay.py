@@ -40,7 +40,7 @@ from django_delayq.delivery.storing import ROW_REPEAT_MS, NewJob
 from django_delayq.exceptions import DecodeError, DelayqError
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import sharding
-from django_delayq.jobs.job import NO_EXTRAS, Draft, Extras
+from django_delayq.jobs.draft import NO_EXTRAS, Draft, Extras
 from django_delayq.jobs.kept import kept_since, known_since
 from django_delayq.jobs.options import check_priority
 from django_delayq.jobs.storing import SCHEDULE_BYTES

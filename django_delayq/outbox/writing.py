@@ -35,7 +35,8 @@ from django_delayq.delivery.storing import ROW_REPEAT_MS, Scheduled
 from django_delayq.exceptions import DelayqError, InvalidTask
 from django_delayq.jobs import sharding
 from django_delayq.jobs.commit import Hook, is_awaited
-from django_delayq.jobs.job import Draft, Job
+from django_delayq.jobs.draft import Draft
+from django_delayq.jobs.job import Job
 from django_delayq.jobs.limit import MAX_LIMIT_KEY, MAX_LIMIT_NAME
 from django_delayq.jobs.options import Commit
 from django_delayq.jobs.storing import written

@@ -49,10 +49,11 @@ from django_delayq.exceptions import (
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import following
 from django_delayq.jobs.arguments import sensitive_texts
+from django_delayq.jobs.attempt import Here
 from django_delayq.jobs.decisions import Cancel, Decision, Retry, Snooze
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.envelope import Envelope, Follow
-from django_delayq.jobs.job import Here, Job
+from django_delayq.jobs.job import Job
 from django_delayq.jobs.limit import Limit
 from django_delayq.jobs.options import TaskOptions, seconds
 from django_delayq.jobs.progress import running_report

@@ -33,7 +33,7 @@ from django_delayq.conf import get_settings
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import InvalidSettings
 from django_delayq.jobs import commit, registry
-from django_delayq.jobs.job import handle_of
+from django_delayq.jobs.lookup import handle_of
 from django_delayq.testing import captured
 from tests.backend import samples
 

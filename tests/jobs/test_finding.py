@@ -35,7 +35,7 @@ from django_delayq.delivery.settling import Failed
 from django_delayq.jobs import bulk, matching, walking
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.actions import DISCARD
-from django_delayq.jobs.job import job_of
+from django_delayq.jobs.lookup import job_of
 from tests.admin.filling import Queue
 from tests.jobs import samples
 from tests.jobs.conftest import LATER

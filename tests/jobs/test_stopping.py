@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from django_delayq import InvalidDelay, Job
-from django_delayq.jobs.job import Here
+from django_delayq.jobs.attempt import Here
 from django_delayq.jobs.stopping import Stop
 
 #: Longer than any test lasts.

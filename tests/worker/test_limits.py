@@ -29,7 +29,7 @@ from django_delayq.delivery.claiming import Leased
 from django_delayq.delivery.rates import numbers_of
 from django_delayq.delivery.states import State
 from django_delayq.jobs import periodic as definitions
-from django_delayq.jobs.job import NO_EXTRAS
+from django_delayq.jobs.draft import NO_EXTRAS
 from django_delayq.jobs.periodic import LOADED_MS
 from django_delayq.testing import frozen_queue
 from django_delayq.worker import upkeep

@@ -8,7 +8,7 @@ import pytest
 
 from django_delayq import InvalidTask, current_job, delayed_task, get_job, schedule
 from django_delayq.conf import get_settings
-from django_delayq.jobs.job import Here
+from django_delayq.jobs.attempt import Here
 from django_delayq.jobs.progress import Progress, running_report, stored_progress
 from django_delayq.jobs.stopping import NEVER
 from django_delayq.testing import captured, frozen_queue, immediate

@@ -43,7 +43,8 @@ from django_delayq.jobs.answers import complete, leaving_out
 from django_delayq.jobs.bulk import Changed
 from django_delayq.jobs.ended import EndedJob, ended_jobs
 from django_delayq.jobs.finding import FoundJobs, find_jobs
-from django_delayq.jobs.job import Job, get_job
+from django_delayq.jobs.job import Job
+from django_delayq.jobs.lookup import get_job
 from django_delayq.jobs.search import LISTED
 from django_delayq.management import jobs_report
 from django_delayq.management.errors import Missing, explained
