@@ -9,17 +9,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeVar
 
 from msgspec.structs import replace
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import OutOfMemoryError
-from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from django_delayq import conf
 from django_delayq.calls.call import Call
-from django_delayq.calls.command import Command
-from django_delayq.calls.steps import Pause, Steps, aperform, perform
+from django_delayq.calls.steps import Steps, aperform, perform
 from django_delayq.clients.clients import own_clients
 from django_delayq.clients.performing import aperformed, performed
-from django_delayq.clock import epoch_ms, monotonic_ms
+from django_delayq.clock import epoch_ms
 from django_delayq.delivery import changing, looking
 from django_delayq.delivery.changing import Kept
 from django_delayq.delivery.durability import (
@@ -36,15 +32,13 @@ from django_delayq.delivery.states import GRAVES, OVER, Change, State
 from django_delayq.exceptions import (
     DecodeError,
     InvalidTask,
-    JobCancelled,
-    JobExpired,
-    JobFailed,
     JobNotFound,
     LeaseLost,
     TaskNotFound,
 )
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import following
+from django_delayq.jobs import result as results
 from django_delayq.jobs.attempt import Here
 from django_delayq.jobs.draft import Draft
 from django_delayq.jobs.envelope import Follow, Follower
@@ -71,10 +65,6 @@ logger = get_log("django_delayq.jobs")
 #: What the job returns: of an async function, what its coroutine returns.
 R_co = TypeVar("R_co", covariant=True)
 J = TypeVar("J", bound="Job[Any]")
-#: How often a wait for a result checks that the job still exists.
-WAIT_SLICE_S = 3.0
-#: How often it looks if a full server refuses the blocking wait.
-FULL_PAUSE_S = 0.1
 #: What makes a job that waits due now, as `parse_delay` returns it.
 NOW = parse_delay(0)
 
@@ -519,6 +509,9 @@ class Job(Generic[R_co]):
             return self._look_here()
         if self._is_left:
             return self.state
+        return (yield from self._looking())
+
+    def _looking(self) -> Steps[State]:
         return self._take((yield looking.inspect(self._keys, self.token)))
 
     def _lastingly(
@@ -781,35 +774,12 @@ class Job(Generic[R_co]):
     ) -> Steps[R_co]:
         self._check_waitable()
         key = self._keys.result(self.token)
-        deadline = _deadline(timeout)
-        while True:
-            slice_s = _next_slice(deadline, silence_s)
-            text = None
-            try:
-                text = yield Command(
-                    ("BLMOVE", key, key, "LEFT", "LEFT", f"{slice_s:.3f}")
-                )
-            except (RedisConnectionError, RedisTimeoutError):
-                # The look below goes on; if that fails as well, the server is away.
-                pass
-            except OutOfMemoryError:
-                # The command would store nothing new, but a full server refuses it all the same.
-                yield Pause(1000 * min(slice_s, FULL_PAUSE_S))
-            if text is not None:
-                return self._result(text)
-            state = self._take((yield looking.inspect(self._keys, self.token)))
-            try:
-                text = yield Command(("LINDEX", key, 0))
-            except (RedisConnectionError, RedisTimeoutError):
-                # The server answered a moment ago; if it is away now, the next look shows it.
-                continue
-            if text is not None:
-                return self._result(text)
-            self._check_alive(state)
-            if deadline is not None and monotonic_ms() >= deadline:
-                raise TimeoutError(
-                    f"job {self.id} has not ended within {show(timeout)}{_unit(timeout)}; it is {self.state}"
-                )
+        text = yield from results.awaiting(
+            self.id, key, self._looking, timeout, silence_s
+        )
+        if text is None:
+            raise results.missing(self.id, self.state, self.error)
+        return self._result(text)
 
     async def await_result(self, timeout: float | timedelta | None = None) -> R_co:
         """`wait` on the event loop."""
@@ -882,7 +852,7 @@ class Job(Generic[R_co]):
         if self.is_unsent:
             state = self._look_here()
             if state is State.CANCELLED:
-                self._check_alive(state)
+                raise results.missing(self.id, state, self.error)
             if self.draft.awaits_commit is None:
                 why = "schedule_many([job]) sends it"
             elif state is State.UNCOMMITTED:
@@ -900,46 +870,8 @@ class Job(Generic[R_co]):
     def _result(self, text: bytes | str) -> R_co:
         body = envelopes.read_result(text, self.token)
         self.state = body["state"]
-        if "error" in body and self.state is State.SUCCEEDED:
-            raise JobFailed(
-                f"job {self.id} has succeeded, but its result could not be stored: {body['error']}"
-            )
-        if "error" in body:
-            raise _error_of(self.state)(
-                f"job {self.id} is {self.state}: {body['error']}"
-            )
-        result: R_co = body.get("result")  # type: ignore[assignment]
+        result: R_co = results.value_of(self.id, body)
         return result
-
-    def _check_alive(self, state: State) -> None:
-        # The script that ends a job also writes its result, and the result was looked for after the state.
-        if state not in _AT_REST:
-            return
-        if state is State.MISSING:
-            raise JobNotFound(
-                f"job {self.id} no longer exists, and its result is no longer kept"
-            )
-        if state is State.SUCCEEDED:
-            raise JobNotFound(
-                f"job {self.id} has succeeded, but its result was not kept, or is no longer kept"
-            )
-        raise _error_of(state)(
-            f"job {self.id} is {state}"
-            + (f": {self.error.get('error')}" if self.error else "")
-        )
-
-
-#: States in which no result is to come.
-_AT_REST = OVER | GRAVES | {State.MISSING}
-#: What to raise to callers that wait, where it is not only JobFailed.
-_ERRORS: dict[State, type[JobFailed]] = {
-    State.CANCELLED: JobCancelled,
-    State.EXPIRED: JobExpired,
-}
-
-
-def _error_of(state: State) -> type[JobFailed]:
-    return _ERRORS.get(state, JobFailed)
 
 
 def _repeat(name: str) -> str:
@@ -990,23 +922,5 @@ def _kept_s(job: "Job[Any]") -> float | None:
         return None
 
 
-def _deadline(timeout: float | timedelta | None) -> float | None:
-    """Return when a wait ends, by `monotonic_ms`; None: never."""
-    if timeout is None:
-        return None
-    return monotonic_ms() + parse_timeout_ms(timeout)
-
-
 def _timeout_ms(timeout: float | timedelta | None) -> float:
     return float("inf") if timeout is None else parse_timeout_ms(timeout)
-
-
-def _unit(timeout: float | timedelta | None) -> str:
-    return "" if isinstance(timeout, timedelta) else " s"
-
-
-def _next_slice(deadline: float | None, silence_s: float | None) -> float:
-    longest_s = min(WAIT_SLICE_S, silence_s / 2) if silence_s else WAIT_SLICE_S
-    if deadline is None:
-        return longest_s
-    return max(0.01, min(longest_s, (deadline - monotonic_ms()) / 1000))

@@ -25,7 +25,7 @@ from django_delayq import (
 from django_delayq.calls.script import load_script
 from django_delayq.delivery import binding, claiming, settling
 from django_delayq.jobs import envelope as envelopes
-from django_delayq.jobs import job as job_module
+from django_delayq.jobs import result as results
 from tests.jobs import samples
 from tests.jobs.conftest import LATER
 from tests.jobs.hand import Hand
@@ -459,7 +459,7 @@ both_waits = pytest.mark.parametrize(
 @pytest.fixture
 def looking_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a wait look soon whether the job is still there."""
-    monkeypatch.setattr(job_module, "WAIT_SLICE_S", 0.05)
+    monkeypatch.setattr(results, "WAIT_SLICE_S", 0.05)
 
 
 def doubled(queue: str, delay: Any = 0) -> Job[int]:
@@ -684,8 +684,8 @@ def test_wait_stays_below_the_time_out_of_the_socket(
         slices.append(given(*args))
         return slices[-1]
 
-    given = job_module._next_slice
-    monkeypatch.setattr(job_module, "_next_slice", next_slice)
+    given = results._next_slice
+    monkeypatch.setattr(results, "_next_slice", next_slice)
     with pytest.raises(TimeoutError, match=r"has not ended within 2 s"):
         job.wait(2)
     with pytest.raises(TimeoutError, match=r"has not ended within 2 s"):
