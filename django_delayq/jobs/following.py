@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from django_delayq import conf
+from django_delayq.delivery.states import State
 from django_delayq.delivery.storing import NewJob, tail_of
 from django_delayq.exceptions import EncodeError, InvalidTask, QueueNotFound
 from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs.draft import Draft
 from django_delayq.jobs.envelope import Envelope, Follow, Follower
 
 #: How many jobs may follow one, by `then` and by `on_dead` each.
@@ -24,8 +26,78 @@ MOST_LINKS = 32
 LEAST_BYTES = 2_048
 
 
-def follower_of(queue: str, new: NewJob, priority: int, limit: str) -> Follower:
+def draft_of(job_id: str, state: State, draft: Draft | None, name: str) -> Draft:
+    """Return what was prepared of a job, if it can still carry others or be carried, by ``name``: `then` or `on_dead`.
+
+    Raises:
+        InvalidTask: it cannot.
+    """
+    if draft is None or draft.sent_ms is not None or draft.awaits_commit is not None:
+        why = "it was sent" if draft is not None else "it is sent or follows another"
+        raise InvalidTask(
+            f"job {job_id} cannot be used with {name}(), as {why} already: prepare a new one, and say what follows"
+            " it before it is sent or follows another"
+        )
+    if state is State.CANCELLED:
+        raise InvalidTask(f"job {job_id} cannot be used with {name}(): it is cancelled")
+    if draft.extras.batch:
+        raise InvalidTask(
+            f"job {job_id} cannot be used with {name}(): it is part of a batch; say what follows it before it joins one"
+        )
+    if draft.extras.duplicates is not None:
+        raise InvalidTask(
+            f"job {job_id} cannot be used with {name}(): its task has on_duplicate, which no job of a chain may"
+            " have; use task.using(on_duplicate='keep')"
+        )
+    return draft
+
+
+def check_free(job_id: str, draft: Draft, name: str) -> None:
+    """Make sure that no jobs follow a prepared one by ``name`` yet.
+
+    Raises:
+        InvalidTask: some do.
+    """
+    follow = draft.extras.follow or Follow()
+    if follow.then if name == "then" else follow.dead:
+        raise InvalidTask(
+            f"job {job_id} already has {name}(). For several followers, write {name}(a, b); for a chain,"
+            " first.then(second.then(third))"
+        )
+
+
+def carry(queue: str, draft: Draft, name: str, followers: list[Follower]) -> None:
+    """Have a prepared job of a queue carry others that follow it by ``name``.
+
+    Raises:
+        InvalidTask: they are too many in a row, or the queue is shared.
+        EncodeError: the payload is larger than MAX_PAYLOAD_BYTES.
+    """
+    if conf.get_settings().queue(queue).is_shared:
+        raise InvalidTask(
+            f"queue {queue!r} is shared with Redisson, so Java may take its jobs, and nothing would follow them;"
+            " use a queue without REDISSON for the first of them"
+        )
+    before, new = draft.extras.follow or Follow(), draft.new
+    follow = (
+        Follow(followers, before.dead)
+        if name == "then"
+        else Follow(before.then, followers)
+    )
+    if links(follow) >= MOST_LINKS:
+        raise InvalidTask(
+            f"more than {MOST_LINKS} jobs would follow one another; let the last one schedule the next ones itself"
+        )
+    call = envelopes.claimed_call(new.payload)
+    call.follow = follow
+    payload = written_anew(call, new.token, queue, "and all jobs that follow it")
+    draft.new = new._replace(payload=payload)
+    draft.extras = replace(draft.extras, follow=follow)
+
+
+def follower_of(queue: str, draft: Draft) -> Follower:
     """Return what another job carries of a prepared one."""
+    new, priority, limit = draft.new, draft.extras.priority, draft.extras.limit
     settings = conf.get_settings().queue(queue)
     call = envelopes.claimed_call(new.payload, settings.payload_codec)
     follower = Follower(
@@ -52,27 +124,6 @@ def links(follow: Follow | None) -> int:
     if follow is None:
         return 0
     return 1 + max(links(each.call.follow) for each in (*follow.then, *follow.dead))
-
-
-def carrying(queue: str, new: NewJob, follow: Follow) -> bytes:
-    """Return the payload of a job that carries others.
-
-    Raises:
-        InvalidTask: they are too many in a row, or the queue is shared.
-        EncodeError: the payload is larger than MAX_PAYLOAD_BYTES.
-    """
-    if conf.get_settings().queue(queue).is_shared:
-        raise InvalidTask(
-            f"queue {queue!r} is shared with Redisson, so Java may take its jobs, and nothing would follow them;"
-            " use a queue without REDISSON for the first of them"
-        )
-    if links(follow) >= MOST_LINKS:
-        raise InvalidTask(
-            f"more than {MOST_LINKS} jobs would follow one another; let the last one schedule the next ones itself"
-        )
-    call = envelopes.claimed_call(new.payload)
-    call.follow = follow
-    return written_anew(call, new.token, queue, "and all jobs that follow it")
 
 
 def written_anew(call: Envelope, token: str, queue: str, what: str) -> bytes:

@@ -41,7 +41,7 @@ from django_delayq.jobs import following
 from django_delayq.jobs import result as results
 from django_delayq.jobs.attempt import Here
 from django_delayq.jobs.draft import Draft
-from django_delayq.jobs.envelope import Follow, Follower
+from django_delayq.jobs.envelope import Follower
 from django_delayq.jobs.options import check_durable, check_priority, seconds
 from django_delayq.jobs.progress import Progress, as_progress, stored_progress
 from django_delayq.jobs.record import Record
@@ -322,21 +322,8 @@ class Job(Generic[R_co]):
 
     def _be_followed(self: J, name: str, jobs: tuple["Job[Any]", ...]) -> J:
         draft = self._draft_to_follow(self, name)
-        before = draft.extras.follow or Follow()
-        if before.then if name == "then" else before.dead:
-            raise InvalidTask(
-                f"job {self.id} already has {name}(). For several followers, write {name}(a, b); for a chain,"
-                " first.then(second.then(third))"
-            )
-        followers = self._followers(name, jobs)
-        follow = (
-            Follow(followers, before.dead)
-            if name == "then"
-            else Follow(before.then, followers)
-        )
-        payload = following.carrying(self.queue, draft.new, follow)
-        draft.new = draft.new._replace(payload=payload)
-        draft.extras = replace(draft.extras, follow=follow)
+        following.check_free(self.id, draft, name)
+        following.carry(self.queue, draft, name, self._followers(name, jobs))
         for job in jobs:
             # From now on only the server can say where it is.
             job._draft = None
@@ -351,16 +338,10 @@ class Job(Generic[R_co]):
             for job in jobs:
                 self._draft_to_follow(job, name)
             raise InvalidTask(f"{name}() got a job twice, or the job itself")
-        followers = []
-        for job in jobs:
-            draft = self._draft_to_follow(job, name)
-            extras = draft.extras
-            followers.append(
-                following.follower_of(
-                    job.queue, draft.new, extras.priority, extras.limit
-                )
-            )
-        return followers
+        return [
+            following.follower_of(job.queue, self._draft_to_follow(job, name))
+            for job in jobs
+        ]
 
     def _draft_to_follow(self, job: "Job[Any]", name: str) -> Draft:
         """Return what was prepared of a job, if it can still carry others or be carried."""
@@ -368,33 +349,7 @@ class Job(Generic[R_co]):
             raise InvalidTask(
                 f"{name}() takes jobs that were prepared, task.prepare(delay, …), not {show(job)}"
             )
-        draft = job._draft
-        if (
-            draft is None
-            or draft.sent_ms is not None
-            or draft.awaits_commit is not None
-        ):
-            why = (
-                "it was sent" if draft is not None else "it is sent or follows another"
-            )
-            raise InvalidTask(
-                f"job {job.id} cannot be used with {name}(), as {why} already: prepare a new one, and say what follows"
-                " it before it is sent or follows another"
-            )
-        if job.state is State.CANCELLED:
-            raise InvalidTask(
-                f"job {job.id} cannot be used with {name}(): it is cancelled"
-            )
-        if draft.extras.batch:
-            raise InvalidTask(
-                f"job {job.id} cannot be used with {name}(): it is part of a batch; say what follows it before it joins one"
-            )
-        if draft.extras.duplicates is not None:
-            raise InvalidTask(
-                f"job {job.id} cannot be used with {name}(): its task has on_duplicate, which no job of a chain may"
-                " have; use task.using(on_duplicate='keep')"
-            )
-        return draft
+        return following.draft_of(job.id, job.state, job._draft, name)
 
     def check(self) -> None:
         """Raise `LeaseLost` if this worker no longer has the job's lease: ``current_job().check()``.
