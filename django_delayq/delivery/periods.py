@@ -15,9 +15,8 @@ from django_delayq.decoding import Decoder, score_of, whole_number
 from django_delayq.delivery.binding import bind, new_request
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import REPEAT_MS
-from django_delayq.delivery.storing import NewJob
+from django_delayq.delivery.storing import NewJob, Target
 from django_delayq.redaction import brief
-from django_delayq.wire.frame import FrameFormat
 from django_delayq.wire.publishing import note_refusal, read_published
 
 #: Jobs of one `advance` call.
@@ -49,7 +48,7 @@ class Advanced(NamedTuple):
 
 
 def advance(
-    keys: DeliveryKeys,
+    target: Target,
     name: str,
     jobs: Sequence[NewJob],
     *,
@@ -58,18 +57,16 @@ def advance(
     next_ms: int | None,
     fired_ms: int,
     behind: int = 0,
-    frame_format: FrameFormat = FrameFormat.BC0LC0,
-    insertion_list: bool = True,
 ) -> Call[Advanced]:
     """Move a schedule on from ``seen_ms``; the last of ``jobs`` is that of ``next_ms``. Safe to repeat.
 
     Nothing changes if another process was first, or if ``print`` is not the fingerprint of the queue's definition.
     ``MAX_JOBS`` does not hold: a schedule was accepted once, with all its occurrences.
     """
-    return bind("advance", keys)(
+    return bind("advance", target.keys)(
         _read_advanced,
-        format=frame_format.number,
-        listed=int(insertion_list),
+        format=target.frame_format.number,
+        listed=int(target.insertion_list),
         name=name,
         print=print,
         seen_ms=seen_ms,
@@ -94,7 +91,7 @@ def _read_advanced(reply: list[Any]) -> Advanced:
 
 
 def arrange(
-    keys: DeliveryKeys,
+    target: Target,
     name: str,
     *,
     version: int,
@@ -106,8 +103,6 @@ def arrange(
     next_ms: int | str | None = KEPT,
     before: "State | None" = None,
     job: NewJob | None = None,
-    frame_format: FrameFormat = FrameFormat.BC0LC0,
-    insertion_list: bool = True,
 ) -> Call[int]:
     """Change what defines a schedule, and replace the job of its next occurrence, unless that has come.
 
@@ -115,10 +110,10 @@ def arrange(
     come that the caller did not know of: then nothing has changed, and the caller looks again. An empty definition is
     deleted. ``register`` is the queue's register from now on. ``before`` is the state on the queue that the schedule comes from.
     """
-    return bind("arrange", keys)(
+    return bind("arrange", target.keys)(
         read_published,
-        format=frame_format.number,
-        listed=int(insertion_list),
+        format=target.frame_format.number,
+        listed=int(target.insertion_list),
         name=name,
         version=version,
         request=new_request(),

@@ -34,7 +34,7 @@ def arrange(
         InvalidSchedule: the register cannot be changed here.
     """
     return periods.arrange(
-        known.queue.keys,
+        known.queue.target,
         name,
         version=known.version,
         stored=stored,
@@ -78,8 +78,6 @@ def arranging(
         next_ms=occurrence_ms,
         before=None if since_ms is None else found.entry.state,
         job=job,
-        frame_format=queue.frame_format,
-        insertion_list=queue.keeps_list,
     )
     return version
 
@@ -115,7 +113,7 @@ def _catching_up(known: Known, new: Found) -> Steps[bool]:
         behind += len(made)
         *before, last = made
         reply = yield periods.advance(
-            queue.keys,
+            queue.target,
             new.name,
             [made[at] for at in before if at not in state.early_ms] + [made[last]],
             print=state.print,
@@ -123,8 +121,6 @@ def _catching_up(known: Known, new: Found) -> Steps[bool]:
             next_ms=last,
             fired_ms=before[-1] if before else seen_ms,
             behind=behind,
-            frame_format=queue.frame_format,
-            insertion_list=queue.keeps_list,
         )
         if not reply.has_moved:
             return False

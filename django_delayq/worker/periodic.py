@@ -382,7 +382,7 @@ class Periods:
         reply = run(
             self._client,
             periods.advance(
-                queue.keys,
+                queue.target,
                 name,
                 jobs,
                 print=found.print,
@@ -390,8 +390,6 @@ class Periods:
                 next_ms=next_ms,
                 fired_ms=max(seen_ms, *(each or 0 for each in occurrences[:-1]), 0),
                 behind=behind,
-                frame_format=queue.frame_format,
-                insertion_list=queue.keeps_list,
             ),
         )
         if reply.has_moved:

@@ -528,17 +528,14 @@ class Rig:
         at = next_at if next_at is None or isinstance(next_at, str) else T0 + next_at
         when = at if start is None else T0 + start
         new = NewJob(token(job), f"={when}", "", payload(job)) if job else None
+        listed = self.insertion_list if insertion_list is None else insertion_list
         return periods.arrange(
-            self.keys,
+            Target(self.keys, self.frame_format, listed),
             name,
             version=version,
             print=print,
             next_ms=at,
             job=new,
-            frame_format=self.frame_format,
-            insertion_list=self.insertion_list
-            if insertion_list is None
-            else insertion_list,
             **definitions,
         )
 
@@ -563,7 +560,7 @@ class Rig:
         moments = [seen, *jobs.values()]
         return self.run(
             periods.advance(
-                self.keys,
+                Target(self.keys, self.frame_format, self.insertion_list),
                 name,
                 [
                     NewJob(
@@ -576,8 +573,6 @@ class Rig:
                 next_ms=None if next_at is None else T0 + next_at,
                 fired_ms=T0 + (moments[-2] if len(moments) > 1 else seen),
                 behind=behind,
-                frame_format=self.frame_format,
-                insertion_list=self.insertion_list,
             )
         )
 

@@ -11,7 +11,7 @@ from redis.exceptions import ResponseError
 from django_delayq.calls.running import run
 from django_delayq.delivery import periods
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.storing import NewJob
+from django_delayq.delivery.storing import NewJob, Target
 from tests.clock import at
 from tests.delivery.rig import T0, Rig, name_in, names_of, payload, token
 
@@ -224,7 +224,13 @@ def test_change_of_definitions_that_somebody_else_has_changed_is_refused(rig):
 def test_change_whose_reply_was_lost_is_known_by_its_repeat(rig):
     new = NewJob(token("a"), f"={T0 + 50}", "", payload("a"))
     call = periods.arrange(
-        rig.keys, "s", version=0, code=b"one", print="p1", next_ms=T0 + 50, job=new
+        Target(rig.keys),
+        "s",
+        version=0,
+        code=b"one",
+        print="p1",
+        next_ms=T0 + 50,
+        job=new,
     )
 
     assert rig.run(call) == rig.run(call.again()) > 0
@@ -633,14 +639,13 @@ def run_occurrences(server, queue, occurrences, workers, *, seed):
                     at(
                         now_us,
                         periods.advance(
-                            keys,
+                            Target(keys, insertion_list=False),
                             "s",
                             new,
                             print="p1",
                             seen_ms=T0 + seen,
                             next_ms=T0 + 5 * (next_number + count),
                             fired_ms=T0 + seen,
-                            insertion_list=False,
                         ),
                     ),
                 )

@@ -883,7 +883,7 @@ def _(world: World) -> Any:
     random, name = world.random, world.name()
     next_ms = world.now_us // 1000 + random.choice((0, 5, 500))
     return periods.arrange(
-        world.keys,
+        Target(world.keys, **world.options()),
         random.choice(SCHEDULES),
         version=random.choice((0, 0, 1, 2, 3)),
         code=random.choice((b"code", "=", "")),
@@ -893,7 +893,6 @@ def _(world: World) -> Any:
         print=random.choice(("p1", "p2")),
         next_ms=random.choice((next_ms, "=", None)),
         job=NewJob(token(name), f"={next_ms}", "", payload(name)),
-        **world.options(),
     )
 
 
@@ -902,14 +901,13 @@ def _(world: World) -> Any:
     random, name = world.random, world.name()
     next_ms = world.now_us // 1000 + random.choice((5, 500))
     return periods.advance(
-        world.keys,
+        Target(world.keys, **world.options()),
         random.choice(SCHEDULES),
         [NewJob(token(name), f"={next_ms}", "", payload(name))],
         print=random.choice(("p1", "p2")),
         seen_ms=world.now_us // 1000,
         next_ms=next_ms,
         fired_ms=world.now_us // 1000,
-        **world.options(),
     )
 
 

@@ -768,13 +768,13 @@ def test_schedule_with_missed_occurrences_is_not_taken_back_at_once(
     miss(client, queue_name, 6)
     code, arrange, calls = dict(registry._tasks), periods.arrange, itertools.count()
 
-    def take_back(keys, *args, **options):
-        if keys == keys_of(queue_name) and next(calls) == 1:
+    def take_back(target, *args, **options):
+        if target.keys == keys_of(queue_name) and next(calls) == 1:
             with monkeypatch.context() as patch:
                 patch.setattr(periods, "arrange", arrange)
                 patch.setattr(registry, "_tasks", code)
                 old.turn()
-        return arrange(keys, *args, **options)
+        return arrange(target, *args, **options)
 
     deploy(monkeypatch, other, HOURLY, catch_up="all")
     monkeypatch.setattr(periods, "arrange", take_back)
