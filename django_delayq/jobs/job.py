@@ -34,7 +34,6 @@ from django_delayq.exceptions import (
     InvalidTask,
     JobNotFound,
     LeaseLost,
-    TaskNotFound,
 )
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import following
@@ -47,7 +46,7 @@ from django_delayq.jobs.progress import Progress, as_progress, stored_progress
 from django_delayq.jobs.record import Record
 from django_delayq.jobs.registry import get_task
 from django_delayq.jobs.stopping import Stop
-from django_delayq.jobs.telling import BY_CALL, Telling
+from django_delayq.jobs.telling import BY_CALL, Telling, task_of
 from django_delayq.logs import get_log
 from django_delayq.masking import mask
 from django_delayq.redaction import show
@@ -869,12 +868,8 @@ def _kept_s(job: "Job[Any]") -> float | None:
     carried = job.options or {}
     if "keep_result" in carried:
         return seconds(carried["keep_result"])
-    if job.task is None:
-        return None
-    try:
-        return seconds(get_task(job.task).options.keep_result)
-    except TaskNotFound:
-        return None
+    task = task_of(job)
+    return None if task is None else seconds(task.options.keep_result)
 
 
 def _timeout_ms(timeout: float | timedelta | None) -> float:

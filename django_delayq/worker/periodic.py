@@ -182,14 +182,12 @@ class Periods:
 
     def _read_code(self) -> dict[str, Definition]:
         found: dict[str, Definition] = {}
-        for schedule in definitions.all_schedules():
-            if schedule.queue != self._settings.name:
-                continue
+        for name, schedule in definitions.schedules_on(self._settings.name).items():
             try:
                 definitions.check(schedule)
-                found[schedule.name] = schedule.definition()
+                found[name] = schedule.definition()
             except DelayqError as error:
-                self._tell(schedule.name, error)
+                self._tell(name, error)
         return found
 
     def _tell(self, name: str, error: Exception) -> None:

@@ -22,7 +22,7 @@ from django_delayq.delivery.rates import numbers_of
 from django_delayq.delivery.states import State
 from django_delayq.delivery.tending import Which
 from django_delayq.health.problems import LONG_LIST, find_nearly_full
-from django_delayq.jobs.periodic import LoadTime, all_schedules
+from django_delayq.jobs.periodic import LoadTime, schedules_on
 from django_delayq.jobs.registry import all_limits
 from django_delayq.logs import get_log
 from django_delayq.repair import calls
@@ -157,7 +157,7 @@ class Upkeep:
             self._tell_of_code()
 
     def _has_schedules(self) -> bool:
-        return any(each.queue == self._settings.name for each in all_schedules())
+        return bool(schedules_on(self._settings.name))
 
     def ask_whether_latest(self) -> bool:
         """Declare our code. Return whether it is the latest that any living process has, among those with schedules here."""
