@@ -81,7 +81,7 @@ async def aperform(
     steps: Steps[T],
     error: BaseException | None = None,
 ) -> T:
-    """`perform` on an asyncio client. An operation that has begun is told of an ``error`` first.
+    """Perform an operation as `perform` does, on an asyncio client. If it has begun, ``error`` is raised in it first.
 
     After a cancellation, the remaining requests run in a task of their own, which a second cancellation does not stop.
     """

@@ -29,7 +29,7 @@ from django_delayq.clock import boottime_ms, monotonic_ms
 P = TypeVar("P")
 N = TypeVar("N")
 
-#: For so long a call waits for a slot that is being moved, or that no node serves.
+#: How long a call waits for a slot that is being moved, or that no node serves, s.
 PATIENCE_S = 5.0
 
 
@@ -42,7 +42,7 @@ class _ClientOfNodes(Generic[P, N]):
     def __init__(self, pools: Pools[P]) -> None:
         # Not that of redis-py's client, which would make a pool.
         self.auto_close_connection_pool = False
-        #: For so long a command waits for a slot that is being moved.
+        #: How long a command waits for a slot that is being moved, s.
         self.patience_s = PATIENCE_S
         self.arguments = pools.arguments
         self._pools = pools
@@ -69,8 +69,8 @@ class ClusterClient(_ClientOfNodes[ConnectionPool, Redis], Redis):
         self, pools: Pools[ConnectionPool], *, is_single: bool = False
     ) -> None:
         super().__init__(pools)
-        #: A node that was silent for as long as its connections wait is not asked again for so many times that long: its
-        #: commands fail at once.
+        #: How long a node that timed out is left alone, as a multiple of the timeout. Until then its commands fail at
+        #: once.
         self.silent_times: float = 0
         self._is_single = is_single
         #: By node, the error with which it was silent, and until when that counts.

@@ -59,7 +59,7 @@ class Known(NamedTuple):
                 yield found
 
     def is_of_another_key(self, name: str) -> bool:
-        """Whether what is stored of a schedule is signed with a key that only other processes have, and may be later."""
+        """Return whether a schedule is signed with a key that this process does not have yet."""
         entry, lacks = (
             self.entries.get(name) or Entry(),
             conf.get_keyring().lacks_key_of,
@@ -100,7 +100,7 @@ class Known(NamedTuple):
         text = (self.entries.get(name) or Entry()).change
         queue = self.queue.name
         change = _read(queue, "change", name, text, definitions.read_change)
-        # What nobody has signed is as good as missing.
+        # An unsigned change counts as lost.
         if self.register.fits("change", name, text if change is not None else b""):
             return change
         logger.error(
@@ -151,7 +151,7 @@ class Known(NamedTuple):
         return self.pruned() | found
 
     def pruned(self) -> dict[str, bytes]:
-        """Return the register without what is gone, by its field; nothing if all is there."""
+        """Return the register without schedules that are gone, by its field; empty if none is gone."""
         kept = self._pruned()
         if kept == self.register:
             return {}
@@ -241,7 +241,7 @@ def _read(
     return None
 
 
-# What was logged of schedules that are ignored.
+# The warnings about ignored schedules that were logged already.
 _told: set[tuple[str, ...]] = set()
 
 

@@ -28,7 +28,7 @@ from django_delayq.redaction import show
 
 logger = get_log("django_delayq.jobs")
 
-#: So often somebody else may be quicker before a change gives up.
+#: How often a change is tried while other processes change the same at the same time.
 TRIES = 50
 
 

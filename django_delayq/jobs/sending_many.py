@@ -429,7 +429,7 @@ class Sending:
 
     def _take_parked(self) -> Iterator[tuple[str, list[Draft]]]:
         while self._parked:
-            # What was not handed out stays in place: after an error this generator is not resumed.
+            # An error ends this generator, so batches that were not yielded yet stay parked.
             batch, drafts, *_ = self._parked.pop(next(iter(self._parked)))
             begun = self._begin(batch, drafts)
             if begun is not None:
@@ -455,7 +455,7 @@ class Sending:
         make.
         """
         sent_ms = [draft.sent_ms for draft in drafts]
-        # No clock counts from 0, so what was sent is true.
+        # A time is never 0, so every job that was sent has a true value here.
         if any(sent_ms):
             is_late = [sent is not None and is_too_late(sent) for sent in sent_ms]
             self._too_late += compress(batch, is_late)

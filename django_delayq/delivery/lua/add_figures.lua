@@ -29,7 +29,7 @@ local function read_figures(stored)
   return figures
 end
 
--- Add figures to what is stored, and return that. What is none counts as zero.
+-- Add figures to the stored ones and return the sums. A stored value that is not a list of figures counts as zero.
 local function sum(stored, figures)
   local is_read, sums = pcall(read_figures, stored)
   if not is_read then sums = {} end
@@ -57,7 +57,7 @@ for n, field in ipairs(wanted) do
   added[field] = cmsgpack.unpack(added[field] and sum(given[n], added[field]) or given[n])
 end
 
--- Return field, value, …: what a hash has, and what is added to it. All is read before the first write.
+-- Return field, value, …: the figures of a hash with ours added. The script reads everything before it writes.
 local function sums(key)
   local values, before = {}, key and redis.call('HMGET', key, unpack(fields)) or {}
   for n, field in ipairs(fields) do
