@@ -4,7 +4,16 @@ import re
 import tomllib
 from itertools import combinations, product
 
-from tests.versions import CLIENT_TESTS, DJANGO_REDIS, REDIS, ROOT, ROWS, TESTS, Row
+from tests.versions import (
+    CLIENT_TESTS,
+    DJANGO_REDIS,
+    PAIR_TESTS,
+    REDIS,
+    ROOT,
+    ROWS,
+    WHOLE_TESTS,
+    Row,
+)
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 NAMES = ("django", "python", "redis", "django_redis")
@@ -36,12 +45,19 @@ def test_each_pair_that_can_exist_stands_in_a_row() -> None:
 
 
 def test_each_django_and_each_python_is_run_whole_with_the_newest_of_the_rest() -> None:
-    whole = [row for row in ROWS if row.is_whole]
+    whole = [row for row in ROWS if row.tests is WHOLE_TESTS]
 
     assert sorted(row.django for row in whole) == values("django")
     assert sorted(row.python for row in whole) == values("python")
     newest = max(values("redis")), max(values("django_redis"))
     assert {(row.redis, row.django_redis) for row in whole} == {newest}
+
+
+def test_each_older_redis_py_runs_all_that_uses_it_once() -> None:
+    run = [row.redis for row in ROWS if row.tests is CLIENT_TESTS]
+
+    # The newest is what all tests run with.
+    assert sorted(run) == values("redis")[:-1]
 
 
 def test_page_claims_the_versions_that_are_run() -> None:
@@ -82,11 +98,11 @@ def test_ci_leaves_out_only_the_row_that_its_other_parts_run() -> None:
     text = (ROOT / ".ci" / "run").read_text("utf-8")
     (left_out,) = re.findall(r"--except (\d+)", text)
 
-    assert ROWS[int(left_out) - 1] == Row("5.2", "3.11", "8", "7.0", is_whole=True)
+    assert ROWS[int(left_out) - 1] == Row("5.2", "3.11", "8", "7.0", WHOLE_TESTS)
 
 
 def test_what_is_run_is_there() -> None:
-    for name in TESTS + CLIENT_TESTS:
+    for name in {*WHOLE_TESTS, *CLIENT_TESTS, *PAIR_TESTS}:
         path, _, function = name.partition("::")
         assert (ROOT / path).exists(), path
         assert not function or f"def {function}(" in (ROOT / path).read_text("utf-8")

@@ -2,8 +2,7 @@
 
 Each pair of versions that can exist stands together in some row. ``python -m tests.versions`` needs nothing installed:
 each Python gets a venv of its own in .cache/versions, in which the rows take turns. A row whose Python is not on this
-machine is left out, and the last lines say so. ``--row 3`` (repeatable) runs only that row, ``--except 1`` all others;
-``--only whole`` and ``--only short`` are two halves.
+machine is left out, and the last lines say so. ``--row 3`` (repeatable) runs only that row, ``--except 1`` all others.
 All other arguments go to pytest; where none of them is a path, a row runs what is listed here.
 """
 
@@ -22,13 +21,65 @@ VENVS = ROOT / ".cache" / "versions"
 WEST = "America/St_Johns"
 
 
+#: What uses the interfaces of Django and redis-py together.
+PAIR_TESTS = (
+    "tests/asgi",
+    "tests/clients/test_clients.py",
+    "tests/clients/test_url.py",
+    "tests/jobs/test_on_commit.py",
+    "tests/test_checks.py",
+    "tests/test_conf.py",
+    "tests/worker/test_running.py",
+)
+
+#: What uses those of redis-py: on each redis-py once. A failover does not care which Django waits for it.
+CLIENT_TESTS = (
+    *PAIR_TESTS,
+    "tests/calls",
+    "tests/clients",
+    "tests/jobs/test_scheduling.py::test_lost_reply_is_asked_for_again_and_the_job_stored_once",
+    "tests/waiting/test_channel.py::test_restarted_server_is_listened_to_soon_after_its_return",
+)
+
+#: What uses the interfaces of Django, or those of Python that change: on each Django and each Python once.
+#: Scripts, codecs and what a job does with them do not.
+WHOLE_TESTS = (
+    "tests/admin",
+    "tests/asgi",
+    "tests/backend",
+    "tests/faults/test_secrets.py",
+    "tests/example",
+    "tests/jobs/test_context.py",
+    "tests/jobs/test_decorator.py",
+    "tests/jobs/test_job.py",
+    "tests/jobs/test_on_commit.py",
+    "tests/jobs/test_periodic.py",
+    "tests/test_checks.py",
+    "tests/test_conf.py",
+    "tests/management",
+    "tests/outbox/test_command.py",
+    "tests/outbox/test_databases.py",
+    "tests/outbox/test_inbox.py",
+    "tests/outbox/test_outbox.py",
+    "tests/test_isolation.py",
+    "tests/test_public_names.py",
+    "tests/health",
+    "tests/metrics/test_views.py",
+    "tests/worker/test_command.py",
+    "tests/worker/test_contexts.py",
+    "tests/worker/test_database.py",
+    "tests/worker/test_postgres.py",
+    "tests/worker/test_running.py",
+    "tests/worker/test_time_limit.py",
+)
+
+
 class Row(NamedTuple):
     django: str
     python: str
     redis: str
     django_redis: str
-    #: Whether it runs all of `TESTS`, or only `CLIENT_TESTS`.
-    is_whole: bool = False
+    tests: tuple[str, ...] = PAIR_TESTS
     #: The time zone of its tests.
     zone: str = "UTC"
 
@@ -41,16 +92,16 @@ class Row(NamedTuple):
 
 #: The first of a Python has the venv of that made; the whole ones have what pip installs where nothing is pinned.
 ROWS = (
-    Row("5.2", "3.11", "8", "7.0", is_whole=True),
-    Row("5.2", "3.11", "7", "5.4"),
-    Row("5.2", "3.11", "6", "7.0"),
-    Row("5.2", "3.11", "5.0", "5.4"),
-    Row("6.0", "3.12", "8", "7.0", is_whole=True, zone=WEST),
+    Row("5.2", "3.11", "8", "7.0", WHOLE_TESTS),
+    Row("5.2", "3.11", "7", "5.4", CLIENT_TESTS),
+    Row("5.2", "3.11", "6", "7.0", CLIENT_TESTS),
+    Row("5.2", "3.11", "5.0", "5.4", CLIENT_TESTS),
+    Row("6.0", "3.12", "8", "7.0", WHOLE_TESTS, zone=WEST),
     Row("5.2", "3.12", "8", "5.4"),
     Row("6.1", "3.12", "7", "5.4"),
     Row("6.0", "3.12", "6", "5.4"),
     Row("6.0", "3.12", "5.0", "7.0"),
-    Row("6.1", "3.13", "8", "7.0", is_whole=True),
+    Row("6.1", "3.13", "8", "7.0", WHOLE_TESTS),
     Row("5.2", "3.13", "8", "7.0"),
     Row("6.0", "3.13", "7", "7.0"),
     Row("6.1", "3.13", "6", "7.0"),
@@ -65,48 +116,6 @@ DJANGO_REDIS = {"5.4": "5.4.*", "7.0": "7.*"}
 QUIET = {
     "5.0": ("ResourceWarning", "pytest.PytestUnraisableExceptionWarning"),
 }
-
-#: What uses the interfaces of Django, or those of Python that change. Scripts and codecs do not.
-TESTS = (
-    "tests/admin",
-    "tests/asgi",
-    "tests/backend",
-    "tests/faults/test_secrets.py",
-    "tests/example",
-    "tests/jobs",
-    "tests/test_checks.py",
-    "tests/test_conf.py",
-    "tests/embedded/test_server.py",
-    "tests/management",
-    "tests/outbox/test_command.py",
-    "tests/outbox/test_databases.py",
-    "tests/outbox/test_inbox.py",
-    "tests/outbox/test_outbox.py",
-    "tests/repair/test_frames_command.py",
-    "tests/test_isolation.py",
-    "tests/test_public_names.py",
-    "tests/health",
-    "tests/metrics/test_views.py",
-    "tests/waiting",
-    "tests/worker/test_command.py",
-    "tests/worker/test_database.py",
-    "tests/worker/test_postgres.py",
-    "tests/worker/test_running.py",
-    "tests/worker/test_time_limit.py",
-)
-
-#: What uses the interfaces of redis-py, and of django-redis and Django with it.
-CLIENT_TESTS = (
-    "tests/asgi",
-    "tests/calls",
-    "tests/clients",
-    "tests/jobs/test_on_commit.py",
-    "tests/jobs/test_scheduling.py::test_lost_reply_is_asked_for_again_and_the_job_stored_once",
-    "tests/test_checks.py",
-    "tests/test_conf.py",
-    "tests/waiting/test_channel.py::test_restarted_server_is_listened_to_soon_after_its_return",
-    "tests/worker/test_running.py",
-)
 
 
 def python_of(version: str) -> str | None:
@@ -143,7 +152,7 @@ def install(row: Row, interpreter: str) -> str:
         f"django-redis=={DJANGO_REDIS[row.django_redis]}",
     ]
     # The browser and the oldest Redis are for the whole rows alone.
-    groups = ["test", "ci"] if row.is_whole else ["test"]
+    groups = ["test", "ci"] if row.tests is WHOLE_TESTS else ["test"]
     of = (ROOT / "pyproject.toml").stat().st_mtime_ns
     if not all((venv / f"{group}-{of}").exists() for group in groups):
         # --group came with pip 25.1.
@@ -201,7 +210,7 @@ def run(row: Row, arguments: list[str]) -> str:
         tests = [
             "-m",
             "not slow and not exhaustive",
-            *(TESTS if row.is_whole else CLIENT_TESTS),
+            *row.tests,
         ]
     ended = subprocess.run(
         [python, "-m", "pytest", *quiet, *arguments, *tests],
@@ -226,13 +235,11 @@ def main() -> None:
         default=[],
         dest="left_out",
     )
-    parser.add_argument("--only", choices=("whole", "short"))
     options, arguments = parser.parse_known_args()
     chosen = [
         ROWS[number - 1]
         for number in options.row or numbers
         if number not in options.left_out
-        and options.only in (None, "whole" if ROWS[number - 1].is_whole else "short")
     ]
     endings = {row: run(row, arguments) for row in chosen}
     print()
