@@ -60,10 +60,13 @@ INTEROP = Path(__file__).parent / "interop"
 ONLY_WITH_ALL = ("slow", "exhaustive", "browser", "interop")
 #: What runs on every kind of server, as does what `every_server` marks.
 CALLS = ("calls", "clients")
-#: What runs on every kind but the one whose older and newer sisters are there too: whatever looks at what scripts do.
-#: All else runs on the first kind alone, as does what is slow or in a browser.
-SCRIPTS = ("delivery", "queues", "repair", "test_lua.py", "waiting", "wire")
+#: What runs on every kind but `BETWEEN`, which has an older and a newer sister: each script, and what looks at scripts.
+SCRIPTS = ("queues", "test_lua.py", "waiting", "wire")
 BETWEEN = "redis7"
+#: What runs on the first kind and on the oldest, whose Lua and commands know least: what scripts do with all kinds of data.
+DATA = ("delivery", "repair")
+OLDEST = "redis6"
+#: All else runs on the first kind alone, as does what is slow or in a browser.
 
 # No deadline: a busy machine is not a finding.
 for profile, max_examples in (("quick", 20), ("all", 30)):
@@ -196,6 +199,8 @@ def _kinds(metafunc: pytest.Metafunc) -> list[str]:
         return kinds
     if folder in SCRIPTS:
         return [kind for kind in kinds if kind != BETWEEN or len(kinds) < 4]
+    if folder in DATA:
+        return [kind for kind in kinds if kind in (kinds[0], OLDEST)]
     return kinds[:1]
 
 
