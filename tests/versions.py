@@ -212,6 +212,9 @@ def run(row: Row, arguments: list[str]) -> str:
             "not slow and not exhaustive",
             *row.tests,
         ]
+        if row.tests is PAIR_TESTS:
+            # They wait little; more processes would only collect them once more.
+            tests.append("--numprocesses=0")
     ended = subprocess.run(
         [python, "-m", "pytest", *quiet, *arguments, *tests],
         cwd=ROOT,
