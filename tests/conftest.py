@@ -69,13 +69,13 @@ OLDEST = "redis6"
 #: All else runs on the first kind alone, as does what is slow or in a browser.
 
 # No deadline: a busy machine is not a finding.
-for profile, max_examples in (("quick", 20), ("all", 30)):
-    settings.register_profile(
-        profile,
-        deadline=None,
-        max_examples=max_examples,
-        suppress_health_check=[HealthCheck.too_slow],
-    )
+settings.register_profile(
+    "delayq",
+    deadline=None,
+    max_examples=20,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("delayq")
 
 
 # Whoever starts us in the background, or under nohup, has us ignore these signals, and all that we start with us.
@@ -102,7 +102,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    settings.load_profile("all" if config.getoption("--all") else "quick")
     if os.environ.get("DELAYQ_TEST_AGAIN"):
         config.option.reruns = 1
         config.option.reportchars += "R"
@@ -145,7 +144,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Note a test that another run need not repeat: with ``--all``, those of hypothesis try more examples."""
+    """Note a test that another run need not repeat."""
     if report.outcome == "rerun" and "PYTEST_XDIST_WORKER" not in os.environ:
         _tried_again.append(report)
     if (
@@ -153,7 +152,6 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         and "PYTEST_XDIST_WORKER" not in os.environ
         and report.when == "call"
         and report.passed
-        and "hypothesis" not in report.keywords
     ):
         with Path(file).open("a") as passed:
             passed.write(f"{report.nodeid}\n")

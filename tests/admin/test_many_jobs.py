@@ -1,4 +1,7 @@
-"""A million pending jobs: what a page costs the server, and how many calls it takes."""
+"""Many pending jobs: what a page costs the server, and how many calls it takes.
+
+DELAYQ_TEST_MANY=1000000   so many of them; a command that reads all takes longer than the limit from 100,000 on
+"""
 
 import os
 import time
@@ -19,7 +22,7 @@ from tests.admin.conftest import url
 from tests.admin.filling import Queue
 from tests.servers import Server
 
-JOBS = int(os.environ.get("DELAYQ_TEST_MANY", 1_000_000))
+JOBS = int(os.environ.get("DELAYQ_TEST_MANY", 100_000))
 #: Of so many tasks.
 TASKS = 1000
 #: The server is held this long at most.
@@ -47,7 +50,7 @@ def fill(queue: Queue, count: int) -> None:
             assert not isinstance(reply, Exception)
 
 
-def test_pages_of_a_million_jobs_are_bounded(
+def test_pages_of_many_jobs_are_bounded(
     login: Callable[..., Client],
     settings: Any,
     private_server: Callable[..., Server],
