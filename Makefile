@@ -28,7 +28,8 @@ demo: $(FOR_DEMO) ## A site, a worker and a tour; DEMO_EXIT=1 ends it after the 
 	@$(BIN)/python example_project/demo
 
 # Tests wait more than they compute: more processes than processors, each with servers of its own.
-PARALLEL := --numprocesses 6 --dist worksteal
+PROCESSES ?= 6
+PARALLEL := --numprocesses $(PROCESSES) --dist worksteal
 
 test: $(FOR_TEST) ## Each claim once, but for slow ones; ARGS='tests/wire -x' for some tests, ARGS='-n 0 --pdb' for one at a time
 	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
