@@ -304,9 +304,12 @@ def private_server(server_kind: str) -> Iterator[Callable[..., Server]]:
         server.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster(server_kind: str) -> Iterator[TestCluster]:
-    """A cluster that all tests share: leave each slot where it was, and every node up."""
+    """A cluster that the tests of a module share: leave each slot where it was, and every node up.
+
+    Nodes and Sentinels that nobody asks take a fiftieth of a processor all the same, so they end with the module.
+    """
     cluster = TestCluster(_kind_of_nodes(server_kind)).start()
     yield cluster
     cluster.stop()
@@ -340,7 +343,7 @@ def _kind_of_nodes(kind: str) -> str:
     return "valkey" if kind == CLUSTER else kind
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def _shared_watched(server_kind: str) -> Iterator[Watched]:
     if server_kind == ExternalServer.kind:
         pytest.skip("DELAYQ_TEST_URL is one server, without Sentinels")
@@ -352,7 +355,7 @@ def _shared_watched(server_kind: str) -> Iterator[Watched]:
 
 @pytest.fixture
 def watched(_shared_watched: Watched) -> Iterator[Watched]:
-    """A primary, two replicas and three Sentinels that tests share. What a test leaves broken is healed."""
+    """A primary, two replicas and three Sentinels that a module shares. What a test leaves broken is healed."""
     yield _shared_watched
     _shared_watched.heal()
 
