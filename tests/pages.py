@@ -29,6 +29,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests import forked
+
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 TUTORIAL = ROOT / "docs" / "tutorial.md"
@@ -176,7 +178,7 @@ def session(
 ) -> Iterator[Session]:
     """Start a command that calls `serve`; what it prints itself goes to a file."""
     with log.open("ab") as file:
-        process = subprocess.Popen(
+        process = forked.Popen(
             command,
             cwd=cwd,
             env=env,

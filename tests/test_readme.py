@@ -18,6 +18,7 @@ import pytest
 from django.core.management import load_command_class
 
 from django_delayq import conf
+from tests import forked
 from tests.pages import (
     DOCUMENTS,
     PATH,
@@ -174,14 +175,13 @@ class Project:
 
     def run(self, *command: str) -> str:
         """Run Python in the project; returns what it printed."""
-        done = subprocess.run(
+        done = forked.run(
             [sys.executable, *command],
             cwd=self.folder,
             env=self._environment,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            check=False,
-            timeout=300,
         )
         log = self.folder / "worker.log"
         assert done.returncode == 0, (
@@ -193,7 +193,7 @@ class Project:
     @contextmanager
     def worker(self) -> Iterator[None]:
         with (self.folder / "worker.log").open("wb") as log:
-            worker = subprocess.Popen(
+            worker = forked.Popen(
                 [sys.executable, "manage.py", "delayq_worker", "--grace", "1"],
                 cwd=self.folder,
                 env=self._environment,

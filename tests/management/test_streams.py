@@ -11,6 +11,7 @@ import pytest
 from django.conf import settings as django_settings
 
 from django_delayq import pause
+from tests import forked
 from tests.worker.workers import MANAGE, delayq_environment
 
 COMMANDS = [
@@ -50,11 +51,10 @@ def run(command: list[str], queue: str, records: Any, **streams: Any) -> Any:
     }
     environment.pop("DJANGO_SETTINGS_MODULE", None)
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | streams
-    return subprocess.run(
+    return forked.run(
         [sys.executable, str(MANAGE), *words],
         env=environment,
         text=True,
-        check=False,
         timeout=120,
         **streams,
     )

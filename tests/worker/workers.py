@@ -19,6 +19,7 @@ from django_delayq.delivery.looking import Counts
 from django_delayq.worker.memory import MemoryLimit
 from django_delayq.worker.parts import WorkerOptions
 from django_delayq.worker.process import WorkerProcess
+from tests import forked
 from tests.polling import PATIENCE_S, wait_until
 
 #: In place of the alarm's cap, which would wake a worker that was told nothing.
@@ -128,6 +129,8 @@ class WorkerProgram:
     ) -> None:
         """Describe a program of a checkout; it is not started."""
         manage = root / MANAGE.relative_to(ROOT)
+        # Another checkout has another package.
+        self._start = forked.Popen if root == ROOT else subprocess.Popen
         self.command = [sys.executable, str(manage), "delayq_worker", *arguments]
         self.environment = {**os.environ, **environment, "PYTHONUNBUFFERED": "1"}
         self.environment.pop("DJANGO_SETTINGS_MODULE", None)
@@ -156,7 +159,7 @@ class WorkerProgram:
 
     def start(self) -> "WorkerProgram":
         with self.log_path.open("ab") as log, self.output_path.open("ab") as output:
-            self.process = subprocess.Popen(
+            self.process = self._start(
                 self.command,
                 cwd=self.directory,
                 env=self.environment,
