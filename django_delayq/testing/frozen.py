@@ -267,7 +267,7 @@ class FrozenQueue:
         while is_progress:
             is_progress = False
             for state in self._states():
-                if self._has_periods and not _is_paused(state.settings.name):
+                if self._has_periods:
                     self._move_on(state)
                 while (one := self._run_one(state)) is not None:
                     ran.append(one)
@@ -280,7 +280,9 @@ class FrozenQueue:
         return ran
 
     def _move_on(self, state: QueueState) -> None:
-        """Move periodic schedules on, and enroll those in code."""
+        """Move periodic schedules on, and enroll those in code, unless the queue is paused."""
+        if _is_paused(state.settings.name):
+            return
         state.periods.next_ms = 0.0
         while state.periods.turn(monotonic_ms(), self._now_us):
             continue

@@ -557,7 +557,23 @@ class Book:
             return {}
         if (queue, None) in self.paused or "ranked" in self.lost:
             return {}
+        if not self.may_have_priorities(queue):
+            return {}
         return {job.id: job.priority for job in find_jobs(queue=queue, state="due")}
+
+    def may_have_priorities(self, queue: str) -> bool:
+        """Whether a job that is due on a queue may have a priority."""
+        now_ms = self.now_ms
+        return any(
+            "priority" in self.calls[each["n"]].features
+            for each in self.schedules.values()
+        ) or any(
+            life.state == "waiting"
+            and life.queue == queue
+            and life.earliest_ms <= now_ms
+            and "priority" in life.call.features
+            for life in self.lives.values()
+        )
 
     def after_claim(
         self, queue: str, due: dict[str, int], leased: Sequence[Any]

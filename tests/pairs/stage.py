@@ -6,7 +6,7 @@ can be killed meanwhile, its ends can be told twice, and its code can be replace
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,6 +23,7 @@ from django_delayq.calls.line import Line, UnderWay
 from django_delayq.calls.running import run
 from django_delayq.clients.server import Server as Address
 from django_delayq.clock import boottime_ms
+from django_delayq.delivery.forwarding import Forward
 from django_delayq.jobs import periodic
 from django_delayq.management.backends import listening
 from django_delayq.testing import mode
@@ -86,12 +87,37 @@ class Stage(FrozenQueue):
         self.chance = random.Random(0)
         self._renew_us = self._now_us + RENEWED_US
         self._turns = 0
+        #: Queues whose last claim found nothing, while nobody has changed them: no job comes before their next moment.
+        self._quiet: set[str] = set()
+        #: Queues whose schedules were read since somebody might have changed them.
+        self._read: set[str] = set()
 
     @property
     def client(self) -> Redis:
         return self._client
 
     # In steps.
+
+    def advance(self, *passes: Any, **units: Any) -> list[Any]:
+        self._quiet.clear()
+        self._read.clear()
+        return super().advance(*passes, **units)
+
+    def _move_on(self, state: QueueState) -> None:
+        name = state.settings.name
+        if state.periods.due_us <= self._now_us or name not in self._read:
+            self._read.add(name)
+            self._quiet.discard(name)
+            super()._move_on(state)
+
+    def _run_one(self, state: QueueState) -> Any:
+        name = state.settings.name
+        if name in self._quiet and self._events[name] > self._now_us:
+            return None
+        ran = super()._run_one(state)
+        if ran is None:
+            self._quiet.add(name)
+        return ran
 
     def _claim(self, state: QueueState) -> Any:
         self.lasts_us = 0
@@ -111,6 +137,7 @@ class Stage(FrozenQueue):
 
     def _end(self, attempt: Attempt, has_slots: bool) -> None:
         """Tell the server of an end, as a worker does whose replies are lost now and then."""
+        self._quiet.discard(attempt.queue.name)
         begin_ms = self.server_ms()
         settlement = Settlement(_Lossy(self), self._forward)
         if has_slots:
@@ -129,6 +156,16 @@ class Stage(FrozenQueue):
             assert final is not None
             self.on_end(attempt, final, begin_ms)
 
+    def _forward(
+        self,
+        source: conf.QueueSettings,
+        queue: str,
+        forwards: Sequence[Forward],
+        _: float,
+    ) -> None:
+        self._quiet.discard(queue)
+        super()._forward(source, queue, forwards, _)
+
     def _run_due(self) -> list[Any]:
         if self._now_us >= self._renew_us:
             self._renew()
@@ -146,6 +183,7 @@ class Stage(FrozenQueue):
         self.running = [each for each in self.running if each.attempt not in lost]
         self._turns += 1
         for state in self._states() if self._turns % 2 else ():
+            self._quiet.discard(state.settings.name)
             state.upkeep.turn(0.0)
             state.upkeep.ask_whether_latest()
 
@@ -200,9 +238,9 @@ class LiveStage(Stage):
         new.replace(self._clock.path)
         if self.live.is_running:
             # The server reads the file when it asks for the time, and may go by the one before once more.
-            self.server_ms()
+            self.live_client.time()
             wait_until(
-                lambda: abs(self.server_ms() * 1000 - self._due_us()) < 50_000,
+                lambda: abs(self._told_us() - self._due_us()) < 50_000,
                 description="the server goes by the new clock",
             )
 
@@ -219,9 +257,18 @@ class LiveStage(Stage):
     def _has(self, key: str) -> bool:
         return bool(self._client.exists(key))
 
-    def server_ms(self) -> float:
+    def _told_us(self) -> int:
         seconds, micros = self.live_client.time()
-        return seconds * 1000 + micros / 1000
+        return int(seconds * 1_000_000 + micros)
+
+    def server_ms(self) -> float:
+        return self._due_us() / 1000
+
+    def _claim(self, state: QueueState) -> Any:
+        reply = super()._claim(state)
+        # The next event is that long after the server's time, which has gone on by itself.
+        super()._move_to(reply.now_us)
+        return reply
 
     def step(self, seconds: int) -> None:
         """Step the server's clock, forward or back."""

@@ -76,7 +76,7 @@ class World(Book):
         """Write settings and tasks."""
         open_book(self)
         rng = self.rng
-        for name in ("one", "two", "java"):
+        for name in ("default", "two", "java"):
             options: dict[str, Any] = {}
             if rng.random() < 0.3:
                 options["CONCURRENCY"] = rng.choice((1, 2))
@@ -97,7 +97,7 @@ class World(Book):
     def write_settings(self, keys: tuple[str, ...]) -> None:
         self._apply(
             {
-                "QUEUES": {"default": {}, **self.queues},
+                "QUEUES": self.queues,
                 "KEYS": list(keys),
                 "TEST": "connection",
             }
@@ -111,7 +111,7 @@ class World(Book):
         options: dict[str, Any] = {
             "queue": before["queue"]
             if before
-            else rng.choice(("one", "two", "java", "one", "two")),
+            else rng.choice(("default", "two", "java", "default", "two")),
             "max_attempts": rng.choice((1, 2, 3)),
             "backoff": Backoff(base=7, factor=1, jitter=0),
             "no_retry_on": Fatal,
@@ -415,7 +415,7 @@ class World(Book):
         if rng.random() < 0.3:
             options["spread"] = 8
         if rng.random() < 0.2:
-            options["queue"] = rng.choice(("one", "two"))
+            options["queue"] = rng.choice(("default", "two"))
         seconds = rng.choice((10, 25, 60))
         acts = rng.choice((["ok"], ["ok"], ["fail", "ok"], ["snooze", "ok"], ["die"]))
         # Its jobs have the features of its task.
