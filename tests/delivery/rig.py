@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import redis
@@ -755,48 +756,60 @@ class Rig:
         """Return the delay queue, Redisson's list of all that was offered."""
         return self.client.lrange(self.keys.queue.delay_queue, 0, -1)
 
+    def read(self, *, hashes: str, sets: str, lists: str = "") -> SimpleNamespace:
+        """Read parts of the queue by their names, in one go."""
+        pipe = self.client.pipeline(transaction=False)
+        names = [*hashes.split(), *sets.split(), *lists.split()]
+        for name in hashes.split():
+            pipe.hgetall(self.key(name))
+        for name in sets.split():
+            pipe.zrange(self.key(name), 0, -1, withscores=True)
+        for name in lists.split():
+            pipe.lrange(self.key(name), 0, -1)
+        read = SimpleNamespace(**dict(zip(names, pipe.execute(), strict=True)))
+        for name in sets.split():
+            setattr(read, name, dict(getattr(read, name)))
+        return read
+
+    def key(self, name: str) -> str:
+        """Return the key of a part, ours or one that Redisson knows."""
+        key: str = getattr(self.keys, name, "") or getattr(self.keys.queue, name)
+        return key
+
     def state(self) -> dict[str, Any]:
         """Describe the whole queue by names, with times as ms after T0 and without empty parts."""
-        keys, client = self.keys, self.client
-        payloads = client.hgetall(keys.payloads)
+        places = "leases retries returned held dead quarantine"
+        read = self.read(
+            hashes="payloads unique notes locators",
+            sets=f"timeout_set {places}",
+            lists="delay_queue destination",
+        )
 
         def label(token: bytes) -> str:
-            body = payloads.get(token)
+            body = read.payloads.get(token)
             return name_in(body) if body else token.decode().rstrip("-")
 
-        def scores(key: str) -> dict[str, int]:
+        def scores(place: str) -> dict[str, int]:
             return {
                 label(member): int(score) - T0 if score else 0
-                for member, score in client.zrange(key, 0, -1, withscores=True)
+                for member, score in getattr(read, place).items()
             }
 
         told: dict[str, Any] = {
             "timeout_set": [
                 (name_in(_payload_of(frame)), int(score) - T0)
-                for frame, score in client.zrange(
-                    keys.queue.timeout_set, 0, -1, withscores=True
-                )
+                for frame, score in read.timeout_set.items()
             ],
-            "delay_queue": [name_in(_payload_of(frame)) for frame in self.frames()],
-            "destination": [
-                name_in(payload)
-                for payload in client.lrange(keys.queue.destination, 0, -1)
-            ],
-            "leases": scores(keys.leases),
-            "retries": scores(keys.retries),
-            "returned": scores(keys.returned),
-            "held": scores(keys.held),
-            "dead": scores(keys.dead),
-            "quarantine": scores(keys.quarantine),
+            "delay_queue": [name_in(_payload_of(frame)) for frame in read.delay_queue],
+            "destination": [name_in(payload) for payload in read.destination],
+            **{place: scores(place) for place in places.split()},
             "unique": {
-                key.decode(): label(holder)
-                for key, holder in client.hgetall(keys.unique).items()
+                key.decode(): label(holder) for key, holder in read.unique.items()
             },
             "notes": {
-                label(token): note.decode()
-                for token, note in client.hgetall(keys.notes).items()
+                label(token): note.decode() for token, note in read.notes.items()
             },
-            "locators": sorted(map(label, client.hkeys(keys.locators))),
+            "locators": sorted(map(label, read.locators)),
         }
         return {part: value for part, value in told.items() if value}
 
@@ -808,76 +821,71 @@ class Rig:
 
     def check(self) -> None:
         """Check the rules that are true between any two calls."""
-        keys, client = self.keys, self.client
-        waiting = client.zrange(keys.queue.timeout_set, 0, -1)
-        listed = Counter(self.frames())
-        assert listed == Counter(
+        read = self.read(
+            hashes="counters headers payloads errors batches locators unique",
+            sets="timeout_set leases retries returned held held_tasks dead quarantine slots",
+            lists="delay_queue destination",
+        )
+        waiting = list(read.timeout_set)
+        assert Counter(read.delay_queue) == Counter(
             frame
             for frame in waiting
             if (frame in self.java_frames or not is_unlisted(frame))
             and frame not in self.delisted
         ), "the delay queue holds each listed frame that waits, once, and nothing else"
-        ours = [frame for frame in self.frames() if frame not in self.java_frames]
+        ours = [frame for frame in read.delay_queue if frame not in self.java_frames]
         numbers = [n for n in map(listed_number, ours) if n is not None]
         assert numbers == sorted(set(numbers)), "numbers rise along the delay queue"
-        assert not client.hexists(keys.counters, "sweeping"), "no sweep is open"
+        assert b"sweeping" not in read.counters, "no sweep is open"
 
-        headers = set(client.hkeys(keys.headers))
-        payloads = set(client.hkeys(keys.payloads))
-        errors = {
-            field.removeprefix(b"history:") for field in client.hkeys(keys.errors)
-        }
+        headers, payloads = set(read.headers), set(read.payloads)
+        errors = {field.removeprefix(b"history:") for field in read.errors}
         places = Counter[bytes]()
-        for key in (
-            keys.leases,
-            keys.retries,
-            keys.returned,
-            keys.held,
-            keys.dead,
-            keys.quarantine,
+        for place in (
+            read.leases,
+            read.retries,
+            read.returned,
+            read.held,
+            read.dead,
+            read.quarantine,
         ):
-            places.update(client.zrange(key, 0, -1))
-        quarantined = set(client.zrange(keys.quarantine, 0, -1))
-        members = client.zrange(keys.held_tasks, 0, -1)
-        assert sorted(m.rpartition(b"\0")[2] for m in members) == sorted(
-            client.zrange(keys.held, 0, -1)
+            places.update(list(place))
+        assert sorted(m.rpartition(b"\0")[2] for m in read.held_tasks) == sorted(
+            read.held
         ), "what is held is found by its task"
-        for key, has_tried in ((keys.retries, True), (keys.returned, False)):
-            for name in client.zrange(key, 0, -1):
-                header = client.hget(keys.headers, name)
-                attempts, kills = struct.unpack_from("<II", header)
+        for place, has_tried in ((read.retries, True), (read.returned, False)):
+            for name in place:
+                attempts, kills = struct.unpack_from("<II", read.headers[name])
                 # The highest bit says that the end of a lease was not counted.
                 was_tried = attempts + kills % 2**31 > 0
                 assert was_tried == has_tried, "only what was tried is among retries"
         assert set(places.values()) <= {1}, "a job is in one place"
         assert payloads == set(places), "a payload belongs to a job, and each has one"
         assert headers <= set(places)
-        assert set(places) - headers <= quarantined, "only a bad frame has no header"
+        assert set(places) - headers <= set(read.quarantine), (
+            "only a bad frame has no header"
+        )
         assert errors <= set(places), "an error belongs to a job"
-        slots = client.zrange(keys.slots, 0, -1)
-        leases = client.zrange(keys.leases, 0, -1)
-        assert {slot.rpartition(b"\0")[2] for slot in slots} <= set(leases), (
+        assert {slot.rpartition(b"\0")[2] for slot in read.slots} <= set(read.leases), (
             "a slot belongs to a lease"
         )
 
-        tails = [_tail_of_header(each) for each in client.hvals(keys.headers)]
-        tails += [each[21:] for each in client.hvals(keys.locators)]
+        tails = [_tail_of_header(each) for each in read.headers.values()]
+        tails += [each[21:] for each in read.locators.values()]
         open_ = Counter(filter(None, map(batch_in, tails)))
         counts = {
             batch: int(count)
-            for batch, count in client.hgetall(keys.batches).items()
+            for batch, count in read.batches.items()
             if not batch.startswith((b"then:", b"open:"))
         }
         assert all(counts.get(batch, 0) >= count for batch, count in open_.items()), (
             "a batch counts its jobs that have not ended"
         )
 
-        locators = set(client.hkeys(keys.locators))
-        bodies = [_payload_of(frame) for frame in waiting]
-        bodies += client.lrange(keys.queue.destination, 0, -1)
+        bodies = [*map(_payload_of, waiting), *read.destination]
         there = {body[11:33] for body in bodies if body.startswith(b'{"delayq":"')}
-        assert locators <= there, "a locator belongs to a job that waits"
-        holders = set(client.hvals(keys.unique))
+        assert set(read.locators) <= there, "a locator belongs to a job that waits"
+        holders = set(read.unique.values())
         assert holders <= there | headers, "a unique key belongs to a job"
 
 
