@@ -731,9 +731,11 @@ class Process:
         self.steps: Any = None
         self.result: Any = None
 
-    def step(self, client: Any) -> None:
-        """Make one call; begin anew after the last one."""
-        self.settings.DELAYQ = self.delayq
+    def step(self, client: Any) -> bool:
+        """Make one call; begin anew after the last one. Return whether there was a call."""
+        # Settings that are set are read anew.
+        if self.settings.DELAYQ is not self.delayq:
+            self.settings.DELAYQ = self.delayq
         sharding._agreed.update(self.known[0])
         sharding._ready.update(self.known[1])
         try:
@@ -745,10 +747,13 @@ class Process:
             self.result = run(client, call)
         except (StopIteration, OtherShards):
             self.steps = self.result = None
+            return False
         except ResponseError:
             # The server refuses the job.
             self.steps = self.result = None
-        self.known = dict(sharding._agreed), dict(sharding._ready)
+        finally:
+            self.known = dict(sharding._agreed), dict(sharding._ready)
+        return True
 
     def restart(self) -> None:
         self.known, self.steps, self.result = ({}, {}), None, None
@@ -787,8 +792,9 @@ def test_no_job_is_left_behind_however_the_steps_of_processes_mix(
         process = chance.choice(processes)
         if chance.random() < 0.03:
             process.restart()
-        else:
-            process.step(client)
+            continue
+        if not process.step(client):
+            continue
 
         said = run(client, read_shards(keys_of(name))).pin
         # A shard beyond the number holds nothing.
