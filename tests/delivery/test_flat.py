@@ -47,6 +47,24 @@ def durations_in(client: "redis.Redis[bytes]") -> list[int]:
     return [item["duration"] for item in log if item["command"].startswith(b"EVAL")]
 
 
+@pytest.fixture(scope="module", params=["spread", "one time"])
+def few_and_many(
+    slow_server: Server, request: pytest.FixtureRequest
+) -> tuple[Rig, Rig]:
+    """A queue with few jobs, and one with many that start one after the other, or all at once."""
+    client = slow_server.client()
+    client.flushall()
+    few, many = (Rig(client, name, insertion_list=False) for name in ("few", "many"))
+    for start in range(0, MANY, 500):
+        due = 5_000_000
+        names = {
+            f"j{n}": due if request.param == "one time" else due + n
+            for n in range(start, start + 500)
+        }
+        many.schedule(names)
+    return few, many
+
+
 def cost_us(rig: Rig, work: Work) -> float:
     """Return the server's time for one call, with the same number of due jobs on every queue."""
     client = rig.client
@@ -62,19 +80,10 @@ def cost_us(rig: Rig, work: Work) -> float:
 
 
 @pytest.mark.parametrize("work", WORK)
-@pytest.mark.parametrize("same_time", [False, True], ids=["spread", "one time"])
 def test_cost_is_the_same_with_many_jobs_waiting(
-    slow_server: Server, work: str, same_time: bool
+    few_and_many: tuple[Rig, Rig], work: str
 ) -> None:
-    client = slow_server.client()
-    client.flushall()
-    few, many = (Rig(client, name, insertion_list=False) for name in ("few", "many"))
-    for start in range(0, MANY, 500):
-        due = 5_000_000
-        names = {
-            f"j{n}": due if same_time else due + n for n in range(start, start + 500)
-        }
-        many.schedule(names)
+    few, many = few_and_many
 
     costs = [(cost_us(few, WORK[work]), cost_us(many, WORK[work])) for _ in range(4)]
 
