@@ -48,6 +48,8 @@ class Timer:
         """
         due_s = time.monotonic() + delay_s
         with self._lock:
+            if self._is_stopped:
+                return
             if self._thread is None:
                 self.start()
             self._due[function] = due_s
@@ -91,14 +93,18 @@ class Timer:
         """Sleep until a function is due, and take it. None: the thread has to end."""
         with self._lock:
             while not self._is_stopped:
-                # Both searches run no Python, so that no finaliser can change what they search.
+                # Both searches run no Python, so that no finaliser can change what they search. Behind each, one may
+                # cancel what was found.
                 self._looks_s = min(self._due.values(), default=math.inf)
                 left_s = self._looks_s - time.monotonic()
-                if left_s <= 0:
-                    function = min(self._due, key=self._due.__getitem__)
-                    del self._due[function]
-                    return function
-                self._changed.wait(min(left_s, threading.TIMEOUT_MAX))
+                if left_s > 0:
+                    self._changed.wait(min(left_s, threading.TIMEOUT_MAX))
+                    continue
+                first = min(self._due, key=self._due.__getitem__, default=None)
+                if first is None or self._due.get(first) != self._looks_s:
+                    continue
+                if self._due.pop(first, None) is not None:
+                    return first
         return None
 
 

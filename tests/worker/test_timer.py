@@ -14,9 +14,11 @@ import weakref
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from django_delayq.worker import timer as timer_module
 from django_delayq.worker.timer import Timer
 from tests.polling import wait_until
 
@@ -199,6 +201,43 @@ def test_stopped_timer_forgets_what_waited(timer):
     del function
 
     assert reference() is None
+
+
+def test_stopped_timer_takes_no_more():
+    timer = Timer("test-timer")
+    timer.start()
+    timer.stop()
+    function = partial(forget)
+    reference = weakref.ref(function)
+
+    timer.call_later(60, function)
+    del function
+
+    assert reference() is None
+
+
+def test_finaliser_may_cancel_what_is_due_while_the_timer_looks(timer, monkeypatch):
+    calls, done = [], threading.Event()
+    cancelled, later = partial(calls.append, "cancelled"), partial(calls.append, "late")
+    read_s = time.monotonic
+
+    def monotonic() -> float:
+        now_s = read_s()
+        # As a finaliser may, wherever the thread of the timer is.
+        if threading.current_thread() is timer._thread:
+            timer.cancel(cancelled)
+        return now_s
+
+    monkeypatch.setattr(timer_module, "time", SimpleNamespace(monotonic=monotonic))
+    timer.call_later(0, cancelled)
+    wait_until(lambda: not timer._due, description="nothing is left")
+    with timer._lock:
+        timer.call_later(0, cancelled)
+        timer.call_later(300, later)
+    timer.call_later(0.01, done.set)
+
+    assert done.wait(10), "the thread goes on"
+    assert calls == [], "nor is one called early"
 
 
 @pytest.fixture
