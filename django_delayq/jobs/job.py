@@ -792,12 +792,14 @@ class Job(Generic[R_co]):
             self.history = [last, *self.history]
 
     def _check_waitable(self) -> None:
-        keeps = self.options is not None and self.options.get("keep_result")
-        # After a job has ended, only the result itself shows that one was kept.
-        if self.task is None:
-            keeps = keeps or self.state in OVER
+        carried = self.options or {}
+        if "keep_result" in carried:
+            keeps = carried["keep_result"] is not None
+        elif self.task is None:
+            # After a job has ended, only the result itself shows that one was kept.
+            keeps = self.state in OVER
         else:
-            keeps = keeps or get_task(self.task).options.keep_result is not None
+            keeps = get_task(self.task).options.keep_result is not None
         if not keeps:
             raise InvalidTask(
                 f"job {self.id} keeps no result, so there is nothing to wait for;"

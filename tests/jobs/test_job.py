@@ -587,6 +587,17 @@ def test_wait_for_a_task_that_keeps_no_result_is_refused(
 
 
 @both_waits
+@pytest.mark.parametrize("by_id", [False, True])
+def test_wait_for_a_call_that_keeps_no_result_of_its_task_is_refused(
+    queue: str, wait: Wait, by_id: bool
+) -> None:
+    job = schedule(samples.double.using(queue=queue, keep_result=None), 0, 1)
+
+    with pytest.raises(InvalidTask, match="keeps no result"):
+        wait(get_job(job.id) if by_id else job, 0)
+
+
+@both_waits
 def test_wait_by_id_in_another_process(queue: str, hand: Hand, wait: Wait) -> None:
     job = doubled(queue)
     found = get_job(job.id)
