@@ -221,8 +221,8 @@ def asking_why(queue: str) -> Steps[None]:
             return
         if (yield from _opening(whole, part.keys, there.pin, pin)):
             raise OtherShards(
-                f"Queue {whole.name!r} was about to get another number of shards, and nothing was stored. It keeps"
-                f" SHARDS={pin.number}: repeat the call.",
+                f"The number of shards of queue {whole.name!r} was being changed, and nothing was stored. It is"
+                f" {pin.number} now: repeat the call.",
                 queue=whole.name,
                 theirs=pin.number,
                 ours=pin.number,

@@ -72,6 +72,7 @@ from django_delayq.jobs.statistics import (
     tasks_statistics,
 )
 from django_delayq.jobs.storing import storing_one
+from django_delayq.repair import pages
 from django_delayq.showing.overview import look
 from tests.jobs import samples
 from tests.jobs.conftest import LATER
@@ -443,7 +444,7 @@ def test_change_whose_worker_dies_is_undone_by_whoever_uses_the_queue(
             said = run(client, steps.send(said))
 
     task = task.using(queue=closed)
-    with pytest.raises(OtherShards, match="about to get another number of shards"):
+    with pytest.raises(OtherShards, match="was being changed, and nothing was stored"):
         kinds_of_call(task)[call]()
     kinds_of_call(task)[call]()
     # It was only suspended.
@@ -513,6 +514,69 @@ def test_number_is_fixed_while_the_queue_keeps_dead_letters_or_runs_jobs(
     client.delete(keys.key(place))
     begin(name)
     assert number_of(name, client) == 1
+
+
+@pytest.mark.redis
+def test_number_is_fixed_while_a_schedule_is_on_its_way_to_another_server(
+    shards: Shards, client: Any
+) -> None:
+    name = shards(4)
+    begin(name)
+    part = f"{name}:3"
+    store_schedule("s", samples.add, every(timedelta(hours=1)), args=[1], queue=part)
+    for job in find_jobs(queue=name):
+        job.cancel()
+    run(client, pages.take_schedule(keys_of(part), "s"))
+
+    shards(2)
+
+    with pytest.raises(OtherShards, match="schedules: 1"):
+        begin(name)
+    shards(4)
+    run(client, pages.end_schedule(keys_of(part), "s", is_moved=False))
+    assert get_schedule("s", queue=name) is not None
+
+
+def begin_in_few_calls(name: str, client: Any) -> None:
+    """Do what `begin` does for one shard, and fail if that asks the server again and again."""
+    steps = sharding.serving(get_settings().queues_of(name)[0])
+    with suppress(StopIteration):
+        call = next(steps)
+        for _ in range(300):
+            call = steps.send(run(client, call))
+        pytest.fail("it does not come to an end")
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("part", ["", ":1"], ids=["queue", "shard"])
+@pytest.mark.parametrize("text", ["x", "x y", "100000 id", "4 id later"])
+def test_number_that_cannot_be_read_is_replaced(
+    shards: Shards, client: Any, part: str, text: str
+) -> None:
+    name = shards(4)
+    begin(name)
+    client.hset(keys_of(f"{name}{part}").control, "shards", text)
+    begin_in_few_calls(name, client)
+
+    shards(2)
+    begin_in_few_calls(name, client)
+
+    assert number_of(name, client) == 2
+
+
+@pytest.mark.redis
+def test_number_can_change_after_somebody_has_opened_the_bare_name_by_hand(
+    shards: Shards, client: Any
+) -> None:
+    name = shards(4)
+    begin(name)
+    client.delete(keys_of(name).ranked)
+    client.rpush(keys_of(name).queue.destination, b"1")
+
+    shards(2)
+    begin_in_few_calls(name, client)
+
+    assert number_of(name, client) == 2
 
 
 @pytest.mark.redis

@@ -30,7 +30,8 @@ local function held()
   local names = redis.pcall('HKEYS', keys.schedules)
   if names.err then schedules = 1 end
   for _, name in ipairs(names) do
-    if name:match('^stored ') or name:match('^change ') then schedules = schedules + 1 end
+    -- Those on their way to another server count: they may come back.
+    if name:match('^stored ') or name:match('^moving stored ') or name:match('^change ') then schedules = schedules + 1 end
   end
   local fields = redis.call('HGETALL', keys.control)
   for i = 1, #fields, 2 do
@@ -42,9 +43,12 @@ local function held()
 end
 
 local said = redis.call('HGET', keys.control, 'shards') or ''
+-- What cannot be read says nothing, so that another text may replace it.
+if not said:gsub(' closed$', ''):match('^%d%d? [%w_-]+$') then said = '' end
 local jobs, kept, schedules, set = held()
 local is_closed, closes = redis.pcall('HEXISTS', keys.ranked, 'closed') == 1, args.new:match(' closed$')
-local may_close = is_closed or jobs + kept + schedules + set == 0
+-- Of a part that was closed, somebody may have deleted the key that says so.
+local may_close = is_closed or said:match(' closed$') or jobs + kept + schedules + set == 0
 if args.changes == '1' and said == args.old and (may_close or not closes) then
   said = args.new
   -- A removal is first, which a full server does not refuse.
