@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parent.parent / "django_delayq"
 
 #: From left to right; each may import from itself and from what stands left of it.
@@ -131,15 +129,16 @@ def rank_of(module: str) -> int:
     return RANK[module.partition(".")[0]]
 
 
-@pytest.mark.parametrize("module", INNER)
-def test_module_has_its_place_in_the_order(module: str) -> None:
-    assert module.partition(".")[0] in RANK, "say in LAYERS where it belongs"
+def test_module_has_its_place_in_the_order() -> None:
+    lost = [module for module in INNER if module.partition(".")[0] not in RANK]
+
+    assert lost == [], "say in LAYERS where they belong"
 
 
-@pytest.mark.parametrize("module", INNER)
-def test_imports_come_from_the_left_only(module: str) -> None:
+def test_imports_come_from_the_left_only() -> None:
     wrong = [
-        f"line {line} imports {other or 'the package itself'}"
+        f"{module}, line {line} imports {other or 'the package itself'}"
+        for module in INNER
         for other, line, _ in own_imports(module)
         if (rank_of(other) > rank_of(module) if other else rank_of(module) < SEAMS)
     ]
@@ -147,27 +146,25 @@ def test_imports_come_from_the_left_only(module: str) -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("module", INNER)
-def test_no_function_imports_what_its_module_could(module: str) -> None:
+def test_no_function_imports_what_its_module_could() -> None:
     """It would hide a wrong layer. Only what Django has to have loaded first is left to functions."""
     hidden = [
-        line
+        f"{module}, line {line}"
+        for module in INNER
+        if rank_of(module) != SEAMS
         for other, line, in_function in own_imports(module)
         if in_function and (module, other) not in LATER
     ]
 
-    assert hidden == [] or rank_of(module) == SEAMS
+    assert hidden == []
 
 
-@pytest.mark.parametrize(
-    "module", [name for name in INNER if rank_of(name) < FIRST_WITH_DJANGO]
-)
-def test_nothing_left_of_conf_imports_django(module: str) -> None:
-    allowed = {
-        "exceptions": {"django.core.exceptions.ImproperlyConfigured"},
-    }.get(module, set())
+def test_nothing_left_of_conf_imports_django() -> None:
+    allowed = {("exceptions", "django.core.exceptions.ImproperlyConfigured")}
     found = {
-        full
+        (module, full)
+        for module in INNER
+        if rank_of(module) < FIRST_WITH_DJANGO
         for full, _, _ in imports_of(module)
         if full.partition(".")[0] in ("django", "django_redis", "asgiref")
     }
@@ -175,20 +172,25 @@ def test_nothing_left_of_conf_imports_django(module: str) -> None:
     assert found <= allowed
 
 
-@pytest.mark.parametrize(
-    "module",
-    [name for name in INNER if name in SANS_IO or name.startswith("codecs.")],
-)
-def test_what_does_no_io_imports_nothing_that_could(module: str) -> None:
-    found = {full.partition(".")[0] for full, _, _ in imports_of(module)}
+def test_what_does_no_io_imports_nothing_that_could() -> None:
+    does_none = [
+        name for name in INNER if name in SANS_IO or name.startswith("codecs.")
+    ]
+    allowed = {"exceptions", "later", "masking", "redaction", *SANS_IO}
 
-    assert found & IO_MODULES == set()
-    assert {other for other, _, _ in own_imports(module)} <= {
-        name
-        for name in MODULES
-        if name in ("exceptions", "later", "masking", "redaction", *SANS_IO)
-        or name.startswith("codecs.")
+    wrong = {
+        (module, full)
+        for module in does_none
+        for full, _, _ in imports_of(module)
+        if full.partition(".")[0] in IO_MODULES
+    } | {
+        (module, other)
+        for module in does_none
+        for other, _, _ in own_imports(module)
+        if other not in allowed and not other.startswith("codecs.")
     }
+
+    assert wrong == set()
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
@@ -200,12 +202,12 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     TopologicalSorter(graph).prepare()
 
 
-@pytest.mark.parametrize("module", INNER)
-def test_no_module_is_named_for_nothing(module: str) -> None:
+def test_no_module_is_named_for_nothing() -> None:
     vague = {"utils", "util", "common", "helpers", "base", "misc", "tasks", "task"}
     allowed = {"queues.transfer.task"}  # Redisson's QueueTransferTask
+    named = {module for module in INNER if module.rpartition(".")[2] in vague}
 
-    assert module.rpartition(".")[2] not in vague or module in allowed
+    assert named <= allowed
 
 
 def test_the_reader_of_imports_sees_those_in_functions_and_those_for_types() -> None:
