@@ -6,7 +6,7 @@ tests of a process of pytest. It knows no settings and has no threads. The new p
 environment, the folder and the files of the order. It is our child like any other: a process in between ends at once,
 and orphans are ours for that moment.
 
-What only a new interpreter can do is left to `subprocess`: options of Python, a variable that Python reads as it
+What only a new interpreter can do is left to `subprocess`: options of Python but ``-W error``, a variable that Python reads as it
 starts. So is everything where Linux is not.
 """
 
@@ -26,6 +26,8 @@ import sys
 import threading
 import time
 import types
+import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +95,11 @@ class Popen(subprocess.Popen[Any]):
 
 
 def run(
-    command: list[str], *, timeout: float = 300, check: bool = False, **options: Any
+    command: Sequence[str | Path],
+    *,
+    timeout: float = 300,
+    check: bool = False,
+    **options: Any,
 ) -> Any:
     """Run a command as `subprocess.run` does."""
     with Popen(command, **options) as process:
@@ -114,7 +120,11 @@ def _is_possible(order: dict[str, Any], environment: dict[str, str]) -> bool:
         sys.platform == "linux"
         and isinstance(arguments, list)
         and arguments[0] == sys.executable
-        and (arguments[1] in ("-c", "-m") or not str(arguments[1]).startswith("-"))
+        and (
+            arguments[1] in ("-c", "-m")
+            or arguments[1:3] == ["-W", "error"]
+            or not str(arguments[1]).startswith("-")
+        )
         and order["preexec_fn"] is None
         and not order["pass_fds"]
         and order["close_fds"]
@@ -241,6 +251,10 @@ def _follow(order: dict[str, Any]) -> None:
     sys.orig_argv = [*arguments]
     more = os.environ.get("PYTHONPATH", "")
     sys.path[:0] = [os.path.abspath(path) for path in more.split(os.pathsep) if path]
+    if arguments[1] == "-W":
+        sys.warnoptions.append(arguments.pop(2))
+        del arguments[1]
+        warnings.simplefilter("error")
     _, first, *rest = arguments
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     if first == "-m":

@@ -21,6 +21,7 @@ from django_delayq.embedded import guardian
 from django_delayq.embedded import server as embedded
 from django_delayq.embedded.server import ensure_server, find_binary, wheel_binary
 from django_delayq.exceptions import EmbeddedServerError
+from tests import forked
 from tests.polling import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -41,7 +42,7 @@ class User:
     """A process that calls ensure_server when asked to, and lives until it is made to leave."""
 
     def __init__(self, program: str = USER, linger_s: float = LINGER_S) -> None:
-        self.process = subprocess.Popen(
+        self.process = forked.Popen(
             [
                 sys.executable,
                 "-W",

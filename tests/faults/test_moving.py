@@ -10,6 +10,7 @@ import pytest
 
 from django_delayq import conf, get_job, schedule_many
 from django_delayq.clients.clients import own_clients
+from tests import forked
 from tests.faults.ledger import Ledger
 from tests.polling import wait_until
 from tests.servers import LASTING, Server
@@ -38,7 +39,7 @@ def start_mover(
             **delayq_environment(delayq, records.path),
             "DJANGO_SETTINGS_MODULE": "tests.worker.project.settings",
         }
-        each = subprocess.Popen(
+        each = forked.Popen(
             [*command, source, queue_name, str(KILLS)],
             cwd=ROOT,
             env=environment,

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests import forked
 from tests.databases import Postgres
 from tests.polling import wait_until
 from tests.servers import LASTING, Server, available_kinds
@@ -157,7 +158,7 @@ class _Site:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        self._process = subprocess.Popen(
+        self._process = forked.Popen(
             [sys.executable, "-m", "tests.outbox.project.site", str(self.orders)],
             cwd=ROOT,
             env={
@@ -195,7 +196,7 @@ def _start_worker(directory: Path, environment: dict[str, str]) -> WorkerProgram
 
 
 def _manage(environment: dict[str, str], *arguments: str) -> None:
-    subprocess.run(
+    forked.run(
         [sys.executable, "-m", "django", *arguments],
         cwd=ROOT,
         env={
@@ -209,7 +210,7 @@ def _manage(environment: dict[str, str], *arguments: str) -> None:
 
 def _look(environment: dict[str, str], what: str = "counts") -> dict[str, Any]:
     """Ask the database, in a process of its own: this one may have other settings."""
-    told = subprocess.run(
+    told = forked.run(
         [sys.executable, "-m", "tests.outbox.project.look", what],
         cwd=ROOT,
         env={
@@ -217,7 +218,7 @@ def _look(environment: dict[str, str], what: str = "counts") -> dict[str, Any]:
             **environment,
             "DJANGO_SETTINGS_MODULE": "tests.outbox.project.settings",
         },
-        capture_output=True,
+        stdout=subprocess.PIPE,
         check=True,
     )
     found: dict[str, Any] = json.loads(told.stdout)

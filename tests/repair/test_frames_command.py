@@ -29,6 +29,7 @@ from django_delayq.management.progress import ProgressLine
 from django_delayq.repair import calls
 from django_delayq.repair.reframing import Reframing
 from django_delayq.wire.frame import FrameFormat, format_of, pack
+from tests import forked
 from tests.delivery.rig import T0, Rig
 from tests.pages import DOCUMENTS, ROOT, blocks_of
 from tests.polling import wait_until
@@ -381,7 +382,7 @@ def test_follow_goes_on_until_interrupted(
     rig: Rig, server: Server, queue_name: str
 ) -> None:
     jam(rig)
-    child = subprocess.Popen(
+    child = forked.Popen(
         [
             *(sys.executable, "-m", "django", "delayq_frames", queue_name),
             *("--to", "3.27.2", "--follow"),
@@ -531,7 +532,7 @@ def test_list_command_that_is_killed_leaves_the_queue_in_order(
     queue = rig.keys.queue
     for _ in range(3):
         left = rig.client.llen(queue.delay_queue)
-        child = subprocess.Popen(
+        child = forked.Popen(
             [
                 *(sys.executable, "-m", "django", "delayq_frames", queue.name),
                 *("--list", "off"),

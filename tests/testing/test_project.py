@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import forked
 from tests.settings import TIME_ZONE
 
 TESTS = """
@@ -119,14 +120,13 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(folder: Path, *args: str, **environment: str) -> str:
     kept = {key: value for key, value in os.environ.items() if "PYTEST" not in key}
     kept.pop("DJANGO_SETTINGS_MODULE", None)
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, *args],
         cwd=folder,
         env=kept | environment,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
-        timeout=120,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
@@ -161,7 +161,8 @@ def test_captured_needs_no_lua(project: Path) -> None:
     """The README's "Start" installs the package alone."""
     told = run(
         project,
-        "-c",
+        # A new interpreter, which has imported nothing.
+        *("-X", "utf8", "-c"),
         "import sys; sys.modules.update(dict.fromkeys(('lupa', 'lupa.lua51', 'time_machine'))); import manage;"
         " sys.argv[1:] = ['test', 'shop.tests.CapturedTest']; manage.main()",
     )
