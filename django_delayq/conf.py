@@ -609,13 +609,12 @@ class Settings:
         return [self.queues[shard_name(name, number)] for number in numbers]
 
     def home_of(self, name: str, key: str) -> QueueSettings:
-        """Return a queue; of what a queue with shards had when it had more, or none, the shard that the key leads to.
+        """Return a queue; of a queue with shards, the one that the key leads to.
 
         Raises:
             QueueNotFound: see `queue`.
         """
-        shard = None if name in self.queues else parse_shard(name)
-        whole = self.sharded.get(name if shard is None else shard[0])
+        whole = self.sharded.get(name)
         return self.queue(name) if whole is None else self.shard_of_key(whole, key)
 
     def shard_of_key(self, whole: QueueSettings, key: str) -> QueueSettings:

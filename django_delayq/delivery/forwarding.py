@@ -159,11 +159,13 @@ def receive(
     forwards: Sequence[Forward],
     *,
     until_ms: int,
+    shards: int | None = None,
     frame_format: FrameFormat = FrameFormat.BC0LC0,
     insertion_list: bool = True,
 ) -> Call[Received]:
     """Store forwards in their queue. Each is stored once until `let_go`, or for a year.
 
+    ``shards``: see `Target`; None: the caller does not know.
     ``until_ms``: `GOOD_MS` after they were read, by the clock of this queue. Later, another worker may have stored them,
     and had them forgotten.
     """
@@ -175,6 +177,7 @@ def receive(
     return bind("receive", keys)(
         _read_received,
         until_ms=until_ms,
+        shards="" if shards is None else shards,
         follower_count=len(forwards),
         follower_format=frame_format.number,
         follower_listed=int(insertion_list),

@@ -75,7 +75,9 @@ class Follower(msgspec.Struct, omit_defaults=True):
     priority: Number = 0
     #: Its limit, as `tail_of` takes it.
     limit: str = ""
-    #: Whether ``queue`` is the shard to which its limit or unique key has led.
+    #: The queue that ``queue`` is a shard of; empty: that is no shard.
+    whole: str = ""
+    #: Whether its limit or unique key has led to that shard.
     by_key: bool = False
 
 

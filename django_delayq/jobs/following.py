@@ -103,19 +103,22 @@ def follower_of(queue: str, draft: Draft) -> Follower:
     follower = Follower(
         new.token, queue, new.when, call, str(new.tail), priority, limit
     )
-    if settings.shard_of is not None and (limit or follower.unique):
+    if settings.shard_of is not None:
+        follower.whole = settings.whole
         # Who named another shard than that of the key means it.
-        follower.by_key = home_of(replace(follower, by_key=True)) == settings
+        is_at_home = home_of(replace(follower, by_key=True)) == settings
+        follower.by_key = is_at_home and bool(limit or follower.unique)
     return follower
 
 
 def home_of(follower: Follower) -> conf.QueueSettings:
     """Return the settings of the queue that a job gets into, by default where this process does not have it."""
-    name = follower.queue
+    settings, name = conf.get_settings(), follower.queue
     # The number of shards may have changed since, and a process without this queue does not know it.
-    whole, _, _ = name.rpartition(":")
-    if follower.by_key and whole in conf.get_settings().names:
-        name = whole
+    if follower.whole in settings.names and (
+        follower.by_key or settings.find(name) is None
+    ):
+        name = follower.whole
     return queue_of(name, follower.limit or follower.unique[1:] or follower.token)
 
 

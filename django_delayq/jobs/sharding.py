@@ -28,6 +28,7 @@ from django_delayq.delivery.sharding import (
     Held,
     Part,
     Pin,
+    parse_shard,
     pin_shards,
     read_shards,
     shard_keys,
@@ -243,6 +244,27 @@ def checking(queues: Sequence[QueueSettings]) -> Steps[None]:
         except RedisError as error:
             if not is_of_node(error):
                 raise
+
+
+def whole_of_former(part: QueueSettings) -> Steps[str]:
+    """Return the queue that a shard of it, or its bare name, was part of before its number of shards changed.
+
+    Empty: it still is a part, or a queue that this process does not have.
+
+    Raises:
+        OtherShards: this process does not agree on that number.
+        redis.exceptions.RedisError: the server did not answer.
+    """
+    settings, shard = get_settings(), parse_shard(part.name)
+    whole = part.name if shard is None else shard[0]
+    if settings.find(part.name) is not None or whole not in settings.names:
+        return ""
+    there: Part = yield read_shards(part.keys)
+    if not there.pin.id and whole not in settings.sharded:
+        # A queue without shards beside this one, which has such a name.
+        return ""
+    yield from checking(settings.queues_of(whole))
+    return whole
 
 
 def on_each(

@@ -6,7 +6,7 @@ a queue that is away holds up neither another one nor the claims. Other processe
 
 import random
 import threading
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -16,14 +16,18 @@ from redis.exceptions import RedisError
 from django_delayq.calls.errors import is_of_node
 from django_delayq.calls.running import run
 from django_delayq.calls.several import run_all
+from django_delayq.calls.steps import perform
 from django_delayq.clock import boottime_ms, monotonic_ms
-from django_delayq.conf import QueueSettings, get_keyring
+from django_delayq.conf import QueueSettings, get_keyring, get_settings
 from django_delayq.delivery import forwarding
 from django_delayq.delivery.forwarding import Forward, Received
-from django_delayq.exceptions import DecodeError, NotSigned
+from django_delayq.delivery.storing import key_in
+from django_delayq.exceptions import DecodeError, DelayqError, NotSigned
 from django_delayq.faults import fault_line
 from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs import sharding
 from django_delayq.jobs.following import LEAST_BYTES, queue_of
+from django_delayq.jobs.kept import known_since
 from django_delayq.logs import get_log
 from django_delayq.redaction import redact
 from django_delayq.worker import telling
@@ -50,13 +54,20 @@ def receive(
     *,
     until_ms: int,
 ) -> Received:
-    """Store forwards in their queue and report them; see `forwarding.receive`."""
+    """Store forwards in their queue and report them; see `forwarding.receive`.
+
+    Raises:
+        OtherShards: the queue has another number of shards.
+    """
+    perform(client, sharding.agreeing_on(target.name))
+    is_known = get_settings().find(target.name) is not None
     received = run(
         client,
         forwarding.receive(
             target.keys,
             forwards,
             until_ms=until_ms,
+            shards=target.shards or 0 if is_known else None,
             frame_format=target.frame_format,
             insertion_list=target.keeps_list,
         ),
@@ -401,13 +412,21 @@ class _Target:
         self, source: QueueSettings, forwards: Sequence[Forward], there_ms: float
     ) -> None:
         target, client = queue_of(self._name), self._owner.client
+        if whole := perform(client, sharding.whole_of_former(target)):
+            self._hand_on(source, forwards, there_ms, whole)
+            return
         # A first try without knowing the clock comes too late, and so does one after the clock was set; its reply has the
         # time.
         for _ in range(2):
             until_ms = 0
             if self._offset_ms is not None:
                 until_ms = round(there_ms + self._offset_ms) + forwarding.GOOD_MS
-            received = receive(client, target, forwards, until_ms=until_ms)
+            try:
+                received = receive(client, target, forwards, until_ms=until_ms)
+            except RedisError as error:
+                if sharding.is_refused(error):
+                    perform(client, sharding.asking_why(self._name))
+                raise
             self._offset_ms = received.now_ms - boottime_ms()
             if not received.is_late:
                 self._owner.note_stored(source, self._name, forwards, self._offset_ms)
@@ -415,6 +434,33 @@ class _Target:
         # It was in hand for too long.
         with self._owner.changed:
             self.read(source)
+
+    def _hand_on(
+        self,
+        source: QueueSettings,
+        forwards: Sequence[Forward],
+        there_ms: float,
+        whole: str,
+    ) -> None:
+        """Have forwards go where their queue has its jobs by now, unless they came here while this was a part of it."""
+        former, client = queue_of(self._name), self._owner.client
+        since = known_since(client, former, [each.name for each in forwards])
+        had, homes = list[Forward](), defaultdict[str, list[Forward]](list)
+        for forward, when in zip(forwards, since, strict=True):
+            if when is not None:
+                had.append(forward)
+                continue
+            job = forward.job
+            tail = job.tail if isinstance(job.tail, bytes) else job.tail.encode()
+            home = queue_of(whole, key_in(tail) or job.token).name
+            payload = envelopes.signed_for(job.payload, former.name, home)
+            # Without its key it stays, for a process that can sign it for its new place.
+            if payload != job.payload:
+                homes[home].append(forward._replace(job=job._replace(payload=payload)))
+        if had:
+            run(client, forwarding.remove(source.keys, had))
+        for home, its in homes.items():
+            self._owner.note(source, home, its, there_ms)
 
     def _note_success(self) -> None:
         if self._problem:
@@ -441,5 +487,5 @@ class _Target:
                 "queue %s does not get what follows into it, trying again: %s",
                 self._name,
                 fault_line(error) if is_of_node(error) else redact(str(error)),
-                exc_info=not isinstance(error, RedisError | OSError),
+                exc_info=not isinstance(error, DelayqError | RedisError | OSError),
             )

@@ -16,6 +16,7 @@ from django_delayq import (
 )
 from django_delayq.calls.running import run
 from django_delayq.clients.clients import own_clients
+from django_delayq.conf import get_settings
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.sharding import Pin, pin_shards, read_shards, shard_keys
 from tests.conftest import keys_of
@@ -113,6 +114,107 @@ def test_empty_queue_takes_the_number_of_the_worker(
 
     wait_until(lambda: records.count("run") == 40, description="all jobs have run")
     assert {job.queue for job in jobs} == {f"{queue_name}:0", f"{queue_name}:1"}
+
+
+@pytest.mark.parametrize(
+    ("before", "then"),
+    [(4, 2), (4, None), (None, 3)],
+    ids=["fewer", "none", "first"],
+)
+@pytest.mark.parametrize("is_on_its_way", [False, True], ids=["carried", "forward"])
+def test_what_follows_reaches_its_queue_whatever_shards_that_has_by_then(
+    configure: Any,
+    work: Any,
+    records: Any,
+    client: Any,
+    queue_name: str,
+    before: int | None,
+    then: int | None,
+    is_on_its_way: bool,
+) -> None:
+    configure({} if before is None else {"SHARDS": before}, first={})
+    first = f"{queue_name}-first"
+    schedule_many([note(queue_name, "pins the number")])
+    work(is_burst=True).join()
+    once = tasks.note.using(queue=queue_name, unique=True)
+    for n in range(8):
+        job = note(first, n, 0 if is_on_its_way else LATER)
+        schedule_many([job.then(note(queue_name, n + 10), once.prepare(0, n + 20))])
+    if is_on_its_way:
+        leave_on_its_way(client, work, first, queue_name)
+
+    configure({} if then is None else {"SHARDS": then}, first={})
+    # Its forwards must not keep the queue from its new number.
+    work([first, queue_name])
+    find_jobs(queue=first).run_now()
+
+    wait_until(lambda: records.count("run") >= 25, description="all jobs have run")
+    assert sorted(filter(is_number, texts(records))) == sorted(
+        n + tens for n in range(8) for tens in (0, 10, 20)
+    )
+    wait_until(
+        lambda: not client.exists(get_settings().queue(first).keys.forwards),
+        description="nothing is left to forward",
+    )
+
+
+def is_number(text: object) -> bool:
+    return isinstance(text, int)
+
+
+def leave_on_its_way(client: Any, work: Any, first: str, queue: str) -> None:
+    """Run the jobs of the first queue, as if its worker had died before it forwarded what follows."""
+    sent = [part.keys.sent for part in get_settings().queues_of(queue)]
+    for key in sent:
+        client.set(key, "refuses what follows")
+    work([first], is_burst=True).join()
+    client.delete(*sent)
+
+
+def test_what_a_former_shard_has_got_does_not_follow_again(
+    configure: Any, work: Any, records: Any, client: Any, queue_name: str
+) -> None:
+    configure({"SHARDS": 2}, first={})
+    first = f"{queue_name}-first"
+    schedule_many([note(first, "a").then(note(f"{queue_name}:1", "b"))])
+    leave_on_its_way(client, work, first, queue_name)
+    forwards = get_settings().queue(first).keys.forwards
+    kept = client.zrange(forwards, 0, -1)
+    work([first, queue_name], is_burst=True).join()
+    client.zadd(forwards, dict.fromkeys(kept, 0))
+
+    configure(first={})
+    work([first, queue_name])
+
+    wait_until(
+        lambda: not client.exists(forwards), description="the forward is removed"
+    )
+    assert texts(records) == ["a", "b"]
+
+
+def test_worker_with_another_number_forwards_nothing(
+    configure: Any, work: Any, records: Any, queue_name: str, caplog: Any
+) -> None:
+    configure({"SHARDS": 4}, first={})
+    first = f"{queue_name}-first"
+    schedule_many([note(f"{queue_name}:3", "later", LATER)])
+
+    configure({"SHARDS": 2}, first={})
+    once = tasks.note.using(queue=queue_name, unique=True)
+    schedule_many(note(first, n).then(once.prepare(0, n + 10)) for n in range(8))
+    worker = work([first])
+    wait_until(lambda: records.count("run") == 8, description="the first have run")
+    wait_until(
+        lambda: "does not get what follows into it" in caplog.text,
+        description="the queue does not get the others",
+    )
+    worker.stop()
+    assert find_jobs(queue=f"{queue_name}:0").count() == 0
+
+    configure({"SHARDS": 4}, first={})
+    work([first, queue_name])
+
+    wait_until(lambda: records.count("run") == 16, description="all have run")
 
 
 def test_worker_with_another_number_waits_until_the_queue_is_empty(

@@ -4,6 +4,7 @@
 -- Keys     timeout_set, delay_queue, redisson_channel, locators, headers, unique, ended, counters, ranked, control, retries,
 --          returned, leases, destination, sent
 -- Args     until_ms: until when the call is good, epoch ms: what somebody sends who was cut off may have been forgotten here since
+--          shards: how many shards the queue has; 0: none; empty: the caller does not know
 --          follower_count: number of jobs
 --          follower_format: frame format, 1 (dLc0) or 2 (Bc0Lc0)
 --          follower_listed: 1: the frames also go into the delay queue
@@ -16,6 +17,11 @@
 local now_us, count = read_clock(), tonumber(args.follower_count)
 local now_ms = math.floor(now_us / 1000)
 if now_ms > tonumber(args.until_ms) then return { now_ms, 1, {} } end
+
+local pin = redis.call('HGET', keys.control, 'shards')
+if pin and args.shards ~= '' and pin:match('^%d+') ~= args.shards then
+  return redis.error_reply('OTHERSHARDS the queue has another number of shards')
+end
 
 local fresh, unnoted, former = {}, {}, {}
 for n = 0, count - 1 do
