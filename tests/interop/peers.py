@@ -1,11 +1,12 @@
 """Real Redissons of ten versions, each in a Java process of its own that a test tells what to do.
 
-The program is peer/src/main/java/Peer.java; Maven brings each version's jars. Built once, again when the program, its
-pom.xml or the table below changes.
+The program is peer/src/main/java/Peer.java; Maven brings each version's jars. Built once, again when the program or what
+Maven is told changes.
 """
 
 import atexit
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -14,7 +15,7 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import cache
 from pathlib import Path
@@ -22,6 +23,27 @@ from typing import Any, NamedTuple
 
 PROJECT = Path(__file__).parent / "peer"
 TARGET = PROJECT / "target"
+CLASSES = TARGET / "classes"
+RESOLVE = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:build-classpath"
+PROJECT_OF_VERSION = """\
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <parent>
+    <groupId>django-delayq</groupId><artifactId>{parent}</artifactId><version>1</version>
+    <relativePath>../../{parent}.xml</relativePath>
+  </parent>
+  <artifactId>peer-{version}</artifactId>
+  <properties>{properties}</properties>
+</project>
+"""
+PROJECT_OF_ALL = """\
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>django-delayq</groupId><artifactId>peers</artifactId><version>1</version>
+  <packaging>pom</packaging>
+  <modules>{modules}</modules>
+</project>
+"""
 
 
 class Libraries(NamedTuple):
@@ -30,7 +52,8 @@ class Libraries(NamedTuple):
     msgpack: str
     kryo: str = "5.6.2"
     marshalling: str = "2.0.11.Final"
-    profile: str = "redisson-3"
+    #: The project that names what only some Redissons have.
+    parent: str = "redisson-3"
     snappy: str = "1.1.9.1"
     #: Its group and its name have changed.
     lz4: str = "org.lz4:lz4-java:1.8.0"
@@ -58,7 +81,7 @@ VERSIONS = {
     "3.52.0": Libraries("0.9.9", snappy="1.1.10.7"),
     "4.7.0": Libraries(
         "0.9.11",
-        profile="redisson-4",
+        parent="redisson-4",
         snappy="1.1.10.8",
         lz4="at.yawk.lz4:lz4-java:1.11.1",
         zstd="1.5.7-12",
@@ -86,6 +109,9 @@ QUICK_START = (
     "-XX:+UseSerialGC",
     "-Xshare:auto",
     "-Xmx256m",
+    # Most of a start is the verification of classes, which are those of their jars.
+    "-XX:+UnlockDiagnosticVMOptions",
+    "-XX:-BytecodeVerificationRemote",
 )
 START_TIMEOUT_S = 60.0
 CALL_TIMEOUT_S = 60.0
@@ -101,7 +127,7 @@ class PeerError(Exception):
 
 @cache
 def class_path(version: str) -> str:
-    """Build the peer for a version of Redisson, unless it has been, and return its class path.
+    """Build the peers, unless they have been, and return the class path of a version's.
 
     Raises:
         PeerUnavailable: Java or Maven is missing, or Maven cannot fetch the jars.
@@ -113,45 +139,80 @@ def class_path(version: str) -> str:
     ):
         if shutil.which(tool) is None:
             raise PeerUnavailable(f"no {tool} on this machine, which {package} brings")
-    sources = sorted([PROJECT / "pom.xml", *PROJECT.rglob("src/**/*.java")])
-    digest = hashlib.sha256(repr(VERSIONS[version]).encode())
-    for source in sources:
+    TARGET.mkdir(exist_ok=True)
+    with (TARGET / "lock").open("w") as lock:
+        # One of the processes that share the tests builds, while the others wait.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _build()
+    return os.pathsep.join([str(CLASSES), _jars(version)])
+
+
+def _jars(version: str) -> str:
+    return (TARGET / version / "jars").read_text().strip()
+
+
+def _build() -> None:
+    sources = sorted(map(str, PROJECT.rglob("src/**/*.java")))
+    projects = _projects()
+    digest = hashlib.sha256(repr(projects).encode())
+    for source in [*sorted(PROJECT.glob("*.xml")), *map(Path, sources)]:
         digest.update(source.read_bytes())
-    folder = TARGET / version
-    stamp, jars = folder / "stamp", folder / "jars"
-    if not stamp.exists() or stamp.read_text() != digest.hexdigest():
-        _build(version, jars)
-        stamp.write_text(digest.hexdigest())
-    return os.pathsep.join([str(folder / "classes"), jars.read_text().strip()])
+    stamp = TARGET / "stamp"
+    if stamp.exists() and stamp.read_text() == digest.hexdigest():
+        return
+    for file, text in projects.items():
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+    # All in one Maven, which is slow to start.
+    _run("mvn", "--batch-mode", "--quiet", "-Dmdep.outputFile=jars", RESOLVE)
+    # For all versions: what it calls is in each of them the same.
+    jars = _jars([*VERSIONS][-1])
+    _run("javac", "-d", str(CLASSES), "-classpath", jars, *sources)
+    stamp.write_text(digest.hexdigest())
 
 
-def _build(version: str, jars: Path) -> None:
-    libraries = VERSIONS[version]
-    lz4_group, lz4_artifact, lz4 = libraries.lz4.split(":")
-    command = [
-        "mvn",
-        "--batch-mode",
-        "--quiet",
-        f"--activate-profiles={libraries.profile}",
-        f"-Dredisson.version={version}",
-        f"-Dkryo.version={libraries.kryo}",
-        f"-Dmarshalling.version={libraries.marshalling}",
-        f"-Dmsgpack.version={libraries.msgpack}",
-        f"-Dsnappy.version={libraries.snappy}",
-        f"-Dlz4.group={lz4_group}",
-        f"-Dlz4.artifact={lz4_artifact}",
-        f"-Dlz4.version={lz4}",
-        f"-Dcompress.version={libraries.compress}",
-        f"-Dzstd.version={libraries.zstd}",
-        f"-Dmdep.outputFile={jars}",
-        "compile",
-        "dependency:build-classpath",
-    ]
-    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
+def _run(*command: str) -> None:
+    environment = os.environ | {"JAVA_TOOL_OPTIONS": " ".join(QUICK_START)}
+    done = subprocess.run(
+        command, cwd=TARGET, env=environment, capture_output=True, text=True
+    )
     if done.returncode:
         raise PeerUnavailable(
-            f"Maven could not build the peer for Redisson {version}:\n{done.stdout}{done.stderr}"
+            f"{command[0]} could not build the peers:\n{done.stdout}{done.stderr}"
         )
+
+
+def _projects() -> dict[Path, str]:
+    """Return what Maven is told: a project for each version, and one that has them all."""
+    found = {
+        TARGET / version / "pom.xml": PROJECT_OF_VERSION.format(
+            parent=libraries.parent,
+            version=version,
+            properties="".join(
+                f"<{name}>{value}</{name}>"
+                for name, value in _properties(version, libraries).items()
+            ),
+        )
+        for version, libraries in VERSIONS.items()
+    }
+    modules = "".join(f"<module>{version}</module>" for version in VERSIONS)
+    return found | {TARGET / "pom.xml": PROJECT_OF_ALL.format(modules=modules)}
+
+
+def _properties(version: str, libraries: Libraries) -> dict[str, str]:
+    lz4_group, lz4_artifact, lz4 = libraries.lz4.split(":")
+    return {
+        "redisson.version": version,
+        "kryo.version": libraries.kryo,
+        "marshalling.version": libraries.marshalling,
+        "msgpack.version": libraries.msgpack,
+        "snappy.version": libraries.snappy,
+        "lz4.group": lz4_group,
+        "lz4.artifact": lz4_artifact,
+        "lz4.version": lz4,
+        "compress.version": libraries.compress,
+        "zstd.version": libraries.zstd,
+    }
 
 
 class Peer:
@@ -287,10 +348,13 @@ class Peer:
                 )
 
 
+#: The fixture `peer_of`: the process of a version that the tests of a file share.
+PeerOf = Callable[[str], Peer]
+
+
 def main() -> None:
     """Build what is not built yet: ``python -m tests.interop.peers``."""
-    for version in VERSIONS:
-        class_path(version)
+    class_path([*VERSIONS][-1])
 
 
 if __name__ == "__main__":
