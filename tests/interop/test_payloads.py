@@ -4,7 +4,6 @@ Everything in tests/golden/extra.jsonl, null, a value of every class in ``django
 whose codec is not the one that they are read with.
 """
 
-from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -49,7 +48,7 @@ from tests.codecs.extra import (
 from tests.codecs.vectors import codec_of, payload_of
 from tests.interop.codecs import codecs_of, java_name, python_name
 from tests.interop.golden import in_parts
-from tests.interop.peers import Peer, PeerError
+from tests.interop.peers import Peer, PeerError, PeerOf
 from tests.interop.values import describe, normal, order
 from tests.polling import wait_until
 from tests.servers import Server
@@ -63,8 +62,6 @@ WITHOUT_NULL = (
     "DoubleCodec",
     "ByteArrayCodec",
 )
-
-PeerOf = Callable[[str], Peer]
 
 
 def read_by(peer: Peer, codec: str, payload: bytes) -> Any:

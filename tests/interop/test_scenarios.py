@@ -17,6 +17,7 @@ from django_delayq.queues.delayed import DelayedQueue
 from django_delayq.repair.listing import Listing
 from django_delayq.wire.keys import QueueKeys
 from django_delayq.worker.upkeep import ROUND_MS, Upkeep
+from tests.interop.peers import PeerOf
 from tests.interop.stress import JavaSide, Load, PythonSide, run_stress
 from tests.interop.trace import trace_of
 from tests.polling import wait_until
@@ -36,9 +37,9 @@ def text(value: str) -> list[str]:
 
 @old_and_new
 def test_five_elements_offered_at_once_by_java_come_in_the_order_of_their_delays(
-    version: str, start_peer: Any, interop_server: Server, name: str
+    version: str, peer_of: PeerOf, interop_server: Server, name: str
 ) -> None:
-    peer = start_peer(version, interop_server.url)
+    peer = peer_of(version)
     # Its first call takes longer: "7 s" is the last one offered.
     peer.call("offer", queue=f"{name}-first", codec=TEXT, items=[[text("x"), 1]])
     delays_ms = {"10 s": 4000, "5 s": 2000, "3 s": 1200, "1 s": 400, "7 s": 2800}
@@ -59,9 +60,9 @@ def test_five_elements_offered_at_once_by_java_come_in_the_order_of_their_delays
 
 @old_and_new
 def test_five_elements_offered_at_once_by_python_come_in_the_order_of_their_delays(
-    version: str, start_peer: Any, interop_server: Server, name: str
+    version: str, peer_of: PeerOf, interop_server: Server, name: str
 ) -> None:
-    peer = start_peer(version, interop_server.url)
+    peer = peer_of(version)
     peer.call("consume", queue=name, codec=TEXT, threads=1, take=True)
     delays = {"10 s": 1.0, "5 s": 0.5, "3 s": 0.3, "1 s": 0.1, "7 s": 0.7}
     begun_ms = time.time() * 1000
@@ -114,10 +115,10 @@ def test_three_queues_of_a_thousand_each_lose_nothing_and_ours_are_never_early(
 
 @old_and_new
 def test_python_polls_that_end_as_an_element_falls_due_lose_none(
-    version: str, start_peer: Any, interop_server: Server, name: str
+    version: str, peer_of: PeerOf, interop_server: Server, name: str
 ) -> None:
     # Redisson #3302: a BLPOP that pops as the client gives up loses the element.
-    peer = start_peer(version, interop_server.url)
+    peer = peer_of(version)
     peer.call("hold", queue=name, codec=TEXT)
     rounds, wait_ms = 150, 20
     got: list[str] = []
@@ -140,7 +141,7 @@ def test_python_polls_that_end_as_an_element_falls_due_lose_none(
 
 
 def test_java_polls_that_end_as_an_element_falls_due_leave_us_none_to_find(
-    start_peer: Any,
+    peer_of: PeerOf,
     interop_server: Server,
     interop_client: redis.Redis,
     name: str,
@@ -148,7 +149,7 @@ def test_java_polls_that_end_as_an_element_falls_due_leave_us_none_to_find(
 ) -> None:
     # The same with Java's poll on elements that we transfer: what Redisson loses is counted, not asserted; what we
     # hold and transfer is all accounted for: popped by Java, or still in the destination queue.
-    peer = start_peer("3.16.6", interop_server.url)
+    peer = peer_of("3.16.6")
     names = [f"{name}-{n}" for n in range(20)]
     delayed = [
         DelayedQueue(each, codec=TEXT, frame_format="3.16.6", connection=interop_client)
@@ -222,7 +223,7 @@ threading.Event().wait()
 
 @old_and_new
 def test_what_the_only_transferring_python_left_arrives_by_java_or_after_its_restart(
-    version: str, start_peer: Any, interop_server: Server, name: str
+    version: str, peer_of: PeerOf, interop_server: Server, name: str
 ) -> None:
     names = [f"{name}-java", f"{name}-again"]
     url = interop_server.url
@@ -239,7 +240,7 @@ def test_what_the_only_transferring_python_left_arrives_by_java_or_after_its_res
         process.kill()
         process.wait()
 
-    peer = start_peer(version, url)
+    peer = peer_of(version)
     peer.call("hold", queue=names[0], codec=TEXT)
     taken = peer.call("take", queue=names[0], codec=TEXT, count=20, timeout_ms=20_000)
     assert taken == [text(str(n)) for n in range(20)]
@@ -374,12 +375,12 @@ def test_a_name_mapper_of_java_is_part_of_our_name(
 @old_and_new
 def test_list_that_was_emptied_and_filled_is_one_that_java_looks_into(
     version: str,
-    start_peer: Any,
+    peer_of: PeerOf,
     interop_server: Server,
     interop_client: redis.Redis,
     name: str,
 ) -> None:
-    peer = start_peer(version, interop_server.url)
+    peer = peer_of(version)
     keys = DeliveryKeys.of(name)
 
     def java(op: str, **arguments: Any) -> Any:
