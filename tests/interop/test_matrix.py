@@ -30,7 +30,7 @@ from tests.polling import wait_until
 each_codec = pytest.mark.parametrize(
     ("version", "codec"), [cell for cell in ALL if is_supported(*cell)]
 )
-#: Versions for which 10,000 elements go both ways instead of 1,000.
+#: Versions for which 10,000 elements go both ways, one of each frame format.
 STRESSED = ("3.16.6", "4.7.0")
 #: Their delays.
 MOST_MS = 300
@@ -164,7 +164,11 @@ def test_python_writes_each_value_byte_for_byte_as_java(
 def test_both_transfer_and_both_consume_each_element_once(
     round_: Round, codec: str
 ) -> None:
-    count = 10_000 if round_.version in STRESSED else 1_000
+    # Who gets an element is decided by scripts, to which payloads are bytes: many of one codec a version, and of the
+    # others so many that each side has some.
+    count = 300
+    if codec == "StringCodec":
+        count = 10_000 if round_.version in STRESSED else 1_000
     # One of them may pause on a busy machine while the other takes all there is.
     for _ in range(3):
         python, java = share_out(round_, codec, count)

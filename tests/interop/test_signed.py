@@ -6,7 +6,6 @@ whichever version carries it, and test_matrix.py has the codecs of all versions.
 
 import json
 from collections import Counter
-from collections.abc import Callable
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -34,7 +33,7 @@ from tests.interop.codecs import (
     python_codec,
     python_name,
 )
-from tests.interop.peers import Peer, PeerError
+from tests.interop.peers import Peer, PeerError, PeerOf
 from tests.interop.values import describe, normal
 from tests.polling import wait_until
 from tests.servers import Server
@@ -68,8 +67,6 @@ ARGUMENTS = [
     {},
     "",
 ]
-
-PeerOf = Callable[[str], Peer]
 
 ran: list[tuple[Any, ...]] = []
 
@@ -163,12 +160,29 @@ WAYS = [
 ]
 
 
+def few_of(ways: list[tuple[Step, Step]]) -> list[tuple[Step, Step]]:
+    """Return so many that each step occurs as first and as second wherever it does in all of them."""
+    left = {place for way in ways for place in enumerate(way)}
+    found = []
+    for least in (2, 1):
+        for way in ways:
+            if len(left & {*enumerate(way)}) >= least:
+                found.append(way)
+                left -= {*enumerate(way)}
+    return found
+
+
+#: Each side writes with a codec what it has read with it, whatever was done before.
+FEW = few_of(WAYS)
+
+
 @each_codec
 def test_a_job_that_both_sides_take_out_and_put_in_again_runs_once_as_it_was_scheduled(
     shared: Shared, settings: Any
 ) -> None:
-    queues = shared.queues(settings, *(str(n) for n in range(len(WAYS))))
-    for queue, way in zip(queues, WAYS, strict=True):
+    ways = WAYS if shared.codec == "default" else FEW
+    queues = shared.queues(settings, *(str(n) for n in range(len(ways))))
+    for queue, way in zip(queues, ways, strict=True):
         # Where it is to be taken from the destination queue, it has to be due.
         waits = [LATER if step.source == "delayed" else 0 for step in way]
         schedule(carry.using(queue=queue), waits[0], queue, *ARGUMENTS, of=ARGUMENTS)
@@ -178,7 +192,7 @@ def test_a_job_that_both_sides_take_out_and_put_in_again_runs_once_as_it_was_sch
     work_off(*queues)
 
     expected = repr((tuple(ARGUMENTS), {"of": ARGUMENTS}))
-    for queue, way in zip(queues, WAYS, strict=True):
+    for queue, way in zip(queues, ways, strict=True):
         # 1.0 equals 1, and is not written as that.
         found = [repr((args, kwargs)) for label, args, kwargs in ran if label == queue]
         left = counts(queue)
