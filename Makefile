@@ -46,8 +46,8 @@ test-java: $(FOR_ALL)
 versions: ## What a version can change, on each Django and Python of docs/versions.md; ARGS as for test
 	$(PYTHON) -m tests.versions --all --numprocesses 4 --dist worksteal $(ARGS)
 
-# The tests of one file share the Java process of each version.
-INTEROP := --numprocesses 4 --dist loadfile tests/interop
+# How they are shared out, its conftest.py says.
+INTEROP := --numprocesses 4 tests/interop
 
 interop: $(FOR_TEST) ## Ten versions of Redisson beside us, and the pages of docs/ on it; needs Java and Maven
 	DELAYQ_TEST_REQUIRE_JAVA=1 DELAYQ_COMPATIBILITY_PAGE=docs/compatibility.md \

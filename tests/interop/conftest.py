@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import redis
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.interop import page
 from tests.interop.peers import VERSIONS, Peer, PeerUnavailable, class_path
@@ -20,6 +21,19 @@ from tests.servers import Server, ServerUnavailable, binary_of
 from tests.worker.records import ENVIRONMENT
 
 HERE = Path(__file__).parent
+
+
+class ByJavaProcess(LoadScopeScheduling):  # type: ignore[misc]
+    """Gives one process all that shares a Java process: a file, and of the matrix a version."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file, _, test = nodeid.partition("::")
+        is_matrix = file.endswith("test_matrix.py")
+        return test.partition("[")[2].partition("-")[0] if is_matrix else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByJavaProcess:
+    return ByJavaProcess(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -44,14 +58,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Any:
     report = yield
-    page.note(item, report)
+    page.attach(item, report)
     return report
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    page.note(report)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     target = os.environ.get("DELAYQ_COMPATIBILITY_PAGE")
-    # Of the processes that share the tests, one has run the matrix.
-    if target and page.has_cells():
+    # Of the processes that share the tests, one has the reports of all.
+    if target and page.has_cells() and not hasattr(session.config, "workerinput"):
         page.write(Path(target))
 
 

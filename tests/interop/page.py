@@ -26,7 +26,9 @@ _NEWEST_FIRST = tuple(reversed(VERSIONS))
 
 _cells: dict[tuple[str, str, int], str] = {}
 #: Codec, what Redisson cannot do, and label → versions.
-_refusals: dict[tuple[str, str, str], list[str]] = {}
+_refusals: dict[tuple[str, str, str], set[str]] = {}
+#: The same, with its version, of this process and in no report yet.
+_refused: list[tuple[str, str, str, str]] = []
 
 
 def cell(point: int) -> Any:
@@ -39,12 +41,29 @@ def cell(point: int) -> Any:
     return mark
 
 
-def note(item: pytest.Item, report: pytest.TestReport) -> None:
-    """Remember the result of a cell's test."""
+def attach(item: pytest.Item, report: pytest.TestReport) -> None:
+    """Have the report of a cell's test say which cell that is, and what Redisson refused since the last one."""
     point = getattr(getattr(item, "function", None), "point", None)
-    if point is None or (report.when != "call" and report.passed):
+    if point is None:
         return
-    key = (item.callspec.params["version"], item.callspec.params["codec"], point)  # type: ignore[attr-defined]
+    params = item.callspec.params  # type: ignore[attr-defined]
+    cell_of = (params["version"], params["codec"], point)
+    report.user_properties += [("cell", cell_of), ("refused", [*_refused])]
+    _refused.clear()
+
+
+def note(report: pytest.TestReport) -> None:
+    """Remember the result of a cell's test, whichever process has run it."""
+    told = dict(report.user_properties)
+    if "cell" not in told:
+        return
+    for codec, how, label, version in told["refused"]:  # type: ignore[misc]
+        _refusals.setdefault((codec, how, label), set()).add(version)
+    # CI runs again what fails, and names it.
+    is_rerun = report.outcome == "rerun"  # type: ignore[comparison-overlap]
+    if is_rerun or (report.when != "call" and report.passed):
+        return
+    key: tuple[str, str, int] = tuple(told["cell"])  # type: ignore[arg-type,assignment]
     word = "pass" if report.passed and _cells.get(key) in (None, "pass") else "FAIL"
     _cells[key] = word
 
@@ -57,7 +76,7 @@ def has_cells() -> bool:
 def note_refusal(version: str, codec: str, label: str, how: str) -> None:
     """Remember a value that Redisson itself cannot write, or not read back."""
     if codec != "default":
-        _refusals.setdefault((codec, how, label), []).append(version)
+        _refused.append((codec, how, label, version))
 
 
 def word_of(version: str, codec: str, point: int) -> str:
@@ -149,7 +168,11 @@ def _refused_rows() -> Iterator[list[str]]:
     rows: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
     for (codec, how, label), versions in _refusals.items():
         everywhere = [each for each in VERSIONS if codec in codecs_of(each)]
-        only = () if versions == everywhere else tuple(versions)
+        only = (
+            ()
+            if versions == {*everywhere}
+            else tuple(sorted(versions, key=everywhere.index))
+        )
         rows.setdefault((codec, how, only), []).append(label)
     order = _all_codecs()
     for codec, how, only in sorted(rows, key=lambda row: (order.index(row[0]), row)):

@@ -42,7 +42,7 @@ from tests.worker.workers import WorkerProgram
 #: Between the start times of two elements: they arrive in the order in which they were offered.
 STEP_MS = 2
 #: Time for one side to offer everything and to go, before the first is due. Where that was too short, twice as much.
-AWAY_MS = 4_000
+AWAY_MS = 8_000
 MOST_AWAY_MS = 32_000
 #: Processes of Redisson in a row that may jam themselves.
 MOST_JAMS = 3
@@ -210,13 +210,13 @@ class Round:
         if codec == "default" and "demo.Order" in str(description):
             # Classes have to be declared, which REDISSON alone does not.
             return None
-        java = java_name(codec)
+        java, peer = java_name(codec), self.peer
         # What Redisson refuses stands in the page: a value cannot drop out unseen.
         how = "write"
         try:
-            payload = self.peer.call("encode", codec=java, value=description)
+            payload = peer.call("encode", codec=java, value=description)
             how = "read back"
-            promised = self.peer.call("decode", codec=java, payload=payload)
+            promised = peer.call("decode", codec=java, payload=payload)
         except PeerError:
             page.note_refusal(self.version, codec, label, how)
             return None
@@ -292,25 +292,22 @@ class Round:
         away_ms: int,
     ) -> bool:
         """Offer, and have nobody transfer; False: some was due before that, or Redisson jammed itself."""
-        doomed = Peer(self.version, self.url).wait_ready()
         try:
             for codec in codecs:
                 for what in ("orphan-python", "orphan-java"):
-                    doomed.call(
-                        "offer",
-                        queue=self.name(codec, what),
-                        codec=java_name(codec),
-                        items=[
-                            [case.description, away_ms + STEP_MS * n]
-                            for n, case in enumerate(offered[codec, what])
-                        ],
-                    )
+                    items = [
+                        [case.description, away_ms + STEP_MS * n]
+                        for n, case in enumerate(offered[codec, what])
+                    ]
+                    self._tell("offer", codec, what, items=items)
         except PeerError as error:
             if not is_jammed(error):
                 raise
             return False
         finally:
-            doomed.kill()
+            # Nothing is left of Java but its elements; what is called next is another process.
+            self.peer.kill()
+            del self.peer
         for codec in codecs:
             for what in ("left-python", "left-java"):
                 delayed = self.delayed(codec, what)
