@@ -9,14 +9,22 @@ from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.storing import NewJob
 
 
-def open_batch(keys: DeliveryKeys, callback: NewJob, why: str) -> Call[bool]:
+def open_batch(
+    keys: DeliveryKeys, callback: NewJob, why: str, shards: int = 0
+) -> Call[bool]:
     """Begin the batch whose id is the token of its callback, which is held from now on for the reason ``why``.
 
-    It returns False if the batch was begun before, and is safe to repeat.
+    It returns False if the batch was begun before, and is safe to repeat. ``shards``: see `Target`.
     """
     token, when, tail, payload = callback
     return bind("open", keys)(
-        bool, token=token, when=when, tail=tail, payload=payload, why=why
+        bool,
+        token=token,
+        when=when,
+        tail=tail,
+        payload=payload,
+        why=why,
+        shards=shards,
     )
 
 

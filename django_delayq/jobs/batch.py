@@ -296,13 +296,16 @@ class Batch(Generic[R]):
         except RedisError as error:
             if not may_have_run(error):
                 self._take_back()
+            if sharding.is_refused(error):
+                yield from sharding.asking_why(callback.queue)
             raise
         callback.state = State.HELD
         self._is_begun = True
 
     def _opening(self, draft: Draft) -> Call[bool]:
         (new,), _ = written([draft])
-        return batching.open_batch(conf.keys_of(self.callback.queue), new, WHY)
+        queue = conf.get_settings().queue(self.callback.queue)
+        return batching.open_batch(queue.keys, new, WHY, queue.shards or 0)
 
     def _withdrawing(self, error: QueueFull) -> Steps[None]:
         """Take the callback away again if a full queue has taken no job: a batch that is given up leaves nothing there."""

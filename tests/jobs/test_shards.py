@@ -425,6 +425,27 @@ def test_empty_queue_takes_the_number_of_the_worker_that_begins(
 
 
 @pytest.mark.redis
+@pytest.mark.parametrize("then", [3, None], ids=str)
+def test_batch_that_is_refused_leaves_no_callback(
+    shards: Shards, settings: Any, then: int | None, client: Any
+) -> None:
+    name = shards(2)
+    begin(name)
+    with stale(settings):
+        begin(shards(then))
+    job = samples.add.using(queue=name)
+    batch = Batch(job.prepare(0, 1))
+
+    with pytest.raises(OtherShards):
+        batch.schedule([job.prepare(0, 2)])
+
+    assert jobs_of_all_parts(name, client) == 0
+    assert not client.exists(keys_of(batch.callback.queue).held)
+    shards(then)
+    begin(name)
+
+
+@pytest.mark.redis
 @pytest.mark.parametrize("then", [2, 4, None], ids=str)
 @pytest.mark.parametrize("call", range(4), ids=["one", "aone", "many", "amany"])
 def test_change_whose_worker_dies_is_undone_by_whoever_uses_the_queue(

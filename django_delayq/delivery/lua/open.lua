@@ -2,12 +2,13 @@
 -- Safe to repeat.
 --
 -- Prelude  clock, window, frame, job, held, batch
--- Keys     batches, held, held_tasks, headers, payloads, errors, ended
+-- Keys     batches, held, held_tasks, headers, payloads, errors, ended, control, ranked
 -- Args     token: token of the callback, the id of the batch
 --          when: when it starts after the last end: '+' ms, or '=' epoch ms
 --          tail: its tail
 --          payload: its payload
 --          why: why it is held
+--          shards: how many shards the queue has; 0: none
 -- Returns  1; 0 if the batch was begun before
 
 local now_us, token, when = read_clock(), args.token, args.when
@@ -21,6 +22,8 @@ end
 local start, name = when:byte(1) == 61 and start_time(when, now_us) or now_ms, name_of_batch(token)
 check_hashes(keys.payloads, keys.errors)
 check_sets(keys.held, keys.held_tasks)
+local _, pin = has_ranks()
+if pin and pin:match('^%d+') ~= args.shards then return redis.error_reply('OTHERSHARDS the queue has another number of shards') end
 redis.call('HSET', keys.headers, token, write_job({ start = start, tail = args.tail }))
 redis.call('HSET', keys.payloads, token, args.payload)
 redis.call('HSET', keys.errors, token, held_error(name, args.why, now_ms))
