@@ -22,6 +22,7 @@ import os
 import signal
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ import pytest
 import pytest_asyncio
 import redis
 import redis.asyncio
+import redis.utils
 from hypothesis import HealthCheck, settings
 
 from django_delayq.clients.clients import Clients
@@ -67,6 +69,9 @@ BETWEEN = "redis7"
 DATA = ("delivery", "repair")
 OLDEST = "redis6"
 #: All else runs on the first kind alone, as does what is slow or in a browser.
+
+# redis-py reads its version from disk for each connection, and we make one for each URL in settings, to check it.
+redis.utils.get_lib_version = cache(redis.utils.get_lib_version)
 
 # No deadline: a busy machine is not a finding.
 settings.register_profile(
