@@ -564,8 +564,9 @@ class Book:
     def may_have_priorities(self, queue: str) -> bool:
         """Whether a job that is due on a queue may have a priority."""
         now_ms = self.now_ms
+        # A schedule whose call is not known has been replaced, or is to be.
         return any(
-            "priority" in self.calls[each["n"]].features
+            "n" not in each or "priority" in self.calls[each["n"]].features
             for each in self.schedules.values()
         ) or any(
             life.state == "waiting"
