@@ -16,7 +16,7 @@ from tests.pairs.world import World
 STEPS = 120
 #: Those of each test; the first few run without ``--all``.
 SEEDS = int(os.environ.get("DELAYQ_TEST_PAIRS", 50))
-FEW = 3
+FEW = 2
 #: Where the story of a seed that failed is written.
 STORIES = Path(__file__).parents[2] / "build" / "pairs"
 

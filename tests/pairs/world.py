@@ -123,13 +123,13 @@ class World(Book):
                 limit["rate"] = rng.choice(("1/10s", "6/m"))
             if not limit or rng.random() < 0.6:
                 limit["concurrency"] = rng.choice((1, 1, 2))
-            if rng.random() < 0.4:
+            if rng.random() < 0.6:
                 limit["key"] = lambda n, key=0, token="": key
             options["limit"] = Limit(f"limit{number}{rng.choice('ab')}", **limit)
         if rng.random() < 0.5:
             options["unique"] = ("key",)
             options["on_duplicate"] = rng.choice(MODES)
-            if rng.random() < 0.4:
+            if rng.random() < 0.5:
                 options["unique_until"] = "start"
         if rng.random() < 0.3:
             options["expires"] = rng.choice((15, 60))
@@ -140,7 +140,7 @@ class World(Book):
             options["spread"] = 20
         if rng.random() < 0.3:
             options["keep_result"] = 600
-        if rng.random() < 0.25:
+        if rng.random() < 0.35:
             options["once"] = True
         if rng.random() < 0.25:
             options["sensitive"] = ("token",)
@@ -150,7 +150,7 @@ class World(Book):
         registry._tasks.pop(name, None)
         task = delayed_task(name=name, **options)(body)
         self.schedules.pop(f"code{number}", None)
-        if rng.random() < 0.2 and not options.get("unique"):
+        if rng.random() < 0.4 and not options.get("unique"):
             self.define_schedule(f"code{number}", name, periodic, task)
         self.say(f"define {name} {options}")
 
@@ -416,7 +416,7 @@ class World(Book):
             options["spread"] = 8
         if rng.random() < 0.2:
             options["queue"] = rng.choice(("default", "two"))
-        seconds = rng.choice((10, 25, 60))
+        seconds = rng.choice((20, 45, 90))
         acts = rng.choice((["ok"], ["ok"], ["fail", "ok"], ["snooze", "ok"], ["die"]))
         # Its jobs have the features of its task.
         _, call = self.make(task_name, follows=True, own_chance=0)
@@ -700,7 +700,7 @@ class World(Book):
         doing: list[tuple[float, Callable[[], None]]] = [
             (12, self.call_one),
             (2.5, self.call_batch),
-            (0.6, self.store_schedule),
+            (1.2, self.store_schedule),
             (0.6, self.change_schedule),
             (3, self.change_one),
             (1.4, self.change_many),
