@@ -226,12 +226,12 @@ def tasks(browser: Client, **asked: str) -> list[tuple[str, int, int]]:
 @pytest.fixture
 def measured(queue: Queue) -> Queue:
     """Three tasks: one that is quick and fails, one that is slow, one that ran yesterday."""
+    living.measure(queue, timedelta(hours=20), backup=living.figures_of(1, failed=1))
     living.measure(
         queue,
         mail=living.figures_of(100, failed=9, late_ms=1, took_ms=5),
         report=living.figures_of(3, late_ms=700, took_ms=9_000),
     )
-    living.measure(queue, timedelta(hours=20), backup=living.figures_of(1, failed=1))
     return queue
 
 
