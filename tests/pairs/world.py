@@ -429,6 +429,7 @@ class World(Book):
         if not options["overlap"]:
             call.features.add("overlap=False")
         give(every(seconds), name=name, args=[call.n], **options)(task)
+        queue = options.get("queue", self.tasks[task_name]["queue"])
         self.schedules[name] = {
             "overlap": True,
             **options,
@@ -436,7 +437,9 @@ class World(Book):
             "n": call.n,
             "from_ms": self.now_ms,
             "until_ms": None,
-            "is_whole": options["catch_up"] == "all" and name.startswith("stored"),
+            "is_whole": options["catch_up"] == "all"
+            and name.startswith("stored")
+            and (queue, None) not in self.paused,
         }
         self.say(f"schedule {name} of {task_name} every {seconds} s {options} {call}")
 
