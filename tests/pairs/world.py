@@ -71,6 +71,8 @@ class World(Book):
     ) -> None:
         super().__init__(seed, stage)
         self._apply = apply
+        #: How likely a task has a schedule. Where there are few, queues have no priorities now and then.
+        self.schedules_chance = self.rng.choice((0.2, 0.6))
 
     def begin(self) -> None:
         """Write settings and tasks."""
@@ -150,7 +152,7 @@ class World(Book):
         registry._tasks.pop(name, None)
         task = delayed_task(name=name, **options)(body)
         self.schedules.pop(f"code{number}", None)
-        if rng.random() < 0.4 and not options.get("unique"):
+        if rng.random() < self.schedules_chance and not options.get("unique"):
             self.define_schedule(f"code{number}", name, periodic, task)
         self.say(f"define {name} {options}")
 
