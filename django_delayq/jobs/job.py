@@ -43,7 +43,7 @@ from django_delayq.jobs.draft import Draft
 from django_delayq.jobs.envelope import Follower
 from django_delayq.jobs.options import check_durable, check_priority, seconds
 from django_delayq.jobs.progress import Progress, as_progress, stored_progress
-from django_delayq.jobs.record import Record
+from django_delayq.jobs.record import Record, read_record, record_of
 from django_delayq.jobs.registry import get_task
 from django_delayq.jobs.stopping import Stop
 from django_delayq.jobs.telling import BY_CALL, Telling, task_of
@@ -466,7 +466,14 @@ class Job(Generic[R_co]):
         return (yield from self._looking())
 
     def _looking(self) -> Steps[State]:
-        return self._take((yield looking.inspect(self._keys, self.token)))
+        seen = yield looking.inspect(self._keys, self.token)
+        state = self._take(seen)
+        if state is State.MISSING or state in OVER:
+            # Its result may be kept for longer than the server remembers the end.
+            reply = yield read_record(self._keys, self.token)
+            if (record := record_of(reply, self.token)) is not None:
+                self._take_record(record, seen)
+        return self.state
 
     def _lastingly(
         self,

@@ -5,14 +5,13 @@ from typing import Any
 from django_delayq import conf
 from django_delayq.calls.steps import Steps
 from django_delayq.clients.performing import aperformed, performed
-from django_delayq.delivery import limits, looking
+from django_delayq.delivery import limits
 from django_delayq.delivery.searching import Found
-from django_delayq.delivery.states import OVER, State
+from django_delayq.delivery.states import State
 from django_delayq.exceptions import JobNotFound
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.job import Job
 from django_delayq.jobs.options import is_unicode
-from django_delayq.jobs.record import read_record, record_of
 from django_delayq.redaction import show
 
 
@@ -30,15 +29,7 @@ def get_job(job_id: str) -> Steps[Job[Any]]:
         QueueNotFound: its queue is not configured.
     """
     job = handle_of(job_id)
-    seen = yield looking.inspect(job._keys, job.token)
-    state = job._take(seen)
-    if state is not State.MISSING and state not in OVER:
-        return job
-    # The job may have ended. Its result may be kept for longer than the server remembers the end.
-    record = record_of((yield read_record(job._keys, job.token)), job.token)
-    if record is not None:
-        job._take_record(record, seen)
-    elif state is State.MISSING:
+    if (yield from job._looking()) is State.MISSING:
         raise JobNotFound(
             f"no job has the id {show(job.id)}; it ended more than {limits.ENDED_MS // 1000} s ago, its transaction has not"
             " committed, or it never existed"

@@ -33,6 +33,19 @@ def forget_end(client, job):
     client.delete(get_settings().queue(job.queue).keys.ended)
 
 
+def test_job_has_succeeded_for_as_long_as_its_result_is_kept(
+    work, queue_name, client
+) -> None:
+    task = fail_once.using(queue=queue_name, keep_result=60, backoff=tasks.AT_ONCE)
+    work()
+    job = schedule(task, 0, "x")
+    assert job.wait(30) == "done x"
+    forget_end(client, job)
+
+    assert job.refresh() is State.SUCCEEDED
+    assert get_job(job.id).refresh() is State.SUCCEEDED
+
+
 @every_server
 def test_record_has_call_attempts_workers_and_times(work, queue_name, client) -> None:
     seen.clear()
