@@ -644,6 +644,10 @@ class Settings:
         return name if found is None else found.whole
 
     def _not_found(self, name: str) -> QueueNotFound:
+        if name in self.sharded:
+            return QueueNotFound(
+                f"queue {show(name)} has shards, and only each of them has jobs: name one, as {show(shard_name(name, 0))}."
+            )
         return QueueNotFound(
             f"queue {show(name)} is not configured; DELAYQ['QUEUES'] has {', '.join(map(repr, sorted(self.names)))}."
             + suggestion(name, self.names)

@@ -137,10 +137,6 @@ def give_data(visit: Visit) -> HttpResponse:
 def _row(visit: Visit, queue: QueueStatus) -> dict[str, Any]:
     settings = queue.settings
     row: dict[str, Any] = {"queue": settings, "url": visit.queue_url(settings.name)}
-    if queue.shards:
-        # Its shards stand below it, each with a page of its own.
-        query = urlencode({"queue": settings.name})
-        row["url"] = f"{visit.reverse('changelist')}?{query}"
     counts = queue.counts
     if isinstance(counts, Exception):
         row["fault"] = say_fault(describe_fault(counts))

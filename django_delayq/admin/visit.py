@@ -238,7 +238,10 @@ class Visit:
         *,
         is_reversed: bool = False,
     ) -> str:
+        """Return the address of a queue's page; of a queue with shards, that of the list of its shards."""
         query: dict[str, Any] = {}
+        if name in conf.get_settings().sharded:
+            return f"{self.reverse('changelist')}?{urlencode({'queue': name})}"
         if state is not State.SCHEDULED:
             query["state"] = state.value
         if page > 1:

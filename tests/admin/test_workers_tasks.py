@@ -310,6 +310,23 @@ def test_periodic_task_shows_when_it_is_next_due(browser: Client, queue: Queue) 
     assert row["next"].relative.startswith("in ")
 
 
+def test_task_of_a_queue_with_shards_leads_to_the_list_of_its_shards(
+    browser: Client, queue: Queue, settings: Any
+) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {queue.name: {"SHARDS": 2}}}
+
+    @delayed_task(name="tasks.nightly", queue=queue.name)
+    def nightly() -> None: ...
+
+    store_schedule("nightly", nightly, cron("0 3 * * *"), queue=queue.name)
+
+    (row,) = browser.get(url("tasks"), {"queue": queue.name}).context["rows"]
+    led_to = browser.get(row["queue_url"])
+
+    names = [each["queue"].name for each in led_to.context["rows"]]
+    assert names == [queue.name, f"{queue.name}:0", f"{queue.name}:1"]
+
+
 @pytest.mark.parametrize(
     ("name", "shown"), [(UNKNOWN, "(task unknown)"), (OTHER, "(other tasks)")]
 )
