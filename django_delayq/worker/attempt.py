@@ -924,6 +924,9 @@ class Attempt:
         level = logging.INFO
         if self.is_lost:
             level = logging.WARNING
+        elif verdict is Verdict.GIVE_BACK and not self.started_ms:
+            # A busy process may do so many times a second, and nothing has happened to the job.
+            level = logging.DEBUG
         elif verdict is not Verdict.SUCCEED and not self.is_held_without_end:
             # A pause or a missing key was logged once, however many jobs wait; a job that gets its limit needs nobody.
             level = _LEVELS.get(verdict, logging.INFO)

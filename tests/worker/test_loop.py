@@ -1,5 +1,6 @@
 """Who gets which job, and when: the claim loop, in workers inside this process."""
 
+import logging
 import os
 import random
 import threading
@@ -474,8 +475,9 @@ def test_a_worker_leaves_to_others_what_it_cannot_start(work, records, queue_nam
 
 
 def test_jobs_that_were_claimed_ahead_of_slow_ones_are_given_back(
-    work, records, queue_name
+    work, records, queue_name, caplog
 ):
+    caplog.set_level(logging.DEBUG, "django_delayq")
     worker = work(threads=2)
     nothing = tasks.nothing.using(queue=queue_name)
     for n in range(1, 11):
@@ -501,6 +503,12 @@ def test_jobs_that_were_claimed_ahead_of_slow_ones_are_given_back(
         lambda: records.count("start") == 30, description="another runs the rest"
     )
     assert given_back.retrying + given_back.waiting == 28
+    levels = {
+        record.levelname
+        for record in caplog.records
+        if getattr(record, "delayq", {}).get("outcome") == "given_back"
+    }
+    assert levels == {"DEBUG"}
     assert {line["attempt"] for line in records.all()} == {1}
     assert {line["kills"] for line in records.all()} == {0}
 
