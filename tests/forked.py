@@ -10,6 +10,7 @@ What only a new interpreter can do is left to `subprocess`: options of Python bu
 starts. So is everything where Linux is not.
 """
 
+import atexit
 import ctypes
 import functools
 import gc
@@ -151,13 +152,19 @@ class Forker:
         environment.pop("PYTHONPATH", None)
         environment.pop("DJANGO_SETTINGS_MODULE", None)
         with theirs:
-            # Nobody waits for it: it ends when the socket closes.
             self._process = subprocess.Popen(
                 [sys.executable, __file__, str(theirs.fileno()), "-" * SHOWN],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
             )
+
+        atexit.register(self._end)
+
+    def _end(self) -> None:
+        """End it, as it does when the socket closes."""
+        self._socket.close()
+        self._process.wait()
 
     def fork(self, order: bytes, files: list[int]) -> int:
         """Have a process start; return its pid."""

@@ -822,7 +822,7 @@ def test_parts_of_another_number_of_shards_are_not_configured() -> None:
         assert settings.find(name) is None
         with pytest.raises(QueueNotFound, match="'mail'"):
             settings.queue(name)
-    with pytest.raises(QueueNotFound, match="'mail' has shards.* as 'mail:0'"):
+    with pytest.raises(QueueNotFound, match=r"'mail' has shards.* as 'mail:0'"):
         settings.queue("mail")
     # What follows another job into one of them goes where it would go now.
     assert settings.home_of("mail:1", "key").name == "mail:1"

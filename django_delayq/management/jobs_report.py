@@ -245,7 +245,7 @@ def _lines_of_end(seen: Shown) -> Iterator[str]:
             (gettext("Duration"), ended.duration_ms),
         ):
             if number is not None:
-                told.append(Field(label, gettext("{count} ms", count=str(number))))
+                told.append(Field(label, gettext("{count} ms", count=number)))
         if ended.attempts is not None:
             told.append(Field(gettext("Attempts"), str(ended.attempts)))
         if ended.error:

@@ -380,7 +380,7 @@ def test_show_knows_how_a_job_has_ended(queue: str, hand: Hand, call: Call) -> N
 
     shown = " ".join(said.out.split())
     assert f"{ADD} State succeeded ID {job.id}" in shown
-    assert "Lateness 12.5 ms Duration 250.0 ms Attempts 1" in shown
+    assert "Lateness 12.5 ms Duration 250 ms Attempts 1" in shown
 
 
 def test_show_says_which_ids_lead_nowhere_and_shows_the_others(

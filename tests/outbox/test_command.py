@@ -14,7 +14,6 @@ from django.test import override_settings
 from django_delayq import delayed_task
 from django_delayq.checks import check_settings
 from django_delayq.outbox import checks, inbox
-from django_delayq.outbox.management.commands import delayq_outbox
 from django_delayq.outbox.models import InboxRow, OutboxRow
 from tests.databases import added
 from tests.outbox.test_outbox import commit_unsent, rows
@@ -31,7 +30,7 @@ def test_it_counts_rows_and_says_how_old_the_oldest_is(
     call_command("delayq_outbox", database=alias)
 
     assert re.fullmatch(
-        rf"{alias}: 1 row in the outbox, the oldest \d+\.\d s old; 1 in the inbox\n",
+        rf"{alias}: 1 row in the outbox, the oldest [\d.]+ (ms|s) old; 1 in the inbox\n",
         capsys.readouterr().out,
     )
 
@@ -171,8 +170,3 @@ def test_deploy_check_asks_for_the_tables(
 @pytest.mark.django_db(databases=["default", "other"])
 def test_migration_is_the_models() -> None:
     call_command("makemigrations", "delayq_outbox", check=True, dry_run=True)
-
-
-def test_age_is_written_for_people() -> None:
-    assert delayq_outbox._age(3_250) == "3.2 s"
-    assert delayq_outbox._age(30 * 3_600_000) == "1 day, 6:00:00"

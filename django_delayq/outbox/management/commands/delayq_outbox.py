@@ -1,6 +1,5 @@
 """``manage.py delayq_outbox``: what waits in the outbox, and how long; sends it by hand."""
 
-from datetime import timedelta
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
@@ -15,6 +14,7 @@ from django_delayq.management.help import CommandWithExamples
 from django_delayq.outbox.relay import Relay, Swept, databases, has_table, look
 from django_delayq.outbox.writing import migrating
 from django_delayq.redaction import redact
+from django_delayq.showing.display import short_time_text
 
 EXAMPLES = gettext_lazy(
     """
@@ -79,7 +79,7 @@ class Command(CommandWithExamples):
         ).format(count=localize(waiting.rows))
         if waiting.rows:
             rows = gettext("{rows}, the oldest {age} old").format(
-                rows=rows, age=_age(waiting.age_ms)
+                rows=rows, age=short_time_text(waiting.age_ms)
             )
         self.stdout.write(
             gettext("{database}: {rows}; {ran} in the inbox").format(
@@ -112,8 +112,3 @@ class Command(CommandWithExamples):
                 ).format(database=alias, count=localize(count), problem=redact(problem))
             )
         return total.problems.total()
-
-
-def _age(age_ms: int) -> str:
-    seconds = age_ms / 1000
-    return f"{seconds:.1f} s" if seconds < 120 else str(timedelta(seconds=int(seconds)))
