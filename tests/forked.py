@@ -215,7 +215,7 @@ def _next_order(orders: socket.socket) -> dict[str, Any]:
 
 
 def _open_streams(is_unbuffered: bool) -> None:
-    """Make the streams anew, as Python does when it starts."""
+    """Open the standard streams again, as Python does when it starts."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         before = getattr(sys, name)
         raw: Any = io.FileIO(number, "w" if number else "r", closefd=False)

@@ -925,7 +925,7 @@ class Attempt:
         if self.is_lost:
             level = logging.WARNING
         elif verdict is Verdict.GIVE_BACK and not self.started_ms:
-            # A busy process may do so many times a second, and nothing has happened to the job.
+            # The job has not begun, and a busy process gives back many jobs a second.
             level = logging.DEBUG
         elif verdict is not Verdict.SUCCEED and not self.is_held_without_end:
             # A pause or a missing key was logged once, however many jobs wait; a job that gets its limit needs nobody.

@@ -1,6 +1,6 @@
 """Many pending jobs: what a page costs the server, and how many calls it takes.
 
-DELAYQ_TEST_MANY=1000000   so many of them; a command that reads all takes longer than the limit from 100,000 on
+DELAYQ_TEST_MANY=1000000   the number of jobs; with 100,000, reading all of them already takes longer than the limit
 """
 
 import os

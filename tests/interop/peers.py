@@ -1,7 +1,7 @@
 """Real Redissons of ten versions, each in a Java process of its own that a test tells what to do.
 
-The program is peer/src/main/java/Peer.java; Maven brings each version's jars. Built once, again when the program or what
-Maven is told changes.
+The program is peer/src/main/java/Peer.java; Maven brings each version's jars. It is built once, and again
+when the program or the Maven projects change.
 """
 
 import atexit
@@ -183,7 +183,7 @@ def _run(*command: str) -> None:
 
 
 def _projects() -> dict[Path, str]:
-    """Return what Maven is told: a project for each version, and one that has them all."""
+    """Return the Maven projects: one for each version, and one with all of these as modules."""
     found = {
         TARGET / version / "pom.xml": PROJECT_OF_VERSION.format(
             parent=libraries.parent,

@@ -305,7 +305,7 @@ class Round:
                 raise
             return False
         finally:
-            # Nothing is left of Java but its elements; what is called next is another process.
+            # Only Java's elements stay; the next call starts another process.
             self.peer.kill()
             del self.peer
         for codec in codecs:

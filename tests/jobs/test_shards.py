@@ -817,8 +817,8 @@ class Process:
         self.result: Any = None
 
     def step(self, client: Any) -> bool:
-        """Make one call; begin anew after the last one. Return whether there was a call."""
-        # Settings that are set are read anew.
+        """Make one call, or start over after the last one; return whether there was a call."""
+        # Assigning the settings makes them be read again.
         if self.settings.DELAYQ is not self.delayq:
             self.settings.DELAYQ = self.delayq
         sharding._agreed.update(self.known[0])
