@@ -6,9 +6,12 @@ Imports in functions count, and so do those for types: of two modules that name 
 import ast
 import functools
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
+
+from tests.size import of_files
 
 ROOT = Path(__file__).parent.parent / "django_delayq"
 
@@ -208,6 +211,179 @@ def test_no_module_is_named_for_nothing() -> None:
     named = {module for module in INNER if module.rpartition(".")[2] in vague}
 
     assert named <= allowed
+
+
+#: Modules whose names may end in -ing: they say what is inside.
+NOUNS = {"waiting", "testing", "wording"}
+#: Gerunds that are left. The list may only become shorter.
+GERUNDS_LEFT = {
+    "backend.running",
+    "calls.binding",
+    "calls.running",
+    "clients.answering",
+    "clients.performing",
+    "clients.routing",
+    "decoding",
+    "delivery.batching",
+    "delivery.binding",
+    "delivery.changing",
+    "delivery.claiming",
+    "delivery.following",
+    "delivery.forwarding",
+    "delivery.holding",
+    "delivery.limiting",
+    "delivery.looking",
+    "delivery.pausing",
+    "delivery.replacing",
+    "delivery.resigning",
+    "delivery.searching",
+    "delivery.settling",
+    "delivery.sharding",
+    "delivery.storing",
+    "delivery.tending",
+    "jobs.finding",
+    "jobs.following",
+    "jobs.leaving",
+    "jobs.limiting",
+    "jobs.matching",
+    "jobs.pausing",
+    "jobs.preparing",
+    "jobs.scheduling",
+    "jobs.sending",
+    "jobs.sharding",
+    "jobs.stopping",
+    "jobs.storing",
+    "jobs.telling",
+    "jobs.walking",
+    "masking",
+    "outbox.writing",
+    "queues.blocking",
+    "queues.reading",
+    "queues.taking",
+    "repair.importing",
+    "repair.listing",
+    "repair.moving",
+    "repair.pacing",
+    "repair.reframing",
+    "repair.resigning",
+    "repair.storing",
+    "repair.taking",
+    "setting",
+    "showing",
+    "testing.capturing",
+    "testing.memory.packing",
+    "testing.running",
+    "translating",
+    "wire.publishing",
+    "wire.signing",
+    "worker.asking",
+    "worker.claiming",
+    "worker.counting",
+    "worker.ending",
+    "worker.forwarding",
+    "worker.pausing",
+    "worker.planning",
+    "worker.progressing",
+    "worker.reaping",
+    "worker.recording",
+    "worker.registering",
+    "worker.telling",
+}
+
+
+def test_no_module_is_named_by_a_gerund_alone() -> None:
+    found = {
+        module
+        for module in INNER
+        if (name := module.rpartition(".")[2]).endswith("ing")
+        and "_" not in name
+        and name not in NOUNS
+    }
+
+    assert found <= GERUNDS_LEFT
+
+
+#: Names that Django looks for in each app.
+OF_APPS = {"apps", "models"}
+#: Names of files that each slice may have.
+OF_SLICES = {"api", "calls", "command", "pages", "worker"}
+#: Names that several files still share. The list may only become shorter.
+SHARED_LEFT = {
+    "attempt",
+    "batch",
+    "binding",
+    "calls",
+    "checks",
+    "claiming",
+    "connection",
+    "definition",
+    "ended",
+    "ends",
+    "errors",
+    "following",
+    "forwarding",
+    "job",
+    "keys",
+    "limiting",
+    "once",
+    "options",
+    "pages",
+    "pausing",
+    "periodic",
+    "plain_json",
+    "problems",
+    "progress",
+    "registry",
+    "resigning",
+    "running",
+    "schedules",
+    "search",
+    "server",
+    "sharding",
+    "statistics",
+    "storing",
+    "taking",
+    "telling",
+    "workers",
+}
+
+
+def test_no_two_files_have_the_same_name() -> None:
+    """Codecs share theirs: each has a reader and a writer."""
+    named = defaultdict(set)
+    for module, path in MODULES.items():
+        folder = module.partition(".")[0]
+        is_of_slice = folder == "features" and path.stem in OF_SLICES
+        if path.stem not in {"__init__", *OF_APPS} and not is_of_slice:
+            named[path.stem].add("codecs" if folder == "codecs" else module)
+    found = {name for name, which in named.items() if len(which) > 1}
+
+    assert found <= SHARED_LEFT
+
+
+#: Lines of code in the longest file, without comments and docstrings.
+LONGEST = 500
+#: Files that are still longer. The list may only become shorter.
+LONG_LEFT = {
+    "conf",
+    "health.problems",
+    "jobs.envelope",
+    "jobs.job",
+    "management.commands.delayq_jobs",
+    "worker.attempt",
+    "worker.executors",
+}
+
+
+def test_no_file_is_too_long() -> None:
+    """Codecs are exempt."""
+    found = {
+        module
+        for module, path in MODULES.items()
+        if not module.startswith("codecs.") and of_files([path]).longest > LONGEST
+    }
+
+    assert found <= LONG_LEFT
 
 
 def test_the_reader_of_imports_sees_those_in_functions_and_those_for_types() -> None:
