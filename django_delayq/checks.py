@@ -43,7 +43,7 @@ from django_delayq.wording import one_line
 from django_delayq.worker.surroundings import find_middleware
 
 if TYPE_CHECKING:
-    from django_delayq.health.problems import ServerProblem
+    from django_delayq.health.problem import ServerProblem
 
 
 def register_all() -> None:
@@ -130,7 +130,7 @@ _ACCEPTED = {
 def _problems_now() -> "list[ServerProblem]":
     """Return the problems of `server_problems`, and the warnings of the overview."""
     # Other checks need not import them.
-    from django_delayq.health.problems import Level
+    from django_delayq.health.problem import Level
     from django_delayq.showing.overview import look
 
     with own_clients.waiting_once():

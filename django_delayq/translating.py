@@ -12,7 +12,7 @@ from django.utils.functional import Promise
 from django.utils.translation import pgettext_lazy
 
 from django_delayq.faults import Fault
-from django_delayq.health.problems import ServerProblem
+from django_delayq.health.problem import ServerProblem
 from django_delayq.jobs.occurrences import When, in_zone
 from django_delayq.wording import Value, Wording
 

@@ -20,7 +20,8 @@ from django_delayq.delivery.looking import Counts
 from django_delayq.delivery.states import State
 from django_delayq.delivery.statistics import Figures, Unit, total
 from django_delayq.faults import describe_fault
-from django_delayq.health import problems
+from django_delayq.health import queue_problems
+from django_delayq.health.worker_problems import LATE_MS
 from django_delayq.jobs.statistics import Series, Span
 from django_delayq.showing.display import Moment, short_time_text, span_text
 from django_delayq.showing.overview import (
@@ -148,7 +149,7 @@ def _row(visit: Visit, queue: QueueStatus) -> dict[str, Any]:
         "scheduled": counts.waiting - counts.due,
         "due": counts.due + counts.destination,
         "late": span_text(counts.late_ms) if counts.late_ms >= 1000 else "",
-        "is_late": counts.late_ms >= problems.LATE_MS and not queue.is_paused,
+        "is_late": counts.late_ms >= LATE_MS and not queue.is_paused,
         "is_paused": queue.is_paused,
         "has_paused_tasks": any(each.task is not None for each in queue.pauses),
         "next": Moment.of(counts.next_ms, counts.now_ms),
@@ -158,10 +159,8 @@ def _row(visit: Visit, queue: QueueStatus) -> dict[str, Any]:
             if tab.state not in (State.SCHEDULED, State.DUE)
         ],
         "destination_url": visit.queue_url(settings.name, State.DUE),
-        "is_list_long": counts.delay_queue > problems.LONG_LIST,
-        "full": say_problems(
-            problems.find_nearly_full(settings.name, counts.jobs, settings.max_jobs)
-        ),
+        "is_list_long": counts.delay_queue > queue_problems.LONG_LIST,
+        "full": say_problems(queue_problems.find_nearly_full(queue.facts())),
         "workers": None if queue.workers is None else len(queue.workers),
         "runs": figures.runs,
         "failures": figures.failures,
@@ -202,7 +201,7 @@ def _tiles(seen: Overview) -> list[Tile]:
             gettext("Scheduled"),
             number_text(sum(each.waiting - each.due for each in counts)),
         ),
-        Tile(gettext("Due"), number_text(due), late, late_ms >= problems.LATE_MS),
+        Tile(gettext("Due"), number_text(due), late, late_ms >= LATE_MS),
         Tile(gettext("Running"), number_text(sum(each.running for each in counts))),
         *_figures_tiles(figures),
         Tile(

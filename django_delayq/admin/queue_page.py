@@ -21,7 +21,11 @@ from django_delayq.delivery import (
 from django_delayq.delivery.ended import EndRecord
 from django_delayq.delivery.looking import Counts
 from django_delayq.delivery.states import GRAVES, State
-from django_delayq.health import problems
+from django_delayq.health import queue_problems
+from django_delayq.health.forward_problems import find_not_forwarded
+from django_delayq.health.held_problems import find_held
+from django_delayq.health.pause_problems import find_paused
+from django_delayq.health.queue_facts import QueueFacts
 from django_delayq.jobs import registry
 from django_delayq.jobs.limiting import concerning, in_force
 from django_delayq.showing import display
@@ -86,19 +90,25 @@ def show_queue(visit: Visit, queue: str) -> HttpResponse:
         )
 
     here = url_of(number, skip)
+    facts = QueueFacts(
+        name=settings.name,
+        format=its_format,
+        held=held,
+        key_ids=conf.get_keyring().ids,
+        pauses=pauses,
+        forwards=forwards,
+    )
     context = {
         **_context(visit, settings, tab, counts),
         "missing": [
-            *say_problems(problems.find_newer(settings.name, its_format)),
-            *say_problems(problems.find_missing(held, conf.get_keyring().ids)),
+            *say_problems(queue_problems.find_newer(facts)),
+            *say_problems(find_held(facts)),
         ],
-        "not_forwarded": say_problems(
-            problems.find_not_forwarded(settings.name, forwards)
-        ),
+        "not_forwarded": say_problems(find_not_forwarded(facts)),
         "paused": [
             (problem, each.task or "")
             for each, problem in zip(
-                pauses, say_problems(problems.find_paused(pauses)), strict=True
+                pauses, say_problems(find_paused(facts)), strict=True
             )
         ],
         "is_paused": any(each.task is None for each in pauses),
@@ -245,11 +255,15 @@ def _context(
         "since_it_began": _since_it_began(counts),
         # Its name only: a template would call the task.
         "handler": handler.name if handler else "",
-        "is_list_long": counts.delay_queue > problems.LONG_LIST,
+        "is_list_long": counts.delay_queue > queue_problems.LONG_LIST,
         "full": say_problems(
-            problems.find_nearly_full(settings.name, counts.jobs, settings.max_jobs)
+            queue_problems.find_nearly_full(
+                QueueFacts(
+                    name=settings.name, jobs=counts.jobs, max_jobs=settings.max_jobs
+                )
+            )
         ),
         "has_many_dead": settings.many_dead is not None
         and counts.dead >= settings.many_dead,
-        "long_list": problems.LONG_LIST,
+        "long_list": queue_problems.LONG_LIST,
     }

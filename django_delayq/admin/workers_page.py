@@ -15,7 +15,7 @@ from django_delayq.admin import pages
 from django_delayq.admin.visit import Visit
 from django_delayq.calls.errors import is_of_node
 from django_delayq.faults import is_forbidden
-from django_delayq.health.problems import find_missing_workers
+from django_delayq.health.worker_problems import find_missing_workers
 from django_delayq.jobs.workers import (
     Worker,
     WorkerState,

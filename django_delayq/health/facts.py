@@ -8,7 +8,8 @@ from typing import Any
 from redis.client import Redis
 
 from django_delayq.calls.connections import has_nodes, nodes_of
-from django_delayq.calls.errors import LOST
+from django_delayq.calls.errors import LOST, is_of_node
+from django_delayq.calls.several import run_all
 from django_delayq.clock import epoch_ms
 
 
@@ -101,6 +102,16 @@ def whole(each: Sequence[Facts]) -> Facts:
         # One node without a limit leaves the whole without.
         maxmemory=sum(filter(None, limits)) if all(limits) else min(limits, key=bool),
     )
+
+
+def replies_of(client: Redis, calls: Sequence[Any]) -> list[Any]:
+    """Ask about keys that may lie on other nodes than the queues, which answer. An error takes the place of its reply."""
+    try:
+        return run_all(client, calls)
+    except LOST as error:
+        if not is_of_node(error):
+            raise
+        return [error] * len(calls)
 
 
 def _take_hello(facts: Facts, hello: Any) -> None:

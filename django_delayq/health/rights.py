@@ -1,7 +1,7 @@
 """The rights of one user on the keys, channels and commands of some queues, found out by trying.
 
 Commands that change nothing are tried on the queues' own keys, all others on throwaway keys with names
-like those of results. ``problems`` says what a missing right means for jobs.
+like those of results. ``rights_problems`` says what a missing right means for jobs.
 """
 
 import secrets
@@ -18,6 +18,7 @@ from redis.exceptions import (
     ResponseError,
 )
 
+from django_delayq.calls.connections import arguments_of
 from django_delayq.calls.errors import LOST, is_of_node
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.workers import RegistryKeys
@@ -405,3 +406,13 @@ def _is_about_commands_in_script(text: str) -> bool:
         or "unknown command" in text.lower()
         or "Unknown Redis command" in text
     )
+
+
+def user_of(client: Redis) -> str:
+    """Return the name of the user as whom a client logs in."""
+    arguments = arguments_of(client)
+    provider = arguments.get("credential_provider")
+    if provider is not None:
+        credentials = provider.get_credentials()
+        return str(credentials[0]) if len(credentials) > 1 else "default"
+    return str(arguments.get("username") or "default")

@@ -9,7 +9,7 @@ from django.utils import formats
 from django_delayq import conf
 from django_delayq.delivery.statistics import Histogram
 from django_delayq.faults import describe_fault, is_forbidden
-from django_delayq.health.problems import Level, ServerProblem
+from django_delayq.health.problem import Level, ServerProblem
 from django_delayq.jobs.workers import Worker, WorkerState
 from django_delayq.management.terminal import (
     Column,

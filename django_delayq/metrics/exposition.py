@@ -14,7 +14,7 @@ from django_delayq.clients.clients import own_clients
 from django_delayq.delivery import statistics
 from django_delayq.delivery.looking import Counts
 from django_delayq.delivery.statistics import Figures, Histogram, Outcome
-from django_delayq.health.problems import Level
+from django_delayq.health.problem import Level
 from django_delayq.jobs.statistics import BOUNDS_MS, Totals, totals_by_queue
 from django_delayq.jobs.workers import Worker, WorkerState
 from django_delayq.showing.overview import Overview, QueueStatus, look

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from django_delayq.calls.call import Call
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.health.problems import ServerProblem, find_other_format
+from django_delayq.health.problem import ServerProblem
+from django_delayq.health.queue_problems import find_other_format
 from django_delayq.repair.calls import FrameHead, Stretch, survey
 from django_delayq.wire.frame import is_read_by
 

@@ -17,7 +17,9 @@ from django_delayq.delivery.progress import ReadProgress, read_progress
 from django_delayq.delivery.states import OVER, State
 from django_delayq.delivery.workers import read_worker
 from django_delayq.exceptions import DecodeError
-from django_delayq.health.problems import ServerProblem, find_paused
+from django_delayq.health.pause_problems import find_paused
+from django_delayq.health.problem import ServerProblem
+from django_delayq.health.queue_facts import QueueFacts
 from django_delayq.jobs.arguments import has_sensitive, masked_result
 from django_delayq.jobs.job import Job
 from django_delayq.jobs.record import Record, read_record, record_of
@@ -136,8 +138,10 @@ class ShownJob:
     def paused(self) -> list[ServerProblem]:
         """The pauses that hold it back."""
         concerned = (None, self.content.task)
-        found = find_paused(each for each in self.pauses if each.task in concerned)
-        return say_problems(found)
+        pauses = [each for each in self.pauses if each.task in concerned]
+        return say_problems(
+            find_paused(QueueFacts(name=self.queue.name, pauses=pauses))
+        )
 
     @property
     def progress(self) -> ShownProgress | None:

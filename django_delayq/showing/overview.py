@@ -5,6 +5,7 @@ the same as JSON can hold it. Nothing here knows HTTP, or in which language peop
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
 from redis.exceptions import RedisError
@@ -25,9 +26,21 @@ from django_delayq.delivery.sharding import Part, read_shards
 from django_delayq.delivery.statistics import Figures, Unit, total
 from django_delayq.exceptions import DelayqError, InvalidSettings
 from django_delayq.faults import describe_fault, is_forbidden
-from django_delayq.health import problems
 from django_delayq.health.facts import Facts, ask_nodes, whole
-from django_delayq.health.problems import Level, ServerProblem
+from django_delayq.health.pause_problems import find_paused
+from django_delayq.health.problem import ServerProblem, worst_first
+from django_delayq.health.queue_facts import QueueFacts
+from django_delayq.health.queue_problems import (
+    find_missing_queues,
+    find_queue_problems,
+)
+from django_delayq.health.server_problems import find_in_facts
+from django_delayq.health.shard_problems import find_other_shards
+from django_delayq.health.worker_problems import (
+    find_missing_workers,
+    find_other_versions,
+    find_unserved,
+)
 from django_delayq.jobs.pausing import merged_pauses
 from django_delayq.jobs.statistics import Series, series_of, together_of
 from django_delayq.jobs.workers import Worker, WorkerState, workers
@@ -97,7 +110,7 @@ class QueueStatus(NamedTuple):
             for shard in self.shards:
                 yield from shard.problems
         elif isinstance(self.counts, Counts) and self.workers is not None:
-            yield from problems.find_unserved(
+            yield from find_unserved(
                 self.name,
                 self.counts,
                 len(self.workers),
@@ -109,28 +122,28 @@ class QueueStatus(NamedTuple):
         """Everything that is wrong with it, as far as its numbers show that; ``key_ids`` are None if nobody knows them."""
         yield from self.problems
         if self.shards:
-            yield from problems.find_paused(self.pauses)
-            for shard in self.shards:
-                yield from shard._own_problems(key_ids, ())
-        else:
-            yield from self._own_problems(key_ids, self.pauses)
+            yield from find_paused(self.facts())
+        for part in self.shards or [self]:
+            facts = part.facts(key_ids)
+            yield from find_queue_problems(
+                replace(facts, pauses=()) if self.shards else facts
+            )
+            yield from find_unread(part.settings, part.frames)
 
-    def _own_problems(
-        self, key_ids: Collection[str] | None, pauses: Sequence[Pause]
-    ) -> Iterator[ServerProblem]:
-        """The problems of the data in one slot of the server."""
-        if self.format is not None:
-            yield from problems.find_newer(self.name, self.format)
-        if self.held is not None and key_ids is not None:
-            yield from problems.find_missing_on(self.name, self.held, key_ids)
-        yield from problems.find_paused(pauses)
-        if self.forwards is not None:
-            yield from problems.find_not_forwarded(self.name, self.forwards)
-        if isinstance(self.counts, Counts):
-            limit = self.settings.max_jobs
-            yield from problems.find_nearly_full(self.name, self.counts.jobs, limit)
-            yield from problems.find_long_list(self.name, self.counts.delay_queue)
-        yield from find_unread(self.settings, self.frames)
+    def facts(self, key_ids: Collection[str] | None = None) -> QueueFacts:
+        """Return what was read of it, for `find_queue_problems`; ``key_ids`` are None if nobody knows them."""
+        counts = self.counts if isinstance(self.counts, Counts) else None
+        return QueueFacts(
+            name=self.name,
+            jobs=None if counts is None else counts.jobs,
+            max_jobs=self.settings.max_jobs,
+            list_length=0 if counts is None else counts.delay_queue,
+            format=self.format,
+            held=self.held,
+            key_ids=key_ids,
+            pauses=self.pauses,
+            forwards=self.forwards,
+        )
 
 
 class Overview(NamedTuple):
@@ -172,7 +185,7 @@ class Overview(NamedTuple):
 
     def with_problems(self, more: Iterable[ServerProblem]) -> Self:
         """Return the same with further problems."""
-        return self._replace(problems=_sorted([*self.problems, *more]))
+        return self._replace(problems=worst_first([*self.problems, *more]))
 
 
 def look(
@@ -205,7 +218,7 @@ def look(
             for part in each.shards or [each]
             if part.whole and part.whole.differs(part.settings.shards or 0)
         )
-        other_shards = problems.find_other_shards(client, shards, conf.keys_of)
+        other_shards = find_other_shards(client, shards, conf.keys_of)
     if found and all(isinstance(each.counts, Exception) for each in found):
         raise found[0].counts  # type: ignore[misc]
     each_facts = [each for each in nodes.values() if isinstance(each, Facts)]
@@ -216,10 +229,10 @@ def look(
     told = [
         *other_shards.values(),
         *(problem for each in found for problem in each.all_problems(key_ids)),
-        *problems.find_other_versions(
+        *find_other_versions(
             {each.name: each.version for each in shown or ()}, __version__
         ),
-        *(problem for facts in each_facts for problem in problems.find_in_facts(facts)),
+        *(problem for facts in each_facts for problem in find_in_facts(facts)),
     ]
     url = _url()
     seen = Overview(
@@ -236,15 +249,9 @@ def look(
     return seen.with_problems([*_find_missing(seen), *told])
 
 
-def _sorted(found: Sequence[ServerProblem]) -> list[ServerProblem]:
-    order = list(Level)
-    # Some are found in two ways.
-    return sorted(dict.fromkeys(found), key=lambda problem: order.index(problem.level))
-
-
 def _find_missing(seen: Overview) -> Iterator[ServerProblem]:
     """Report what does not answer, while something else does."""
-    yield from problems.find_missing_queues(
+    yield from find_missing_queues(
         {
             each.name: each.counts
             for each in seen.parts
@@ -253,7 +260,7 @@ def _find_missing(seen: Overview) -> Iterator[ServerProblem]:
     )
     error = seen.workers_fault
     if error is not None and not is_forbidden(error):
-        yield from problems.find_missing_workers(error)
+        yield from find_missing_workers(error)
 
 
 def _url() -> str | None:
@@ -412,7 +419,7 @@ def look_around(served: Collection[str]) -> list[ServerProblem]:
     }
     return [
         *(problem for each in found for problem in each.problems),
-        *problems.find_other_versions(versions, __version__),
+        *find_other_versions(versions, __version__),
     ]
 
 

@@ -21,7 +21,8 @@ from django_delayq.delivery import limiting, looking, prefixes, tending
 from django_delayq.delivery.rates import numbers_of
 from django_delayq.delivery.states import State
 from django_delayq.delivery.tending import Which
-from django_delayq.health.problems import LONG_LIST, find_nearly_full
+from django_delayq.health.queue_facts import QueueFacts
+from django_delayq.health.queue_problems import LONG_LIST, find_nearly_full
 from django_delayq.jobs.periodic import LoadTime, schedules_on
 from django_delayq.jobs.registry import all_limits
 from django_delayq.logs import get_log
@@ -224,7 +225,8 @@ class Upkeep:
         if most is None:
             return
         count = run(self._client, looking.counts(self._settings.keys)).jobs
-        for problem in find_nearly_full(self._settings.name, count, most):
+        facts = QueueFacts(name=self._settings.name, jobs=count, max_jobs=most)
+        for problem in find_nearly_full(facts):
             if not self._is_full_told:
                 logger.warning("%s %s", problem.message, problem.hint)
                 self._is_full_told = True

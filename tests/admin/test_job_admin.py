@@ -29,7 +29,7 @@ from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.settling import Failed
 from django_delayq.delivery.states import State
 from django_delayq.delivery.storing import NewJob, new_token
-from django_delayq.health import problems
+from django_delayq.health import queue_problems
 from django_delayq.jobs.decorator import delayed_task, queue_handler
 from django_delayq.models import Job
 from django_delayq.wire.frame import FrameFormat, pack
@@ -645,8 +645,8 @@ def test_held_job_of_a_paused_task_says_so(browser: Client, queue: Queue) -> Non
 def test_long_insertion_list_is_warned_of(
     browser: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert problems.LONG_LIST == 100_000
-    monkeypatch.setattr(problems, "LONG_LIST", 2)
+    assert queue_problems.LONG_LIST == 100_000
+    monkeypatch.setattr(queue_problems, "LONG_LIST", 2)
     for _ in range(2):
         queue.schedule()
     before = content_of(browser.get(url("queue", queue.name)))

@@ -14,7 +14,7 @@ from django_delayq.admin import charts
 from django_delayq.calls.running import run
 from django_delayq.delivery import looking
 from django_delayq.delivery.statistics import Unit
-from django_delayq.health import facts, problems
+from django_delayq.health import facts, queue_problems
 from django_delayq.jobs.statistics import queue_statistics
 from django_delayq.wire.frame import FrameFormat, pack
 from tests.admin import living
@@ -263,7 +263,7 @@ def test_frames_that_the_redisson_of_a_queue_does_not_read_are_told(
 def test_long_insertion_list_is_told_with_the_command(
     browser: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(problems, "LONG_LIST", 1)
+    monkeypatch.setattr(queue_problems, "LONG_LIST", 1)
     for _ in range(2):
         queue.schedule()
 

@@ -27,7 +27,8 @@ from django_delayq import (
 )
 from django_delayq.calls.running import run
 from django_delayq.delivery.workers import RegistryKeys, give_order, read_workers
-from django_delayq.health.problems import Level, find_server_problems
+from django_delayq.health.problem import Level
+from django_delayq.health.problems import find_server_problems
 from django_delayq.waiting.connection import DedicatedConnection
 from tests.clusters import TestCluster
 from tests.delivery.rig import Rig

@@ -15,8 +15,9 @@ from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.sharding import Pin, pin_shards, shard_keys
 from django_delayq.delivery.storing import NewJob, Target, new_token, schedule
 from django_delayq.health import facts as asked
-from django_delayq.health import problems
-from django_delayq.health.problems import Level, find_server_problems
+from django_delayq.health import queue_problems, server_problems
+from django_delayq.health.problem import Level
+from django_delayq.health.problems import find_server_problems
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.envelope import Envelope
 from django_delayq.wire.signing import Keyring
@@ -100,7 +101,7 @@ def test_old_server_is_an_error(hello: Any, wanted: str) -> None:
     facts = asked.Facts()
     asked._take_hello(facts, hello)
 
-    found = list(problems._version(facts))
+    found = list(server_problems._version(facts))
 
     assert wanted in texts(found)
     assert bool(found) == bool(wanted)
@@ -207,7 +208,7 @@ def test_full_server_is_a_warning(private_server: Callable[..., Server]) -> None
     ],
 )
 def test_clocks_that_differ_are_a_warning(skew_ms: int | None, wanted: str) -> None:
-    found = list(problems.find_in_facts(asked.Facts(skew_ms=skew_ms)))
+    found = list(server_problems.find_in_facts(asked.Facts(skew_ms=skew_ms)))
 
     assert wanted in texts(found)
     assert [problem.level for problem in found] == [Level.WARNING] * bool(wanted)
@@ -236,16 +237,16 @@ def test_server_that_is_nearly_out_of_memory_is_a_warning(
 ) -> None:
     known = asked.Facts(used_memory=used, maxmemory=limit)
 
-    found = list(problems.find_in_facts(known))
+    found = list(server_problems.find_in_facts(known))
 
     assert (f"uses {used} bytes of {limit} (maxmemory)" in texts(found)) is is_told
     assert len(found) == is_told
 
 
 def test_frames_of_another_format_are_an_error() -> None:
-    assert list(problems.find_other_format("mail", "3.16.6", 0, 50)) == []
+    assert list(queue_problems.find_other_format("mail", "3.16.6", 0, 50)) == []
 
-    (found,) = problems.find_other_format("mail queue", "3.16.6", 2, 50)
+    (found,) = queue_problems.find_other_format("mail queue", "3.16.6", 2, 50)
 
     assert found.level is Level.ERROR
     assert (
@@ -404,8 +405,8 @@ def test_paused_queue_and_paused_task_are_warnings(
 def test_long_insertion_list_is_a_warning(
     client: redis.Redis, queue_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert problems.LONG_LIST == 100_000
-    monkeypatch.setattr(problems, "LONG_LIST", 3)
+    assert queue_problems.LONG_LIST == 100_000
+    monkeypatch.setattr(queue_problems, "LONG_LIST", 3)
     key = DeliveryKeys.of(queue_name).queue.delay_queue
     client.rpush(key, "a", "b", "c")
     assert problems_of(client, queue_name) == []

@@ -13,7 +13,7 @@ from django_delayq.delivery import changing, claiming, settling, storing
 from django_delayq.delivery.claiming import Mode
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.storing import NewJob
-from django_delayq.health.problems import Level
+from django_delayq.health.problem import Level
 from django_delayq.health.rights import REMOVALS, TRIES, kinds_of
 from tests.conftest import keys_of
 from tests.delivery.rig import payload

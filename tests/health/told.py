@@ -2,7 +2,8 @@
 
 import redis
 
-from django_delayq.health.problems import ServerProblem, find_server_problems
+from django_delayq.health.problem import ServerProblem
+from django_delayq.health.problems import find_server_problems
 
 
 def problems_of(client: redis.Redis, *queues: str) -> list[ServerProblem]:

@@ -29,7 +29,8 @@ from django_delayq import (
 )
 from django_delayq.conf import find_problems, read_settings
 from django_delayq.delivery.durability import as_durable
-from django_delayq.health.problems import Level, find_server_problems
+from django_delayq.health.problem import Level
+from django_delayq.health.problems import find_server_problems
 from django_delayq.testing import captured, frozen_queue
 from tests.jobs.conftest import LATER
 from tests.jobs.hand import Hand

@@ -60,7 +60,7 @@ from django_delayq.delivery.sharding import (
     shard_of,
     share_of,
 )
-from django_delayq.health.problems import Level
+from django_delayq.health.problem import Level
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import sending_many, sharding
 from django_delayq.jobs.following import bind, home_of

@@ -26,7 +26,7 @@ from django_delayq.calls.running import run
 from django_delayq.checks import server_problems
 from django_delayq.delivery import looking, prefixes
 from django_delayq.delivery.states import State
-from django_delayq.health.problems import Level, ServerProblem
+from django_delayq.health.problem import Level, ServerProblem
 from tests.jobs import samples
 from tests.jobs.adding import add, add_of_each_state
 from tests.jobs.hand import Hand

@@ -10,7 +10,8 @@ from django_delayq.conf import get_keyring, get_settings
 from django_delayq.delivery import holding
 from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.states import State
-from django_delayq.health import problems
+from django_delayq.health.held_problems import find_held
+from django_delayq.health.queue_facts import QueueFacts
 from django_delayq.jobs import registry
 from tests.polling import wait_until
 from tests.signed import signed
@@ -141,7 +142,9 @@ def test_job_whose_text_only_its_codec_reads_is_held_until_that_is_back(
     ]
     assert "StringCodec does not read it, and it looks like CborJacksonCodec" in line
     assert "Set CODEC and REDISSON of the queue" in line
-    (problem,) = problems.find_missing(held, get_keyring().ids)
+    (problem,) = find_held(
+        QueueFacts(name=queue_name, held=held, key_ids=get_keyring().ids)
+    )
     assert "StringCodec cannot read it" in problem.message
     # Another codec that does not read it either.
     configure(WAYS["kryo"])

@@ -39,7 +39,8 @@ from django_delayq.delivery.holding import HeldNames
 from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import NotSigned
-from django_delayq.health.problems import find_missing
+from django_delayq.health.held_problems import find_held
+from django_delayq.health.queue_facts import QueueFacts
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.envelope import Envelope, Follow, Follower
 from django_delayq.redaction import ENCRYPTED
@@ -560,7 +561,7 @@ def test_without_the_library_the_errors_say_what_to_install(q, monkeypatch):
 
 def test_held_job_says_that_its_worker_cannot_decrypt():
     held = HeldNames({Reason(Kind.FORMAT, "E"): 2}, 0)
-    (problem,) = find_missing(held, [])
+    (problem,) = find_held(QueueFacts(name="mail", held=held, key_ids=[]))
 
     assert "2 jobs are held: they are encrypted" in problem.message
 

@@ -18,13 +18,10 @@ from django_delayq.conf import QueueSettings
 from django_delayq.exceptions import DelayqError
 from django_delayq.faults import describe_fault, is_forbidden
 from django_delayq.health.facts import ask
-from django_delayq.health.problems import (
-    UNSERVED_MS,
-    Level,
-    find_missing_queues,
-    find_missing_workers,
-    find_role,
-)
+from django_delayq.health.problem import Level
+from django_delayq.health.queue_problems import find_missing_queues
+from django_delayq.health.server_problems import find_role
+from django_delayq.health.worker_problems import UNSERVED_MS, find_missing_workers
 from django_delayq.management.help import CommandWithExamples
 from django_delayq.management.times import span
 from django_delayq.showing.display import span_text

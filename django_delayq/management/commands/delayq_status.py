@@ -14,7 +14,7 @@ from django_delayq.checks import server_problems
 from django_delayq.clients.clients import own_clients
 from django_delayq.clock import monotonic_ms
 from django_delayq.conf import QueueSettings
-from django_delayq.health.problems import Level, ServerProblem
+from django_delayq.health.problem import Level, ServerProblem
 from django_delayq.management import status_report
 from django_delayq.management.errors import explained
 from django_delayq.management.help import CommandWithExamples

@@ -24,7 +24,8 @@ from django_delayq import __version__, conf
 from django_delayq.calls.connections import has_nodes
 from django_delayq.clients.clients import own_clients
 from django_delayq.exceptions import DelayqError, InvalidSettings
-from django_delayq.health.problems import Level, find_server_problems
+from django_delayq.health.problem import Level
+from django_delayq.health.problems import find_server_problems
 from django_delayq.jobs import registry
 from django_delayq.logs import get_log
 from django_delayq.management.backends import prepare_tasks
