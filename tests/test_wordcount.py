@@ -4,6 +4,7 @@ from tests.pages import DOCUMENTS, README
 from tests.wordcount import (
     DOCS,
     DOCUMENTATION,
+    INTERNALS,
     NOT_COUNTED,
     README_PROSE,
     pages,
@@ -19,6 +20,10 @@ def test_readme_is_read_in_a_few_minutes() -> None:
 
 def test_documentation_keeps_within_its_bound() -> None:
     assert sum(page.words for page in pages() if page.is_counted) <= DOCUMENTATION
+
+
+def test_internals_keep_within_their_bound() -> None:
+    assert len((DOCS / "internals.md").read_text("utf-8").split()) <= INTERNALS
 
 
 def test_every_page_is_in_one_part() -> None:

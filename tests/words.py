@@ -24,7 +24,7 @@ PACKAGES = ("django_delayq", "pytest_delayq")
 #: Checked as pages are: people copy from it.
 EXAMPLE = ROOT / "example_project"
 PAGES = [
-    *(path for path in DOCUMENTS if path.name != "internals.md"),
+    *DOCUMENTS,
     EXAMPLE / "README.md",
     ROOT / "benchmarks" / "README.md",
 ]

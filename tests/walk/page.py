@@ -7,6 +7,7 @@ writes them anew; a test compares them.
 
 import ast
 import os
+import re
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -25,21 +26,12 @@ PAGE = Path(__file__).parents[2] / "docs" / "internals.md"
 LOOP, TASK = "inline-worker", "delayq-task"
 #: What is handed in from the right and called from the left: the layer that calls, what its source calls, and why.
 HANDED_IN = {
-    ("calls", "call.read"): "A `Call` says how its reply is read.",
-    (
-        "calls",
-        "keys.key",
-    ): "The keys of a queue know their names: `Keys` is a protocol.",
-    ("calls", "pool.get_connection"): "A pool makes the connections that it lends.",
-    (
-        "calls",
-        "steps.send",
-    ): "An operation of several calls is a generator of its own layer.",
-    ("clients", "self.state"): "Tests may put another server in the place of this one.",
-    (
-        "waiting",
-        "callback",
-    ): "Whoever subscribes to a channel says what a message does.",
+    ("calls", "call.read"): "a call knows how its reply is read",
+    ("calls", "keys.key"): "the keys of a queue know their names",
+    ("calls", "pool.get_connection"): "a pool makes the connections that it lends",
+    ("calls", "steps.send"): "steps of several calls are a generator of their layer",
+    ("clients", "self.state"): "tests put another server in the place of this one",
+    ("waiting", "callback"): "a subscriber says what a message does",
 }
 
 
@@ -49,6 +41,8 @@ class Row:
 
     file: str
     called_from: str
+    #: By which name the caller has what was handed in; "": it imports it.
+    through: str = ""
     functions: list[str] = field(default_factory=list)
     scripts: list[str] = field(default_factory=list)
 
@@ -58,25 +52,21 @@ class Row:
 
     def __str__(self) -> str:
         if self.file == PROJECT.file:
-            return f"| **the project** | its task, or its handler | {self.called_from} | The job runs | |"
+            return "1. **The project**: its task, or its handler, runs"
         shown = (name.removesuffix(".__init__") for name in self.functions)
         names = dict.fromkeys(name.rpartition(".")[2] for name in shown)
-        cells = (
-            f"[{self.file}](../django_delayq/{self.file})",
-            ", ".join(f"`{name}`" for name in names),
-            self.called_from,
-            self._purpose(),
-            ", ".join(f"`{script}.lua`" for script in self.scripts),
-        )
-        return f"| {' | '.join(cells)} |"
+        functions = ", ".join(f"`{name}`" for name in names)
+        scripts = "".join(f", `{script}.lua`" for script in self.scripts)
+        through = f", handed in as `{self.through}`" if self.through else ""
+        purpose = f": {self._purpose()}".rstrip(": ")
+        return f"1. [{self.file}](../django_delayq/{self.file}) {functions}{through}{scripts}{purpose}"
 
     def _purpose(self) -> str:
-        """Return the first sentence that one of the functions says of itself, or else their class, or their file."""
-        told = docstrings_of(self.file)
-        names = [*self.functions, self.functions[0].rpartition(".")[0], ""]
-        text = next(told[name] for name in names if told.get(name))
-        sentence = " ".join(text.partition("\n\n")[0].split()).partition(". ")[0]
-        return sentence.rstrip(".:").replace("|", "\\|")
+        """Return how the docstring of the first function that has one begins; "" if none has."""
+        docs = docstrings_of(self.file)
+        text = next((docs[name] for name in self.functions if docs.get(name)), "")
+        words = " ".join(text.partition("\n\n")[0].split())
+        return re.split(r"[.,;:]( |$)", words, maxsplit=1)[0].replace("``", "`")
 
 
 @cache
@@ -141,9 +131,11 @@ def rows_of(steps: list[Step]) -> list[Row]:
             continue
         for function in filter(None, (step.caller, step.function)):
             if function not in seen:
-                came_from = _came_from(step) if function is step.function else ""
+                is_entered = function is step.function
+                came_from = _came_from(step) if is_entered else ""
                 if not rows or not rows[-1].continues(function.file, came_from):
-                    rows.append(Row(function.file, came_from))
+                    through = step.expression if is_entered and is_upward(step) else ""
+                    rows.append(Row(function.file, came_from, through))
                 rows[-1].functions.append(function.name)
                 seen[function] = rows[-1]
             if function.layer == "calls":
@@ -160,42 +152,44 @@ def _is_inside_codec(step: Step) -> bool:
 
 
 def _came_from(step: Step) -> str:
-    """Return what a row says of the call: the file of the caller, and by which name it has what was handed in."""
+    """Return the file of the caller; "" if it is the function's own."""
     if step.caller is None or step.caller.file == step.function.file:
         return ""
-    through = f", by `{step.expression}`" if is_upward(step) else ""
-    return f"{step.caller.file}{through}"
+    return step.caller.file
 
 
-HEAD = """\
-| file | functions | called from | what for | script |
-|---|---|---|---|---|"""
+def lists_of(walk: Walk, known: Walk | None = None) -> str:
+    """Return a list for each thread that the job passes through; name those lists only that a known walk has as well."""
+    known_parts = {} if known is None else _parts_as_text(known)
+    parts = []
+    for title, rows in _parts_as_text(walk).items():
+        is_known = known_parts.get(title) == rows
+        parts.append(f"*{title}*: as above." if is_known else f"*{title}*\n\n{rows}")
+    return "\n\n".join(parts)
 
 
-def tables_of(walk: Walk) -> str:
-    """Return a table for each thread that the job passes through."""
-    tables = []
-    for title, steps in parts_of(walk).items():
-        if steps:
-            rows = "\n".join(map(str, rows_of(steps)))
-            tables.append(f"*{title}*\n\n{HEAD}\n{rows}")
-    return "\n\n".join(tables)
+def _parts_as_text(walk: Walk) -> dict[str, str]:
+    return {
+        title: "\n".join(map(str, rows_of(steps)))
+        for title, steps in parts_of(walk).items()
+        if steps
+    }
 
 
-def handed_in_table() -> str:
-    """Return the table of what may be called to the right."""
-    lines = ["| in the layer | calls | because |", "|---|---|---|"]
-    for (layer, expression), reason in HANDED_IN.items():
-        lines.append(f"| {layer} | `{expression}` | {reason} |")
-    return "\n".join(lines)
+def handed_in_list() -> str:
+    """Return the list of what may be called to the right."""
+    return "\n".join(
+        f"* `{expression}` in {layer}: {reason}"
+        for (layer, expression), reason in HANDED_IN.items()
+    )
 
 
 def with_walks(text: str, job: Walk, element: Walk) -> str:
     """Return the page with its walks made anew."""
     tables = {
-        "handed in": handed_in_table(),
-        "walk of a job": tables_of(job),
-        "walk of an element": tables_of(element),
+        "handed in": handed_in_list(),
+        "walk of a job": lists_of(job),
+        "walk of an element": lists_of(element, job),
     }
     return with_tables(text, tables)
 
