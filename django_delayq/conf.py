@@ -3,17 +3,12 @@
 The key of a setting is the name of its field in capitals, without the unit: ``HOLD_UNKNOWN`` is `hold_unknown_s`.
 
 Functions call `get_settings`; nothing reads a setting at import. The result is cached until Django says that the setting
-has changed. `find_problems` collects what is wrong; ``manage.py check`` prints it, and `get_settings` raises it.
+has changed. `find_problems` collects what is wrong; ``manage.py check`` prints it, and `get_settings` raises it. `setting_values`
+has the values of each setting, and `queue_conflicts` says which options of queues do not go together.
 """
 
-import os
 import sys
-from collections.abc import (
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -24,29 +19,14 @@ from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
-from django_delayq.backoff import Backoff, in_capitals, read_backoff
+from django_delayq.backoff import Backoff, in_capitals
 from django_delayq.clients.clients import own_clients
-from django_delayq.clients.url import is_readable
 from django_delayq.codecs import Codec, default_codec, get_codec
-from django_delayq.delivery.durability import (
-    DURABLE_WANTED,
-    Durable,
-    as_durable,
-    is_durability,
-)
-from django_delayq.delivery.ended import MOST_ENDED
+from django_delayq.delivery.durability import Durable
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.rates import (
-    MOST_AT_A_TIME,
-    RATE_WANTED,
-    is_concurrency,
-    is_rate,
-    limit_text,
-    share_of_rate,
-)
+from django_delayq.delivery.rates import limit_text, share_of_rate
 from django_delayq.delivery.sharding import (
     MOST_SHARDS,
-    parse_shard,
     shard_name,
     shard_of,
     share_of,
@@ -55,191 +35,59 @@ from django_delayq.delivery.statistics import MOST_TASKS
 from django_delayq.delivery.storing import Target
 from django_delayq.delivery.workers import RegistryKeys
 from django_delayq.exceptions import DelayqError, InvalidSettings, QueueNotFound
-from django_delayq.queues.options import QueueOptions
-from django_delayq.redaction import (
-    hide,
-    hide_url,
-    is_secret_name,
-    redact_url,
-    show,
+from django_delayq.queue_conflicts import (
+    find_encrypt_conflicts,
+    find_prefix_conflicts,
+    find_shards_conflicts,
 )
+from django_delayq.queues.options import QueueOptions
+from django_delayq.redaction import hide, hide_url, is_secret_name, redact_url, show
 from django_delayq.setting import (
     BOOLEAN,
     Problem,
-    Values,
     count,
     declare,
     dict_of,
     find_wrong,
-    list_of,
     read_fields,
     seconds,
     setting,
     settings_of,
 )
+from django_delayq.setting_values import (
+    ATTEMPTS,
+    CODEC,
+    CONCURRENCY,
+    CONNECTION,
+    DIRECTORY,
+    DURABLE,
+    FRAME,
+    KEPT_JOBS,
+    LARGEST_PAYLOAD,
+    LIMIT_S,
+    LONGEST_HOLD_S,
+    LONGEST_KEEP_S,
+    LONGEST_LEASE_S,
+    MODULES,
+    MOST_JOBS,
+    PREFIX,
+    RATE,
+    REDISSON,
+    RETRY,
+    SECRETS,
+    SHORTEST_LEASE_S,
+    TEST_MODE,
+    TOKENS,
+    TTL,
+    WEIGHT,
+    paths,
+)
 from django_delayq.suggestions import suggestion
-from django_delayq.wire.encryption import INSTALL, has_library
 from django_delayq.wire.frame import FrameFormat
 from django_delayq.wire.signing import Keyring
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
-
-#: Seconds of the longest time limit: thirty years. A thread can wait for three hundred.
-LONGEST_S = 10**9
-#: Seconds of the shortest lease. It is renewed at a third, and a busy machine may pause a process for that long.
-SHORTEST_LEASE_S = 2
-#: Seconds of the longest lease. The jobs of a dead machine wait that long for another.
-LONGEST_LEASE_S = 86_400
-#: Seconds of the longest hold of a job whose task is unknown: 30 days.
-LONGEST_HOLD_S = 2_592_000
-#: Seconds of the shortest time to keep dead letters and quarantined jobs. Who writes a smaller number means days.
-SHORTEST_TTL_S = 3_600
-#: Seconds of the longest time to keep what was given up: a hundred years.
-LONGEST_TTL_S = 100 * 365 * 86_400
-#: Seconds of the longest `OUTBOX_KEEP`: until then, workers look at each row again and again.
-LONGEST_KEEP_S = 300
-#: Characters of the shortest secret.
-SHORTEST_SECRET = 16
-#: Characters of the longest prefix of queues. Each key has it.
-LONGEST_PREFIX = 64
-#: Bytes of the largest payload. A script that moves more holds the server for half a second.
-LARGEST_PAYLOAD = 64 << 20
-#: The largest bound of how many jobs or dead letters a queue holds.
-MOST_JOBS = 10**9
-#: What jobs may do in tests; see `Settings.test`.
-TEST_MODES = ("captured", "immediate", "frozen", "server", "connection")
-
-
-def _is_redisson(value: Any) -> bool:
-    if not isinstance(value, str):
-        return False
-    try:
-        FrameFormat.for_redisson(value)
-        default_codec(value)
-    except DelayqError:
-        return False
-    return True
-
-
-def _is_codec(value: Any) -> bool:
-    try:
-        get_codec(value)
-    except (DelayqError, TypeError):
-        return False
-    return True
-
-
-def _are_secrets(value: Any) -> bool:
-    return (
-        isinstance(value, list | tuple)
-        and bool(value)
-        and all(
-            isinstance(item, str | bytes) and len(item) >= SHORTEST_SECRET
-            for item in value
-        )
-    )
-
-
-def _is_token(value: Any) -> bool:
-    # Others cannot be sent in a header.
-    return (
-        isinstance(value, str)
-        and len(value) >= SHORTEST_SECRET
-        and all("!" <= character <= "~" for character in value)
-    )
-
-
-def _describe_secrets(value: Any) -> str:
-    """Describe what is wrong with secrets without showing any."""
-    if isinstance(value, str | bytes):
-        return "a single secret (not shown), not a list"
-    if not isinstance(value, list | tuple):
-        return f"of type {type(value).__name__} (not shown)"
-    for number, item in enumerate(value, 1):
-        if not isinstance(item, str | bytes):
-            return f"a list whose secret {number} is of type {type(item).__name__}"
-        if len(item) < SHORTEST_SECRET:
-            return f"a list whose secret {number} has {len(item)} characters"
-    return (
-        "a list with a secret that has characters that are not allowed"
-        if value
-        else "an empty list"
-    )
-
-
-def _is_connection(value: Any) -> bool:
-    if not isinstance(value, str) or "://" not in value:
-        return isinstance(value, str) and value != ""
-    return is_readable(value)
-
-
-def _show_connection(value: Any) -> str:
-    # Not by `show`: a URL may be too mangled to be recognised.
-    return repr(redact_url(value)) if isinstance(value, str) else show(value)
-
-
-def _is_prefix(value: Any) -> bool:
-    # Of a name with braces a cluster hashes only a part, which would put all queues into one slot.
-    return (
-        isinstance(value, str)
-        and len(value) <= LONGEST_PREFIX
-        and (value + "_").isprintable()
-        and not any(char in "{} " for char in value)
-    )
-
-
-def _is_path(value: Any) -> bool:
-    return isinstance(value, str) and "." in value.strip(".")
-
-
-def _is_module(value: Any) -> bool:
-    return isinstance(value, str) and all(
-        part.isidentifier() for part in value.split(".")
-    )
-
-
-def _paths(example: str) -> Values[tuple[str, ...]]:
-    return list_of(_is_path, f"dotted paths, such as {example!r}")
-
-
-CONNECTION = Values[str](
-    _is_connection,
-    "the alias of a django-redis cache, or a URL that redis-py reads, such as"
-    " 'redis://localhost:6379/0': port and database are numbers, parameters those of redis-py, special"
-    " characters in a password are encoded (# as %23); or a URL of Sentinels, such as"
-    " 'redis+sentinel://host1:26379,host2:26379/mymaster/0'; or a URL of a cluster, such as"
-    " 'redis+cluster://host1:7000,host2:7001', which has only database 0",
-    hide_url,
-    _show_connection,
-)
-SECRETS = Values[Sequence[str | bytes]](
-    _are_secrets,
-    f"a list of secrets, the one to sign with first, each a string of at least {SHORTEST_SECRET} characters",
-    hide,
-    _describe_secrets,
-)
-TOKENS: Values[Sequence[str]] = list_of(
-    _is_token,
-    f"strings of at least {SHORTEST_SECRET} printable ASCII characters without spaces, such as"
-    " secrets.token_urlsafe() returns",
-)._replace(read=hide, show=_describe_secrets)
-DIRECTORY = Values[Path](
-    lambda value: isinstance(value, str | os.PathLike) and str(value) != "",
-    "the path of a directory",
-    Path,
-)
-#: What may go before the names of queues.
-PREFIX = Values[str](
-    _is_prefix,
-    f"a string of at most {LONGEST_PREFIX} characters without spaces and braces, such as 'shop-', or '' for none",
-)
-ATTEMPTS = count(1, 1_000_000, "attempts")
-KEPT_JOBS = count(0, MOST_ENDED, "jobs")
-TTL = seconds(SHORTEST_TTL_S, LONGEST_TTL_S)
-LIMIT_S = seconds(0.001, LONGEST_S)
-#: Share of the claims of a queue, in the settings and on the worker's command line.
-WEIGHT = count(1, 1_000)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,14 +99,7 @@ class QueueSettings:
     #: outlasts a failure of more than two hours.
     max_attempts: int = setting(10, ATTEMPTS)
     #: Waits between attempts, see [Retries](#retries): some of these keys, or a `Backoff`.
-    retry: Backoff = setting(
-        Backoff(),
-        Values[Backoff](
-            lambda value: isinstance(value, Backoff | dict),
-            "a Backoff, or a dict such as {'BASE': 5, 'FACTOR': 3, 'MAX': 3600, 'JITTER': 0.25} (seconds)",
-            read_backoff,
-        ),
-    )
+    retry: Backoff = setting(Backoff(), RETRY)
     #: How long one [attempt](#what-a-time-limit-does) may run.
     time_limit_s: float | None = setting(None, LIMIT_S, "any time")
     #: How often a busy worker serves this queue first, compared to its others: 5 means five times as often as 1.
@@ -267,26 +108,16 @@ class QueueSettings:
     #: Seconds of waiting that are worth one point of [priority](howto/priorities.md).
     priority_step_s: float | None = setting(None, LIMIT_S, "the highest priority first")
     #: How many jobs of the queue run at a time in all workers; see [limits](howto/limits.md).
-    concurrency: int | None = setting(
-        None,
-        Values[int](
-            is_concurrency, f"a number of jobs at a time, 1 to {MOST_AT_A_TIME:,}"
-        ),
-        "any number",
-    )
+    concurrency: int | None = setting(None, CONCURRENCY, "any number")
     #: How often a job of the queue starts; see [limits](howto/limits.md).
-    rate: str | None = setting(None, Values[str](is_rate, RATE_WANTED), "any rate")
+    rate: str | None = setting(None, RATE, "any rate")
     #: How many jobs the queue may hold, waiting or running. When it is full, `schedule()` raises
     #: [`QueueFull`](howto/limits-on-size.md#jobs-of-a-queue).
     max_jobs: int | None = setting(None, count(1, MOST_JOBS, "jobs"), "any number")
     #: Which replicas and disks must have a job before a call [returns](howto/durability.md); else it raises
     #: `NotDurable`. With `False`, neither the [outbox](howto/outbox.md#before-a-row-is-deleted) nor
     #: [moves](howto/move-servers.md) wait for a replica either.
-    durable: Durable | None = setting(
-        None,
-        Values[Durable | None](is_durability, DURABLE_WANTED, as_durable),
-        "the memory of the primary",
-    )
+    durable: Durable | None = setting(None, DURABLE, "the memory of the primary")
     #: [Encrypt](howto/encryption.md) arguments, results, errors and progress on the server. Needs `pip install
     #: "django-delayq[encryption]"`, and a queue without `REDISSON`.
     encrypt: bool = setting(False, BOOLEAN)
@@ -309,31 +140,16 @@ class QueueSettings:
     quarantined_jobs_ttl_s: float | None = setting(None, TTL, "ever")
     #: The version of the Redisson that [shares](howto/java.md) the queue. It decides `FRAME`, `CODEC` and
     #: `INSERTION_LIST`.
-    redisson: str | None = setting(
-        None,
-        Values[str](
-            _is_redisson, "a version of Redisson such as '3.16.6', 3.2.0 or later"
-        ),
-        "a queue that only Django uses",
-    )
+    redisson: str | None = setting(None, REDISSON, "a queue that only Django uses")
     #: The [codec](codecs.md) of payloads that Java or a `DelayedQueue` puts into the queue. An object has `name`,
     #: `encode` and `decode`. You can [change it](codecs.md#changing-the-codec-of-a-queue) while jobs wait.
     codec: str | Codec | None = setting(
         None,
-        Values[str | Codec](
-            _is_codec, "the name of a codec such as 'StringCodec', or a codec"
-        ),
+        CODEC,
         "the default of REDISSON, else 'json'",
     )
     #: [Frame format](wire-format.md#frame).
-    frame: str | None = setting(
-        None,
-        Values[str](
-            lambda value: value in [item.value for item in FrameFormat],
-            "'dLc0' (Redisson up to 3.21.0) or 'Bc0Lc0' (3.21.1 and later)",
-        ),
-        "that of REDISSON, else 'Bc0Lc0'",
-    )
+    frame: str | None = setting(None, FRAME, "that of REDISSON, else 'Bc0Lc0'")
     #: Whether to keep Redisson's list, which Java's `size`, `contains`, `remove` and `readAll` search. Without it,
     #: every operation is O(log N), and Java can still take elements. You can [change it](#the-insertion-list) at any
     #: time.
@@ -536,13 +352,7 @@ class Settings:
     #: What happens to jobs [in tests](howto/testing.md#for-all-tests): `"captured"` only records them, `"immediate"`
     #: runs them at once, `"frozen"` keeps them in memory, `"server"` sends them to a server of the test run, and
     #: `"connection"` to that of `CONNECTION`.
-    test: str = setting(
-        "captured",
-        Values[str](
-            lambda value: value in TEST_MODES,
-            f"what jobs do in tests, one of {', '.join(map(repr, TEST_MODES))}",
-        ),
-    )
+    test: str = setting("captured", TEST_MODE)
     #: The largest payload of a job; a larger one raises `EncodeError`. A payload of 10 MB blocks the server for about
     #: 30 ms each time it is moved.
     max_payload_bytes: int = setting(1 << 20, count(128, LARGEST_PAYLOAD, "bytes"))
@@ -557,13 +367,11 @@ class Settings:
     metrics_tokens: Sequence[str] = setting((), TOKENS, repr=False)
     #: Modules with tasks, in addition to the `tasks.py` of each app. Every process imports them; an error ends the
     #: command with `InvalidSettings`.
-    modules: tuple[str, ...] = setting(
-        (), list_of(_is_module, "modules, such as 'shop.jobs'")
-    )
+    modules: tuple[str, ...] = setting((), MODULES)
     #: Dotted paths of [middleware](howto/middleware.md), the outermost first.
-    middleware: tuple[str, ...] = setting((), _paths("shop.middleware.timed"))
+    middleware: tuple[str, ...] = setting((), paths("shop.middleware.timed"))
     #: Dotted paths of [contexts](howto/context.md) that travel with each job.
-    context: tuple[str, ...] = setting((), _paths("django_delayq.context.Locale"))
+    context: tuple[str, ...] = setting((), paths("django_delayq.context.Locale"))
     #: In a transaction of the default database, the commit sends the jobs; see [transactions](howto/outbox.md).
     #: `False`: sent at once. A task or a call can say otherwise.
     on_commit: bool = setting(True, BOOLEAN)
@@ -684,10 +492,10 @@ def find_problems(value: Any) -> Iterator[Problem]:
             if isinstance(retry := options.get("RETRY"), dict):
                 yield from _find_wrong(f"{path}['RETRY']", in_capitals(retry), Backoff)
             if options.get("ENCRYPT") is True:
-                yield from _check_encrypt(path, options)
+                yield from find_encrypt_conflicts(path, options)
             if settings_of(QueueSettings)["SHARDS"].is_fit(options.get("SHARDS")):
-                yield from _check_shards(name, options, path, queues)
-        yield from _check_prefix(value.get("PREFIX", ""), queues)
+                yield from find_shards_conflicts(name, options, path, queues)
+        yield from find_prefix_conflicts(value.get("PREFIX", ""), queues)
     worker = value.get("WORKER", {})
     if isinstance(worker, dict):
         yield from _find_wrong("DELAYQ['WORKER']", worker, WorkerSettings)
@@ -718,101 +526,6 @@ def _place_of(here: "type[DataclassInstance]", key: Any) -> str:
             as_what = "" if name == key else f" as {name}"
             return f"It belongs in {path}{as_what}."
     return ""
-
-
-def _check_prefix(prefix: Any, queues: dict[Any, Any]) -> Iterator[Problem]:
-    """Yield queues that a prefix would give the name of another one."""
-    if not PREFIX.is_fit(prefix) or not prefix:
-        return
-    bare = {
-        name
-        for name, options in queues.items()
-        if isinstance(name, str)
-        and isinstance(options, dict)
-        and options.get("REDISSON") is not None
-    }
-    wholes = {shard[0] for shard in map(parse_shard, bare) if shard is not None}
-    for name, options in queues.items():
-        if not isinstance(name, str) or name in bare or not isinstance(options, dict):
-            continue
-        there = prefix + name
-        shard = parse_shard(there)
-        has_shards = options.get("SHARDS") is not None
-        if there in bare or (has_shards and there in wholes):
-            yield Problem(
-                "E004",
-                f"DELAYQ['QUEUES'][{show(name)}] is {show(there)} on the server, because of DELAYQ['PREFIX'], and"
-                " another queue has that name.",
-                "Rename one of the two queues, or choose another PREFIX.",
-            )
-        elif shard is not None and parse_shard(name) is None:
-            yield Problem(
-                "E004",
-                f"DELAYQ['QUEUES'][{show(name)}] is {show(there)} on the server, because of DELAYQ['PREFIX'], which"
-                " is the name of a"
-                f" shard of {show(shard[0])}.",
-                "Rename the queue, or choose a PREFIX that does not end with a colon.",
-            )
-
-
-def _check_encrypt(path: str, options: dict[str, Any]) -> Iterator[Problem]:
-    """Yield what hinders a queue from being encrypted."""
-    if options.get("REDISSON") is not None:
-        yield Problem(
-            "E003",
-            f"{path} has both ENCRYPT and REDISSON.",
-            "Remove one of them: Java could not read the jobs.",
-        )
-    if not has_library():
-        yield Problem(
-            "E003",
-            f"{path} has ENCRYPT, but the library for encryption is not installed.",
-            f"Run {INSTALL}, or remove ENCRYPT.",
-        )
-
-
-def _check_shards(
-    name: Any, options: dict[str, Any], path: str, queues: dict[Any, Any]
-) -> Iterator[Problem]:
-    """Yield what hinders a queue from having shards."""
-    shards = options.get("SHARDS")
-    if shards is None or not isinstance(name, str):
-        return
-    if options.get("REDISSON") is not None:
-        yield Problem(
-            "E003",
-            f"{path} has both SHARDS and REDISSON.",
-            "Remove one of them: Java has no shards. To share a shard with Java, configure it as a queue of its own.",
-        )
-    if "{" in name or "}" in name:
-        yield Problem(
-            "E004",
-            f"{path} has SHARDS, and braces in its name: all its shards would share one hash slot.",
-            "Give it a name without braces.",
-        )
-    for other in queues:
-        shard = parse_shard(other) if isinstance(other, str) else None
-        if shard is not None and shard[0] == name:
-            yield Problem(
-                "E004",
-                f"DELAYQ['QUEUES'][{show(other)}] has the name of a shard of queue {show(name)}.",
-                "Rename one of the two queues.",
-            )
-    for key in ("CONCURRENCY", "MAX_JOBS"):
-        total = options.get(key)
-        if isinstance(total, int) and 0 < total < shards:
-            yield Problem(
-                "E003",
-                f"{path}[{key!r}] is {total}, which {shards} shards cannot share: each needs at least 1.",
-                f"Give {shards} or more, or fewer SHARDS.",
-            )
-    rate: Any = options.get("RATE")
-    if is_rate(rate) and not is_rate(share_of_rate(rate, shards)):
-        yield Problem(
-            "E003",
-            f"{path}['RATE'] is {show(rate)}, which {shards} shards cannot share: each starts at least one job a week.",
-            "Give a higher rate, or fewer SHARDS.",
-        )
 
 
 def override_worker(worker: WorkerSettings, options: dict[str, Any]) -> WorkerSettings:

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from django_delayq.conf import ATTEMPTS
 from django_delayq.jobs.options import Seconds, seconds
 from django_delayq.setting import Values, read_fields, setting, settings_of
+from django_delayq.setting_values import ATTEMPTS
 
 
 @dataclass(frozen=True, kw_only=True)

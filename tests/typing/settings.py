@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from django_delayq.conf import ATTEMPTS, DIRECTORY, SECRETS, TTL
 from django_delayq.setting import BOOLEAN, Values, count, dict_of, list_of, setting
+from django_delayq.setting_values import ATTEMPTS, DIRECTORY, SECRETS, TTL
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,6 +39,7 @@ from django_delayq.repair.moving import (
     queues_on,
     total_of,
 )
+from django_delayq.setting_values import PREFIX
 from django_delayq.translating import gettext, list_text
 
 #: Between two looks at a source whose jobs still run, s.
@@ -337,9 +338,9 @@ def _check_options(options: dict[str, Any]) -> None:
         raise CommandError(
             "--from-prefix is for a server: the queues of a file have no prefix, and get that of these settings."
         )
-    if not is_file and not conf.PREFIX.is_fit(options["from_prefix"] or ""):
+    if not is_file and not PREFIX.is_fit(options["from_prefix"] or ""):
         raise CommandError(
-            f"--from-prefix is {options['from_prefix']!r}: give {conf.PREFIX.wanted}."
+            f"--from-prefix is {options['from_prefix']!r}: give {PREFIX.wanted}."
         )
     for name in ("queue", "until_empty"):
         if options[name] and is_file:

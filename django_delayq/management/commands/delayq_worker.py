@@ -32,6 +32,7 @@ from django_delayq.management.backends import prepare_tasks
 from django_delayq.management.help import CommandWithExamples
 from django_delayq.management.terminal import padded, width_of
 from django_delayq.redaction import redact, redact_url
+from django_delayq.setting_values import WEIGHT
 from django_delayq.showing.overview import look_around
 from django_delayq.translating import gettext, ngettext, number_text
 from django_delayq.worker import heartbeat, streams
@@ -449,9 +450,9 @@ def _read_queues(
                 weight = int(text)
             except ValueError:
                 weight = 0
-            if not conf.WEIGHT.is_fit(weight):
+            if not WEIGHT.is_fit(weight):
                 raise CommandError(
-                    f"--queue {item}: the weight {text!r} is not {conf.WEIGHT.wanted}."
+                    f"--queue {item}: the weight {text!r} is not {WEIGHT.wanted}."
                     f" Give one, such as {name}=1; only the ratio between the queues' weights matters."
                 )
             weighted += 1
