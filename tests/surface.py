@@ -10,6 +10,7 @@ import functools
 import hashlib
 import importlib
 import inspect
+import os
 import re
 import typing
 from collections.abc import Callable, Iterable, Iterator
@@ -384,6 +385,7 @@ def main() -> None:
     """Write the file."""
     import django
 
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
     django.setup()
     FILE.write_text(text(), "utf-8")
     print(f"{FILE.name}: {len(FILE.read_text('utf-8').splitlines()):,} lines")
