@@ -19,7 +19,7 @@ DELAY_S = 2.0
 
 def serve(folder: Path, count: int) -> None:
     """Wait for the jobs in memory; each leaves a file when it runs."""
-    from django_delayq.worker.timer import Timer
+    from django_delayq.worker.time_limit import Timer
 
     timer = Timer("jobs")
     for i in range(count):

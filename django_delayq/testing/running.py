@@ -24,8 +24,7 @@ from django_delayq.signals import heard
 from django_delayq.worker import telling
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.surroundings import Surroundings, compose
-from django_delayq.worker.time_limit import ThreadTimeLimit, exceeds
-from django_delayq.worker.timer import Timer
+from django_delayq.worker.time_limit import ThreadTimeLimit, Timer, exceeds
 
 #: What ends an attempt when a task raises it. Ctrl-C ends the test.
 _ENDS = (Exception, Decision, SystemExit)

@@ -40,9 +40,9 @@ from django_delayq.worker.surroundings import Surroundings
 from django_delayq.worker.time_limit import (
     READING,
     ThreadTimeLimit,
+    Timer,
     exceeds,
 )
-from django_delayq.worker.timer import Timer
 
 logger = get_log("django_delayq.worker")
 

@@ -46,7 +46,7 @@ from django_delayq.worker.pulse import BEAT_S, Flag, Pulse
 from django_delayq.worker.queue_state import QueueState
 from django_delayq.worker.surroundings import compose
 from django_delayq.worker.suspects import Suspects
-from django_delayq.worker.timer import Timer
+from django_delayq.worker.time_limit import Timer
 from django_delayq.worker.watchdog import Watchdog
 
 logger = get_log("django_delayq.worker")

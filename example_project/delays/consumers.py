@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from django_delayq import BlockingQueue
-from django_delayq.worker.timer import Timer
+from django_delayq.worker.time_limit import Timer
 
 Handle = Callable[[Any], None]
 Consumer = Callable[[BlockingQueue, Handle, threading.Event], None]

@@ -13,7 +13,7 @@ from django_delayq.jobs.decorator import delayed_task
 from django_delayq.jobs.stopping import Stop
 from django_delayq.worker.attempt import Attempt, Verdict
 from django_delayq.worker.executors import LoopExecutor, Shared, _Handover
-from django_delayq.worker.timer import Timer
+from django_delayq.worker.time_limit import Timer
 from tests.polling import wait_until
 from tests.signed import signed
 

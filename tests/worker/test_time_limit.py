@@ -15,8 +15,7 @@ from django_delayq.delivery.states import State
 from django_delayq.exceptions import TimeLimitExceeded
 from django_delayq.worker import time_limit
 from django_delayq.worker.process import REPLACE_ME
-from django_delayq.worker.time_limit import ThreadTimeLimit
-from django_delayq.worker.timer import Timer
+from django_delayq.worker.time_limit import ThreadTimeLimit, Timer
 from tests.polling import wait_until
 from tests.worker.project import tasks
 from tests.worker.workers import counts
@@ -203,8 +202,7 @@ def test_a_strike_at_the_very_end_leaves_nothing_behind(limit):
 STRUCK = """
 import sys
 from django_delayq.exceptions import TimeLimitExceeded
-from django_delayq.worker.time_limit import ThreadTimeLimit
-from django_delayq.worker.timer import Timer
+from django_delayq.worker.time_limit import ThreadTimeLimit, Timer
 
 def spin():
     while True:

@@ -18,8 +18,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from django_delayq.worker import timer as timer_module
-from django_delayq.worker.timer import Timer
+from django_delayq.worker import time_limit as timer_module
+from django_delayq.worker.time_limit import Timer
 from tests.polling import wait_until
 
 ROOT = Path(__file__).parent.parent.parent
@@ -347,7 +347,7 @@ def test_in_real_time_nothing_is_early_and_lateness_does_not_add_up(timer):
 FORKING = """
 import os, threading, time, warnings
 warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads is the point
-from django_delayq.worker.timer import Timer
+from django_delayq.worker.time_limit import Timer
 
 timer = Timer("timer")
 calls = []
