@@ -33,8 +33,11 @@ from django_delayq.logs import get_log
 from django_delayq.signals import heard
 from django_delayq.worker import telling, time_limit
 from django_delayq.worker.attempt import Attempt, Read, class_name, text_of
-from django_delayq.worker.caches import make_caches
-from django_delayq.worker.databases import close_connections, database_use
+from django_delayq.worker.django_connections import (
+    close_connections,
+    database_use,
+    make_caches,
+)
 from django_delayq.worker.forks import end_child
 from django_delayq.worker.surroundings import Surroundings
 from django_delayq.worker.time_limit import (

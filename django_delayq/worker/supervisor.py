@@ -23,7 +23,7 @@ from django_delayq.delivery import claiming
 from django_delayq.logs import get_log
 from django_delayq.redaction import redact
 from django_delayq.worker import heartbeat, streams
-from django_delayq.worker.databases import close_connections
+from django_delayq.worker.django_connections import close_connections
 from django_delayq.worker.forks import handle
 from django_delayq.worker.memory import MemoryLimit
 from django_delayq.worker.parts import WorkerOptions

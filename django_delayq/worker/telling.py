@@ -39,8 +39,11 @@ from django_delayq.signals import (
     tell,
 )
 from django_delayq.worker.attempt import Attempt, Verdict
-from django_delayq.worker.caches import make_caches, take_over
-from django_delayq.worker.databases import close_connections
+from django_delayq.worker.django_connections import (
+    close_connections,
+    make_caches,
+    take_over,
+)
 
 logger = get_log("django_delayq.worker")
 

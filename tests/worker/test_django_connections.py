@@ -6,8 +6,8 @@ import pytest
 from django.db import OperationalError, transaction
 from django.db.utils import ConnectionHandler
 
-from django_delayq.worker import databases
-from django_delayq.worker.databases import DatabaseUse, close_connections
+from django_delayq.worker import django_connections
+from django_delayq.worker.django_connections import DatabaseUse, close_connections
 
 ALIASES = ("default", "second", "third")
 
@@ -25,7 +25,7 @@ def connections(tmp_path, monkeypatch, django_db_blocker):
             for alias in ALIASES
         }
     )
-    monkeypatch.setattr(databases, "connections", handler)
+    monkeypatch.setattr(django_connections, "connections", handler)
     monkeypatch.setattr(transaction, "connections", handler)
     with django_db_blocker.unblock():
         for alias in ALIASES:

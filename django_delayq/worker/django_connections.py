@@ -1,7 +1,9 @@
-"""Database connections around an attempt, as Django treats them around a request."""
+"""What Django keeps for a thread or a context while jobs run there: connections to databases and to caches."""
 
-import threading
+from threading import local
+from typing import Any
 
+from django.core.cache import caches
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
@@ -13,7 +15,7 @@ from django_delayq.redaction import redact
 logger = get_log("django_delayq.worker")
 
 
-class DatabaseUse(threading.local):
+class DatabaseUse(local):
     """Does what Django does around a request, but only for this thread's open connections: all would cost too much."""
 
     #: Whether this thread has connected to a database; Django's signal says so.
@@ -78,3 +80,25 @@ database_use = DatabaseUse()
 @receiver(connection_created, dispatch_uid="django_delayq.worker")
 def _note_connection(**kwargs: object) -> None:
     database_use.has_connected = True
+
+
+def make_caches() -> dict[str, Any]:
+    """Make the caches of this thread, or of this context, which connect when they are used; return them by alias.
+
+    Django keeps them in the context, and each job has a copy of that: a cache that a job made would go with it, and its
+    connections too. Database connections are the thread's.
+    """
+    made = {}
+    for alias in caches:
+        try:
+            made[alias] = caches[alias]
+        except Exception as error:
+            # The task that uses it gets the error.
+            logger.debug("cache %s cannot be created: %s", alias, error)
+    return made
+
+
+def take_over(made: dict[str, Any]) -> None:
+    """Use the caches of a thread that has ended. A context of that thread would not do: asgiref hides them from others."""
+    for alias, cache in made.items():
+        caches[alias] = cache
