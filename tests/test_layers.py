@@ -284,7 +284,6 @@ GERUNDS_LEFT = {
     "worker.pausing",
     "worker.planning",
     "worker.progressing",
-    "worker.reaping",
     "worker.recording",
     "worker.registering",
     "worker.telling",

@@ -16,7 +16,11 @@ from django.utils.functional import Promise
 
 from django_delayq.management.terminal import wrapped
 from django_delayq.wording import printable
-from django_delayq.worker import streams
+from django_delayq.worker.operating_system import (
+    UNWRITABLE,
+    replace_closed_streams,
+    settle_streams,
+)
 
 
 class _HelpFormatter(DjangoHelpFormatter, RawDescriptionHelpFormatter):
@@ -43,15 +47,15 @@ class _Willing(_Printable):
     """The standard error of a command, which continues if that is closed."""
 
     def write(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]
-        with suppress(*streams.UNWRITABLE):
+        with suppress(*UNWRITABLE):
             super().write(*args, **kwargs)
 
     def write_styled(self, *args: Any, **kwargs: Any) -> None:
-        with suppress(*streams.UNWRITABLE):
+        with suppress(*UNWRITABLE):
             super().write_styled(*args, **kwargs)
 
     def flush(self) -> None:
-        with suppress(*streams.UNWRITABLE):
+        with suppress(*UNWRITABLE):
             super().flush()
 
 
@@ -64,7 +68,7 @@ class CommandWithExamples(BaseCommand):
     examples: ClassVar[str | Promise]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        streams.replace_closed()
+        replace_closed_streams()
         super().__init__(*args, **kwargs)
         self.stdout = _Printable(kwargs.get("stdout") or sys.stdout)
         stderr = _Willing(kwargs.get("stderr") or sys.stderr)
@@ -95,7 +99,7 @@ class CommandWithExamples(BaseCommand):
             self.stderr.write(told)
             sys.exit(1)
         finally:
-            streams.settle()
+            settle_streams()
 
     def create_parser(
         self, prog_name: str, subcommand: str, **kwargs: Any

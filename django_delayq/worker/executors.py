@@ -38,7 +38,7 @@ from django_delayq.worker.django_connections import (
     database_use,
     make_caches,
 )
-from django_delayq.worker.forks import end_child
+from django_delayq.worker.operating_system import end_child
 from django_delayq.worker.surroundings import Surroundings
 from django_delayq.worker.time_limit import (
     READING,

@@ -29,17 +29,21 @@ from django_delayq.redaction import redact
 from django_delayq.waiting.alarm import CAP_MS, Alarm
 from django_delayq.waiting.channel import ChannelListener
 from django_delayq.waiting.watch import DestinationWatch
-from django_delayq.worker import streams
 from django_delayq.worker.attempt import Attempt, class_name
 from django_delayq.worker.crew import Crew
 from django_delayq.worker.ending import Ending
 from django_delayq.worker.ends import Ends
 from django_delayq.worker.executors import LoopExecutor, Shared, ThreadExecutor
-from django_delayq.worker.forks import HEEDED, handle, make_children_ordinary
 from django_delayq.worker.forwarding import Forwarding
 from django_delayq.worker.heartbeat import Heartbeat
 from django_delayq.worker.loop import ClaimLoop
 from django_delayq.worker.memory import MemoryLimit, MemoryWatch
+from django_delayq.worker.operating_system import (
+    HEEDED,
+    flush_streams,
+    handle_signal,
+    make_children_ordinary,
+)
 from django_delayq.worker.outage import Outage
 from django_delayq.worker.parts import SELF, Parts, WorkerOptions
 from django_delayq.worker.pulse import BEAT_S, Flag, Pulse
@@ -290,7 +294,7 @@ class WorkerProcess:
         # a thread does the work, and these handlers only make the interpreter write to the pipe. SIGINT has one as
         # well: if it were ignored, programs that a task starts would inherit that.
         for number in (*HEEDED, signal.SIGINT):
-            handle(number, lambda number, frame: None)
+            handle_signal(number, lambda number, frame: None)
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -362,4 +366,4 @@ def flush_logs() -> None:
 
 def _flush() -> None:
     logging.shutdown()
-    streams.flush()
+    flush_streams()

@@ -22,10 +22,14 @@ from django_delayq.clock import monotonic_ms
 from django_delayq.delivery import claiming
 from django_delayq.logs import get_log
 from django_delayq.redaction import redact
-from django_delayq.worker import heartbeat, streams
+from django_delayq.worker import heartbeat
 from django_delayq.worker.django_connections import close_connections
-from django_delayq.worker.forks import handle
 from django_delayq.worker.memory import MemoryLimit
+from django_delayq.worker.operating_system import (
+    flush_streams,
+    handle_signal,
+    reap_orphans,
+)
 from django_delayq.worker.parts import WorkerOptions
 from django_delayq.worker.process import (
     DISMISSED,
@@ -36,7 +40,6 @@ from django_delayq.worker.process import (
     flush_logs,
 )
 from django_delayq.worker.pulse import Flag, Pulse, Silence, is_stopped
-from django_delayq.worker.reaping import reap_orphans
 from django_delayq.worker.settlement import is_queues_own
 from django_delayq.worker.watchdog import STUCK_AFTER_MS
 
@@ -108,7 +111,7 @@ class Supervisor:
     def run(self) -> int:
         """Work until a signal; in burst mode until every process has ended."""
         for number in STOPPING:
-            handle(number, self._on_stop)
+            handle_signal(number, self._on_stop)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         signal.set_wakeup_fd(self._wake_writer, warn_on_full_buffer=False)
         _ease_collection()
@@ -177,7 +180,7 @@ class Supervisor:
         owner = os.urandom(8)
         close_connections()
         # Otherwise the child would write what these buffers hold a second time.
-        streams.flush()
+        flush_streams()
         # A signal between the fork and the child's own handlers must not run our handlers in the child. A signal that
         # comes before we have noted the child must still reach it.
         blocked = {*STOPPING, signal.SIGQUIT, signal.SIGCHLD}

@@ -35,11 +35,14 @@ from django_delayq.redaction import redact, redact_url
 from django_delayq.setting_values import WEIGHT
 from django_delayq.showing.overview import look_around
 from django_delayq.translating import gettext, ngettext, number_text
-from django_delayq.worker import heartbeat, streams
-from django_delayq.worker.forks import handle
+from django_delayq.worker import heartbeat
+from django_delayq.worker.operating_system import (
+    UNWRITABLE,
+    handle_signal,
+    reap_orphans,
+)
 from django_delayq.worker.parts import WorkerOptions
 from django_delayq.worker.process import NODE_PATIENCE_S, at_most
-from django_delayq.worker.reaping import reap_orphans
 from django_delayq.worker.supervisor import NOW, STOPPING, Supervisor
 from django_delayq.worker.surroundings import compose
 
@@ -295,7 +298,7 @@ class Command(CommandWithExamples):
             )
         ]
         lines += [f"  {padded(name, width)}  {value}" for name, value in rows.items()]
-        with suppress(*streams.UNWRITABLE):
+        with suppress(*UNWRITABLE):
             self.stdout.write("\n".join(lines))
             self.stdout.flush()
 
@@ -350,7 +353,7 @@ class Command(CommandWithExamples):
                 child.process.send_signal(number)
 
         for number in STOPPING:
-            handle(number, stop)
+            handle_signal(number, stop)
         while not stops and child.process.poll() != 0:
             reap_orphans({child.process.pid})
             next(ticker)

@@ -18,9 +18,9 @@ from django_delayq.backoff import Backoff
 from django_delayq.worker import (
     counting,
     held,
+    operating_system,
     outage,
     process,
-    reaping,
     registering,
     supervisor,
     time_limit,
@@ -46,7 +46,7 @@ if "WORKER_TEST_AS_INIT" in os.environ:
     # Linux gives orphans to this process then, as it gives them to process 1 of a container.
     assert not ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
     supervisor_pid = os.getpid()
-    reaping.is_first_process = lambda: os.getpid() == supervisor_pid
+    operating_system.is_first_process = lambda: os.getpid() == supervisor_pid
 
 if "WORKER_TEST_SOON_MS" in os.environ:
     supervisor.SOON_MS = float(os.environ["WORKER_TEST_SOON_MS"])
