@@ -1,6 +1,7 @@
 """Whether the server serves this process, as last logged, and how long to wait before asking it again."""
 
 import logging
+import mmap
 from enum import Enum, auto
 
 from redis.exceptions import RedisError
@@ -8,7 +9,6 @@ from redis.exceptions import RedisError
 from django_delayq import faults
 from django_delayq.clock import monotonic_ms
 from django_delayq.logs import get_log
-from django_delayq.worker.pulse import Flag
 
 logger = get_log("django_delayq.worker")
 
@@ -74,6 +74,20 @@ class Service(Enum):
     AWAY = auto()
     #: The server answers, but rejects DELAYQ['CONNECTION'] as it is.
     REFUSING = auto()
+
+
+class Flag:
+    """A fact in memory that a process shares with the processes it forks. It stays one."""
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, 1)
+
+    @property
+    def is_set(self) -> bool:
+        return self._memory[0] > 0
+
+    def set(self) -> None:
+        self._memory[0] = 1
 
 
 class Outage:

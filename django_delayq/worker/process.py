@@ -35,7 +35,7 @@ from django_delayq.worker.ending import Ending
 from django_delayq.worker.ends import Ends
 from django_delayq.worker.executors import LoopExecutor, Shared, ThreadExecutor
 from django_delayq.worker.forwarding import Forwarding
-from django_delayq.worker.heartbeat import Heartbeat
+from django_delayq.worker.heartbeat import PULSE_S, Heartbeat, Pulse
 from django_delayq.worker.loop import ClaimLoop
 from django_delayq.worker.memory import MemoryLimit, MemoryWatch
 from django_delayq.worker.operating_system import (
@@ -44,9 +44,8 @@ from django_delayq.worker.operating_system import (
     handle_signal,
     make_children_ordinary,
 )
-from django_delayq.worker.outage import Outage
+from django_delayq.worker.outage import Flag, Outage
 from django_delayq.worker.parts import SELF, Parts, WorkerOptions
-from django_delayq.worker.pulse import BEAT_S, Flag, Pulse
 from django_delayq.worker.queue_state import QueueState
 from django_delayq.worker.surroundings import compose
 from django_delayq.worker.suspects import Suspects
@@ -318,7 +317,7 @@ class WorkerProcess:
         waiting, is_over = [supervisor, signals], False
         while True:
             pulse.beat()
-            ready = select.select(waiting, [], [], BEAT_S)[0]
+            ready = select.select(waiting, [], [], PULSE_S)[0]
             if not ready:
                 continue
             came = os.read(signals, 64) if signals in ready else b""

@@ -24,12 +24,14 @@ from django_delayq.logs import get_log
 from django_delayq.redaction import redact
 from django_delayq.worker import heartbeat
 from django_delayq.worker.django_connections import close_connections
+from django_delayq.worker.heartbeat import Pulse, Silence, is_stopped
 from django_delayq.worker.memory import MemoryLimit
 from django_delayq.worker.operating_system import (
     flush_streams,
     handle_signal,
     reap_orphans,
 )
+from django_delayq.worker.outage import Flag
 from django_delayq.worker.parts import WorkerOptions
 from django_delayq.worker.process import (
     DISMISSED,
@@ -39,7 +41,6 @@ from django_delayq.worker.process import (
     WorkerProcess,
     flush_logs,
 )
-from django_delayq.worker.pulse import Flag, Pulse, Silence, is_stopped
 from django_delayq.worker.settlement import is_queues_own
 from django_delayq.worker.watchdog import STUCK_AFTER_MS
 

@@ -13,9 +13,8 @@ from django_delayq.clients.clients import own_clients
 from django_delayq.delivery.states import State
 from django_delayq.faults import describe_fault, is_refused
 from django_delayq.worker import outage
-from django_delayq.worker.outage import REFUSED_MS, Outage
+from django_delayq.worker.outage import REFUSED_MS, Flag, Outage
 from django_delayq.worker.process import REFUSED
-from django_delayq.worker.pulse import Flag
 from tests.conftest import skip_old_redis_py
 from tests.polling import wait_until
 from tests.servers import free_port
