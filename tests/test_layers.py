@@ -366,7 +366,6 @@ LONGEST = 500
 LONG_LEFT = {
     "jobs.envelope",
     "jobs.job",
-    "management.commands.delayq_jobs",
     "worker.attempt",
     "worker.executors",
 }

@@ -24,7 +24,7 @@ from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import walking
 from django_delayq.jobs.progress import stored_progress
 from django_delayq.management import progress
-from django_delayq.management.commands import delayq_jobs
+from django_delayq.management.jobs_change import VERBS
 from django_delayq.showing import display
 from tests.jobs import samples
 from tests.jobs.adding import add
@@ -798,7 +798,7 @@ def test_help_of_each_verb_speaks_the_readers_language() -> None:
     parser = load_command_class("django_delayq", "delayq_jobs").create_parser("", "")
     (verbs,) = (a for a in parser._actions if a.dest == "verb")
 
-    assert list(verbs.choices) == ["list", "show", *delayq_jobs.VERBS]
+    assert list(verbs.choices) == ["list", "show", *VERBS]
     for name, verb in verbs.choices.items():
         assert "--settings" in {s for a in verb._actions for s in a.option_strings}
         assert f"{name} [-h]" in verb.format_usage()

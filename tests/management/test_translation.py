@@ -14,7 +14,7 @@ from django.utils.translation import to_language
 from django_delayq import State, pause, schedule
 from django_delayq.delivery.workers import RunningJob
 from django_delayq.management import commands
-from django_delayq.management.commands.delayq_jobs import ENDED
+from django_delayq.management.jobs_list import ENDED
 from tests.catalog import LANGUAGES, english_beside
 from tests.jobs import samples
 from tests.jobs.conftest import LATER
