@@ -360,6 +360,22 @@ def test_internals_name_every_key_of_ours() -> None:
     assert keys.result("TOKEN").replace("{NAME}", "T") in documented
 
 
+def test_headings_that_comments_name_exist() -> None:
+    named: set[tuple[str, str]] = set()
+    for path in (ROOT / "django_delayq").rglob("*"):
+        if path.suffix in (".py", ".lua"):
+            text = path.read_text("utf-8")
+            named |= set(re.findall(r'(docs/[\w/-]+\.md), "([^"]+)"', text))
+
+    assert named
+    missing = [
+        (page, heading)
+        for page, heading in sorted(named)
+        if heading not in _HEADING.findall(text_of(page))
+    ]
+    assert missing == []
+
+
 def test_changelog_begins_with_this_version() -> None:
     first = re.search(r"^## (\d\S*?)[,\s]", text_of("docs/changelog.md"), re.MULTILINE)
     assert first is not None
