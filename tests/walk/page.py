@@ -31,7 +31,7 @@ HANDED_IN = {
     ("calls", "pool.get_connection"): "a pool makes the connections that it lends",
     ("calls", "steps.send"): "steps of several calls are a generator of their layer",
     ("clients", "self.state"): "tests put another server in the place of this one",
-    ("waiting", "callback"): "a subscriber says what a message does",
+    ("waiting", "callback"): "a subscriber handles the message",
 }
 
 
