@@ -33,7 +33,6 @@ from django_delayq import (
 )
 from django_delayq.calls import connections
 from django_delayq.calls.exchange import Address
-from django_delayq.checks import check_server
 from django_delayq.delivery.states import State
 from django_delayq.jobs.statistics import (
     aqueue_statistics,
@@ -43,6 +42,7 @@ from django_delayq.jobs.statistics import (
     statistics_totals,
     tasks_statistics,
 )
+from django_delayq.server_checks import check_server
 from tests.admin import conftest as of_admin
 from tests.admin.conftest import url
 from tests.faults import lame as of_lame

@@ -46,7 +46,6 @@ from django_delayq import (
 from django_delayq.calls.command import Command
 from django_delayq.calls.running import run
 from django_delayq.calls.steps import perform
-from django_delayq.checks import server_problems
 from django_delayq.clients.clients import own_clients
 from django_delayq.conf import get_settings, keys_of
 from django_delayq.delivery import limiting
@@ -73,6 +72,7 @@ from django_delayq.jobs.statistics import (
 )
 from django_delayq.jobs.storing import storing_one
 from django_delayq.repair import pages
+from django_delayq.server_checks import server_problems
 from django_delayq.showing.overview import look
 from tests.jobs import samples
 from tests.jobs.conftest import LATER

@@ -8,7 +8,7 @@ import pytest
 from django.core import checks
 
 from django_delayq import cron, pause, store_schedule
-from django_delayq.checks import check_server
+from django_delayq.server_checks import check_server
 from tests.jobs import samples
 from tests.jobs.adding import add
 from tests.jobs.hand import Hand

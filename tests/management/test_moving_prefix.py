@@ -23,10 +23,10 @@ from django_delayq import (
     store_schedule,
 )
 from django_delayq.calls.running import run
-from django_delayq.checks import server_problems
 from django_delayq.delivery import looking, prefixes
 from django_delayq.delivery.states import State
 from django_delayq.health.problem import Level, ServerProblem
+from django_delayq.server_checks import server_problems
 from tests.jobs import samples
 from tests.jobs.adding import add, add_of_each_state
 from tests.jobs.hand import Hand

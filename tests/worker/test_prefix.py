@@ -23,12 +23,12 @@ from django_delayq import (
     store_schedule,
 )
 from django_delayq.calls.running import run
-from django_delayq.checks import server_problems
 from django_delayq.clients.clients import own_clients
 from django_delayq.delivery import looking, prefixes
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.jobs.workers import quiet_worker, workers
 from django_delayq.management.commands import delayq_worker
+from django_delayq.server_checks import server_problems
 from django_delayq.waiting.watch import DestinationWatch
 from django_delayq.wire.keys import hash_tag
 from django_delayq.worker import registering

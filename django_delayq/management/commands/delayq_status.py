@@ -10,7 +10,6 @@ from django.utils.translation import gettext, gettext_lazy
 from redis.exceptions import RedisError
 
 from django_delayq import conf
-from django_delayq.checks import server_problems
 from django_delayq.clients.clients import own_clients
 from django_delayq.clock import monotonic_ms
 from django_delayq.conf import QueueSettings
@@ -19,6 +18,7 @@ from django_delayq.management import status_report
 from django_delayq.management.errors import explained
 from django_delayq.management.help import CommandWithExamples
 from django_delayq.management.terminal import Screen, width_of_screen
+from django_delayq.server_checks import server_problems
 from django_delayq.showing.overview import look, overview_data
 from django_delayq.showing.plain_json import json_text
 
