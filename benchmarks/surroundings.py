@@ -154,7 +154,7 @@ def measure(case: str, rounds: int) -> tuple[float, float]:
     from django_delayq.delivery.claiming import Leased
     from django_delayq.jobs.stopping import Stop
     from django_delayq.worker.attempt import Attempt
-    from django_delayq.worker.executors import Shared, ThreadExecutor
+    from django_delayq.worker.thread_executor import Shared, ThreadExecutor
     from django_delayq.worker.time_limit import Timer
 
     @delayed_task(name="noop")

@@ -370,7 +370,6 @@ LONG_LEFT = {
     "jobs.envelope",
     "jobs.job",
     "worker.attempt",
-    "worker.executors",
 }
 
 

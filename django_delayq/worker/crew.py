@@ -12,7 +12,8 @@ from django_delayq.jobs.envelope import peek_task, task_text
 from django_delayq.jobs.registry import all_tasks, get_handler
 from django_delayq.logs import get_log
 from django_delayq.worker.attempt import Attempt
-from django_delayq.worker.executors import LoopExecutor, ThreadExecutor
+from django_delayq.worker.loop_executor import LoopExecutor
+from django_delayq.worker.thread_executor import ThreadExecutor
 
 logger = get_log("django_delayq.worker")
 

@@ -33,10 +33,10 @@ from django_delayq.worker.attempt import Attempt, class_name
 from django_delayq.worker.crew import Crew
 from django_delayq.worker.ending import Ending
 from django_delayq.worker.ends import Ends
-from django_delayq.worker.executors import LoopExecutor, Shared, ThreadExecutor
 from django_delayq.worker.forwarding import Forwarding
 from django_delayq.worker.heartbeat import PULSE_S, Heartbeat, Pulse
 from django_delayq.worker.loop import ClaimLoop
+from django_delayq.worker.loop_executor import LoopExecutor
 from django_delayq.worker.memory import MemoryLimit, MemoryWatch
 from django_delayq.worker.operating_system import (
     HEEDED,
@@ -49,6 +49,7 @@ from django_delayq.worker.parts import SELF, Parts, WorkerOptions
 from django_delayq.worker.queue_state import QueueState
 from django_delayq.worker.surroundings import compose
 from django_delayq.worker.suspects import Suspects
+from django_delayq.worker.thread_executor import Shared, ThreadExecutor
 from django_delayq.worker.time_limit import Timer
 from django_delayq.worker.watchdog import Watchdog
 

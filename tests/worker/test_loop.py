@@ -25,9 +25,9 @@ from django_delayq.worker import loop as loops
 from django_delayq.worker import plan, planning, queue_state, suspects, upkeep
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.dispatch import Dispatch
-from django_delayq.worker.executors import Shared, ThreadExecutor
 from django_delayq.worker.process import DONE, REPLACE_ME
 from django_delayq.worker.settlement import Settlement
+from django_delayq.worker.thread_executor import Shared, ThreadExecutor
 from tests.polling import wait_until
 from tests.queues.proxy import Proxy
 from tests.worker.conftest import every_server
