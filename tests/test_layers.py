@@ -289,7 +289,6 @@ GERUNDS_LEFT = {
     "worker.progressing",
     "worker.recording",
     "worker.registering",
-    "worker.telling",
 }
 
 

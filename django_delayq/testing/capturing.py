@@ -42,7 +42,7 @@ from django_delayq.testing.recorder import (
 )
 from django_delayq.testing.running import arun_attempt, run_attempt
 from django_delayq.wire.delay import Delay, parse_delay
-from django_delayq.worker import telling
+from django_delayq.worker import job_signals
 from django_delayq.worker.attempt import Attempt, Verdict
 
 #: By so much a start time may differ from one that a test expects, where the code has asked for a moment and not for a
@@ -392,7 +392,7 @@ class Immediate(Recorder):
             while turn.to_run:
                 note, attempt = self._begin(turn)
                 for queue, jobs in self._end(turn, note, attempt, run_attempt(attempt)):
-                    telling.tell_stored_here(queue, jobs)
+                    job_signals.send_scheduled_here(queue, jobs)
 
     @asynccontextmanager
     async def aafterwards(self) -> AsyncIterator[None]:
@@ -403,7 +403,7 @@ class Immediate(Recorder):
                 note, attempt = self._begin(turn)
                 error = await arun_attempt(attempt)
                 for queue, jobs in self._end(turn, note, attempt, error):
-                    await sync_to_async(telling.tell_stored_here)(queue, jobs)
+                    await sync_to_async(job_signals.send_scheduled_here)(queue, jobs)
 
     def _turn_here(self) -> _Turn | None:
         """Return the turn of the job that makes this call; None: none of our jobs does."""

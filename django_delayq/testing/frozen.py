@@ -40,7 +40,7 @@ from django_delayq.testing.capturing import watch_tests
 from django_delayq.testing.connection import InProcessServer
 from django_delayq.testing.memory.server import MemoryServer
 from django_delayq.testing.running import is_on_loop, run_attempt
-from django_delayq.worker import telling
+from django_delayq.worker import job_signals
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.forwarding import forward_at_once
 from django_delayq.worker.queue_state import QueueState
@@ -111,10 +111,10 @@ class _AtOnce(Line):
 _AS_READ: Command[Any] = Command(())
 
 
-class _TellsHere(telling.Teller):
+class _SendsHere(job_signals.SignalThread):
     """Sends signals in the thread of the test, whose transaction receivers see, and before the test continues."""
 
-    def tell(self, call: Callable[[], None], *, count: int = 1, size: int = 0) -> None:
+    def call(self, call: Callable[[], None], *, count: int = 1, size: int = 0) -> None:
         call()
 
 
@@ -313,7 +313,7 @@ class FrozenQueue:
         if reply.limits is not None and reply.limits.has_slots:
             state.has_slots = True
         if reply.ends is not None:
-            telling.tell_ends(settings.name, reply.ends)
+            job_signals.send_ends(settings.name, reply.ends)
         return reply
 
     def _run_one(self, state: QueueState) -> Ran | None:
@@ -394,7 +394,10 @@ class FrozenQueue:
     def start(self) -> None:
         """Begin, and have Django's clock stand still at this moment, where time-machine is installed."""
         self._client = own_clients.make()
-        self._teller, telling.teller = telling.teller, _TellsHere()
+        self._signal_thread, job_signals.signal_thread = (
+            job_signals.signal_thread,
+            _SendsHere(),
+        )
         if time_machine is None:
             return
         travel = time_machine.travel(self._now_us / 1_000_000, tick=False)
@@ -408,7 +411,7 @@ class FrozenQueue:
     def stop(self) -> None:
         """End, and let Django's clock go again."""
         self._is_over = True
-        telling.teller = self._teller
+        job_signals.signal_thread = self._signal_thread
         self._client.close()
         if self._traveller is not None:
             self._traveller = None

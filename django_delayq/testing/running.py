@@ -21,7 +21,7 @@ from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.job import Job
 from django_delayq.jobs.stopping import NEVER, running_stop
 from django_delayq.signals import heard
-from django_delayq.worker import telling
+from django_delayq.worker import job_signals
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.surroundings import Surroundings, compose
 from django_delayq.worker.time_limit import ThreadTimeLimit, Timer, exceeds
@@ -59,7 +59,7 @@ def _run(attempt: Attempt) -> BaseException | None:
         error = (async_to_sync(_await) if is_async else _call)(attempt, task)
     if heard.attempts:
         with _as_job(attempt):
-            telling.tell_end(attempt)
+            job_signals.send_end(attempt)
     return error
 
 
@@ -75,7 +75,7 @@ async def _arun(attempt: Attempt) -> BaseException | None:
         error = await (_await if is_async else sync_to_async(_call))(attempt, task)
     if heard.attempts:
         with _as_job(attempt):
-            await telling.atell_end(attempt)
+            await job_signals.asend_end(attempt)
     return error
 
 
@@ -103,7 +103,7 @@ def _call(attempt: Attempt, task: TaskDefinition) -> BaseException | None:
     with _as_job(attempt):
         try:
             if heard.attempts:
-                telling.tell_start(attempt)
+                job_signals.send_started(attempt)
             with _restored(around, attempt):
                 call: Callable[[], Any]
                 call = partial(task.function, *attempt.args, **attempt.kwargs)
@@ -124,7 +124,7 @@ async def _await(attempt: Attempt, task: TaskDefinition) -> BaseException | None
     with _as_job(attempt):
         try:
             if heard.attempts:
-                await telling.atell_start(attempt)
+                await job_signals.asend_started(attempt)
             with _restored(around, attempt):
                 call: Callable[[], Any]
                 call = partial(task.function, *attempt.args, **attempt.kwargs)

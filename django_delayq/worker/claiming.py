@@ -17,7 +17,7 @@ from django_delayq.faults import fault_line
 from django_delayq.jobs import sharding
 from django_delayq.logs import get_log
 from django_delayq.redaction import redact
-from django_delayq.worker import telling
+from django_delayq.worker import job_signals
 from django_delayq.worker.asking import Asking
 from django_delayq.worker.dispatch import Dispatch
 from django_delayq.worker.parts import Parts
@@ -194,7 +194,7 @@ class Claiming:
         if reply.limits is not None:
             self._take_limits(queue, reply.limits)
         if reply.ends is not None:
-            telling.tell_ends(queue.settings.name, reply.ends)
+            job_signals.send_ends(queue.settings.name, reply.ends)
         now_ms = monotonic_ms()
         if not is_ahead or now_ms - read_ms > NOTICEABLE * (now_ms - asked.sent_ms):
             # The reply had already arrived, so its time does not show how long the server took.

@@ -19,7 +19,7 @@ from django_delayq.jobs.stopping import Stop
 from django_delayq.logs import get_log
 from django_delayq.redaction import redact
 from django_delayq.signals import heard
-from django_delayq.worker import telling
+from django_delayq.worker import job_signals
 from django_delayq.worker.crew import Crew
 from django_delayq.worker.ends import Ends
 from django_delayq.worker.suspects import Suspects
@@ -100,12 +100,12 @@ class Ending:
             if attempt in crew.running and attempt.verdict is None:
                 attempt.give_up()
                 if heard.attempts:
-                    telling.teller.tell(
-                        partial(telling.tell_end, attempt),
+                    job_signals.signal_thread.call(
+                        partial(job_signals.send_end, attempt),
                         size=len(attempt.leased.payload),
                     )
                 settlement.ended.append(attempt)
-        telling.teller.drain(TELL_S)
+        job_signals.signal_thread.drain(TELL_S)
         hopeless = crew.hopeless()
         running = [
             attempt
@@ -122,7 +122,7 @@ class Ending:
         if settlement:
             settlement.settle(force=True)
         self._ends.record()
-        telling.teller.end(TELL_S)
+        job_signals.signal_thread.end(TELL_S)
 
 
 def leave(

@@ -30,7 +30,7 @@ from django_delayq.jobs.following import LEAST_BYTES, queue_of
 from django_delayq.jobs.kept import known_since
 from django_delayq.logs import get_log
 from django_delayq.redaction import redact
-from django_delayq.worker import telling
+from django_delayq.worker import job_signals
 from django_delayq.worker.forwarded import MOST, MOST_BYTES, Forwarded, remove
 
 logger = get_log("django_delayq.worker")
@@ -72,7 +72,7 @@ def receive(
             insertion_list=target.keeps_list,
         ),
     )
-    telling.tell_stored(
+    job_signals.send_scheduled(
         target.name,
         [each.job for each in forwards if each.job.token in received.stored],
     )

@@ -13,7 +13,7 @@ from django_delayq.jobs.registry import all_tasks, find_task, get_handler
 from django_delayq.logs import get_log
 from django_delayq.redaction import show
 from django_delayq.wire.signing import readable_marks
-from django_delayq.worker import telling
+from django_delayq.worker import job_signals
 from django_delayq.worker.outage import StepPause
 from django_delayq.worker.pausing import Pauses
 
@@ -84,7 +84,7 @@ class HeldJobs:
             # More may be held. The next claim finds out once there is room again.
             self.next_ms = now_ms
         if reply.ends:
-            telling.tell_ends(settings.name, reply.ends)
+            job_signals.send_ends(settings.name, reply.ends)
         _log_quarantined(settings.name, reply.ends)
         return reply.released + loosened.released > 0
 

@@ -21,7 +21,7 @@ from django_delayq.jobs.progress import running_report
 from django_delayq.jobs.stopping import running_stop
 from django_delayq.logs import get_log
 from django_delayq.signals import heard
-from django_delayq.worker import telling, time_limit
+from django_delayq.worker import job_signals, time_limit
 from django_delayq.worker.attempt import Attempt, Read, class_name, text_of
 from django_delayq.worker.django_connections import close_connections, make_caches
 from django_delayq.worker.operating_system import end_child
@@ -223,14 +223,14 @@ class LoopExecutor:
         except BaseException as error:
             self._take(attempt, error)
         if heard.attempts:
-            await self._tell(attempt)
+            await self._send_end(attempt)
 
-    async def _tell(self, attempt: Attempt) -> None:
+    async def _send_end(self, attempt: Attempt) -> None:
         """Tell of an attempt's end. Its receivers use the database as another task would."""
         running_job.set(attempt.job)
         async with ThreadSensitiveContext() as context:
             try:
-                await telling.atell_end(attempt)
+                await job_signals.asend_end(attempt)
             finally:
                 if context in SyncToAsync.context_to_thread_executor:
                     await sync_to_async(close_connections)()
@@ -300,7 +300,7 @@ class LoopExecutor:
             async with ThreadSensitiveContext() as context:
                 try:
                     if heard.attempts:
-                        await telling.atell_start(attempt)
+                        await job_signals.asend_started(attempt)
                     value = await self._limited(attempt, limit_s)
                     if heard.attempts:
                         attempt.value = value

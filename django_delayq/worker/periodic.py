@@ -32,7 +32,7 @@ from django_delayq.jobs.schedule_moves import (
 )
 from django_delayq.jobs.schedule_writes import arranging, missed
 from django_delayq.logs import get_log
-from django_delayq.worker import telling
+from django_delayq.worker import job_signals
 from django_delayq.worker.outage import StepPause
 
 logger = get_log("django_delayq.worker")
@@ -391,7 +391,9 @@ class Periods:
             ),
         )
         if reply.has_moved:
-            telling.tell_stored(queue.name, jobs[:-1] if reply.is_early else jobs)
+            job_signals.send_scheduled(
+                queue.name, jobs[:-1] if reply.is_early else jobs
+            )
         if self._known is not None and reply.version != self._known.version:
             self.next_ms = 0.0
         self._behind[name] = reply.behind

@@ -26,7 +26,7 @@ from django_delayq.delivery.limits import MAX_BATCH
 from django_delayq.delivery.states import State
 from django_delayq.logs import get_log
 from django_delayq.signals import job_scheduled
-from django_delayq.worker import telling
+from django_delayq.worker import job_signals
 from django_delayq.worker.attempt import Attempt, Verdict
 from django_delayq.worker.counting import Counting
 from django_delayq.worker.recording import Recording
@@ -235,7 +235,7 @@ class Settlement:
         for attempt in settled:
             bound = attempt.bound
             if bound is not None and not attempt.is_lost:
-                telling.tell_stored(attempt.queue.name, bound.here)
+                job_signals.send_scheduled(attempt.queue.name, bound.here)
 
     def _take_refused(self, *, force: bool) -> list[Attempt]:
         now_ms = monotonic_ms()

@@ -24,7 +24,7 @@ from django_delayq.jobs.progress import running_report
 from django_delayq.jobs.stopping import Stop, running_stop
 from django_delayq.logs import get_log
 from django_delayq.signals import heard
-from django_delayq.worker import telling, time_limit
+from django_delayq.worker import job_signals, time_limit
 from django_delayq.worker.attempt import Attempt, Read, class_name
 from django_delayq.worker.django_connections import (
     close_connections,
@@ -296,7 +296,7 @@ class ThreadExecutor:
                     )
                 if heard.attempts:
                     try:
-                        (context or copy_context()).run(self._tell, attempt)
+                        (context or copy_context()).run(self._send_end, attempt)
                     except BaseException as error:
                         # The job has its end, whether or not that can be told.
                         logger.error(
@@ -326,7 +326,7 @@ class ThreadExecutor:
             if database_use.has_connected:
                 database_use.begin()
             if is_heard := heard.attempts:
-                telling.tell_start(attempt)
+                job_signals.send_started(attempt)
             limit_s = attempt.time_limit_s
             if limit_s is not None:
                 limit = ThreadTimeLimit(
@@ -353,13 +353,13 @@ class ThreadExecutor:
             if database_use.has_connected:
                 database_use.end(was_interrupted=limit is not None and limit.has_struck)
 
-    def _tell(self, attempt: Attempt) -> None:
+    def _send_end(self, attempt: Attempt) -> None:
         """Tell of an attempt's end. Its receivers use the database as another task would, and not in what this one left."""
         running_job.set(attempt.job)
         try:
             if database_use.has_connected:
                 database_use.begin()
-            telling.tell_end(attempt)
+            job_signals.send_end(attempt)
         finally:
             if database_use.has_connected:
                 database_use.end(was_interrupted=False)

@@ -38,7 +38,7 @@ from django_delayq.signals import (
 from django_delayq.testing import FrozenQueue, frozen_queue, immediate
 from django_delayq.testing.recorder import Recorder
 from django_delayq.testing.servers import running_worker, serving_run
-from django_delayq.worker import telling
+from django_delayq.worker import job_signals
 from tests.backend import samples
 from tests.polling import wait_until
 
@@ -336,7 +336,7 @@ class TestInFrozenQueue:
         job = get_job(result.id)
         end = EndedHere(job.token, State.QUARANTINED, job.task, "nobody can read it")
 
-        telling.tell_ends(queue_name, [end])
+        job_signals.send_ends(queue_name, [end])
 
         assert told.named("finished") == [("finished", FAILED, 0, [JobFailed])]
         job.cancel()

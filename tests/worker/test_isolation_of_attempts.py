@@ -10,7 +10,7 @@ from django.db import connections
 from django.utils import timezone, translation
 
 from django_delayq import delayed_task, schedule
-from django_delayq.worker import telling
+from django_delayq.worker import job_signals
 from tests.polling import wait_until
 
 of_a_task = ContextVar("of_a_task", default="nothing")
@@ -121,14 +121,14 @@ def test_jobs_of_the_event_loop_share_caches_only_one_after_the_other(
 def test_receivers_that_no_job_has_to_do_with_share_caches(settings, server):
     settings.CACHES = caches_on(server)
     seen = []
-    teller = telling.Teller()
+    signal_thread = job_signals.SignalThread()
 
     def hear():
         client = caches["default"]._cache.get_client()
         seen.append((threading.current_thread(), client.client_id()))
 
     for n in range(3):
-        teller.tell(hear)
+        signal_thread.call(hear)
         wait_until(
             lambda n=n: len(seen) > n and not seen[n][0].is_alive(),
             description="the thread has ended",

@@ -1,4 +1,4 @@
-"""Notifies a project of the begin and end of attempts: `django_delayq.signals`, as a worker sends them.
+"""Sends the signals of `django_delayq.signals` when attempts begin and end.
 
 The signal of an end is sent before the server learns of it, so that no end is missed: a worker that dies in between
 runs the job again.
@@ -47,7 +47,7 @@ from django_delayq.worker.django_connections import (
 
 logger = get_log("django_delayq.worker")
 
-#: The verdicts that are told. A job that is snoozed, held or given back has neither failed nor ended.
+#: The verdicts that have a signal. A job that is snoozed, held or given back has neither failed nor ended.
 _SIGNALS: dict[Verdict | None, tuple[JobSignal, State]] = {
     Verdict.SUCCEED: (job_succeeded, State.SUCCEEDED),
     Verdict.RETRY: (job_retried, State.RETRYING),
@@ -58,33 +58,33 @@ _SIGNALS: dict[Verdict | None, tuple[JobSignal, State]] = {
 }
 
 
-def tell_start(attempt: Attempt) -> None:
-    """Tell that the task is about to be called."""
+def send_started(attempt: Attempt) -> None:
+    """Send `job_started`: the task is about to be called."""
     if job_started.receivers:
-        _tell(job_started, attempt.task, attempt.job())
+        _send(job_started, attempt.task, attempt.job())
 
 
-async def atell_start(attempt: Attempt) -> None:
-    """`tell_start` on the event loop."""
+async def asend_started(attempt: Attempt) -> None:
+    """Do as `send_started`, on the event loop."""
     if job_started.receivers:
-        await _atell(job_started, attempt.task, attempt.job())
+        await _asend(job_started, attempt.task, attempt.job())
 
 
-def tell_end(attempt: Attempt) -> None:
-    """Tell what becomes of a job, once."""
+def send_end(attempt: Attempt) -> None:
+    """Send the signal of what becomes of a job, once."""
     if (told := _end(attempt)) is not None:
         signal, job, named = told
-        _tell(signal, attempt.task, job, **named)
+        _send(signal, attempt.task, job, **named)
 
 
-async def atell_end(attempt: Attempt) -> None:
-    """`tell_end` on the event loop."""
+async def asend_end(attempt: Attempt) -> None:
+    """Do as `send_end`, on the event loop."""
     if (told := _end(attempt)) is not None:
         signal, job, named = told
-        await _atell(signal, attempt.task, job, **named)
+        await _asend(signal, attempt.task, job, **named)
 
 
-def _tell(signal: JobSignal, task: object, job: Job[Any], **named: Any) -> None:
+def _send(signal: JobSignal, task: object, job: Job[Any], **named: Any) -> None:
     try:
         tell(signal, task, job, **named)
     except BaseException as error:
@@ -92,7 +92,7 @@ def _tell(signal: JobSignal, task: object, job: Job[Any], **named: Any) -> None:
         log_failure(signal, job, "a receiver", error)
 
 
-async def _atell(signal: JobSignal, task: object, job: Job[Any], **named: Any) -> None:
+async def _asend(signal: JobSignal, task: object, job: Job[Any], **named: Any) -> None:
     try:
         await atell(signal, task, job, **named)
     except BaseException as error:
@@ -135,7 +135,7 @@ def _end(attempt: Attempt) -> tuple[JobSignal, Job[Any], dict[str, Any]] | None:
     return signal, job, named
 
 
-#: So many signals wait for the teller's thread at most, and so many bytes of what they are about.
+#: The most signals that wait for the thread, and the most bytes of what they are about.
 MOST_WAITING, WAITING_BYTES = 10_000, 1 << 24
 #: Between two lines of the log about signals that were dropped.
 REPORT_MS = 10_000
@@ -149,7 +149,7 @@ class _Waiting(NamedTuple):
     size: int
 
 
-class Teller:
+class SignalThread:
     """A thread for signals that no thread of a job can send: the claim loop calls nothing of a project.
 
     It starts with the first signal. Receivers that are slower than the loop lose signals, because what
@@ -166,11 +166,11 @@ class Teller:
         self._is_busy = False
         # Made in the first thread. Others take them over, so none has to connect to a cache anew.
         self._caches: dict[str, Any] | None = None
-        #: Set while there is nothing to tell.
+        #: Set while no signal waits.
         self._is_idle = threading.Event()
         self._is_idle.set()
 
-    def tell(self, call: Callable[[], None], *, count: int = 1, size: int = 0) -> None:
+    def call(self, call: Callable[[], None], *, count: int = 1, size: int = 0) -> None:
         """Have the thread make a call that sends ``count`` signals, and holds ``size`` bytes until then.
 
         Without room for it, it is dropped and counted. The first one always has room.
@@ -191,7 +191,7 @@ class Teller:
             self._is_idle.clear()
         try:
             threading.Thread(
-                target=self._begin, name="delayq-teller", daemon=True
+                target=self._begin, name="delayq-job-signals", daemon=True
             ).start()
         except RuntimeError as error:
             with self._lock:
@@ -265,20 +265,20 @@ class Teller:
 
 
 #: That of this process.
-teller = Teller()
+signal_thread = SignalThread()
 
 
-def tell_ends(queue: str, ends: Sequence[EndedHere]) -> None:
+def send_ends(queue: str, ends: Sequence[EndedHere]) -> None:
     """Have signals sent for jobs that a script has ended by itself."""
     if job_cancelled.receivers or job_quarantined.receivers:
-        teller.tell(
-            partial(_tell_ends, queue, ends),
+        signal_thread.call(
+            partial(_send_ends_here, queue, ends),
             count=len(ends),
             size=sum([len(each.task) + len(each.why) for each in ends]),
         )
 
 
-def _tell_ends(queue: str, ends: Sequence[EndedHere]) -> None:
+def _send_ends_here(queue: str, ends: Sequence[EndedHere]) -> None:
     for each in ends:
         job: Job[Any] = Job(queue, each.token, each.task or None, [], {})
         job.state = each.state
@@ -286,21 +286,21 @@ def _tell_ends(queue: str, ends: Sequence[EndedHere]) -> None:
         signal = job_cancelled
         if each.state is State.QUARANTINED:
             signal, named["exception"] = job_quarantined, None
-        _tell(signal, task_of(job), job, **named)
+        _send(signal, task_of(job), job, **named)
 
 
-def tell_stored(queue: str, jobs: Sequence[NewJob]) -> None:
+def send_scheduled(queue: str, jobs: Sequence[NewJob]) -> None:
     """Have signals sent for jobs that a worker has stored: those that follow one, or those of occurrences."""
     if jobs and job_scheduled.receivers:
-        teller.tell(
-            partial(tell_stored_here, queue, jobs),
+        signal_thread.call(
+            partial(send_scheduled_here, queue, jobs),
             count=len(jobs),
             size=sum([len(new.payload) for new in jobs]),
         )
 
 
-def tell_stored_here(queue: str, jobs: Sequence[NewJob]) -> None:
-    """Do as `tell_stored`, in this thread."""
+def send_scheduled_here(queue: str, jobs: Sequence[NewJob]) -> None:
+    """Do as `send_scheduled`, in this thread."""
     for new in jobs:
         call = envelopes.decrypted(
             envelopes.claimed_call(new.payload, queue_of(queue).payload_codec),
@@ -310,4 +310,4 @@ def tell_stored_here(queue: str, jobs: Sequence[NewJob]) -> None:
         job: Job[Any] = Job(queue, new.token, call.task, call.args, call.kwargs)
         job.take_headers(call.headers)
         job.state = State.SCHEDULED
-        _tell(job_scheduled, task_of(job), job)
+        _send(job_scheduled, task_of(job), job)

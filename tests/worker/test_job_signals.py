@@ -7,18 +7,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from django_delayq.worker import telling
-from django_delayq.worker.telling import MOST_WAITING, WAITING_BYTES, Teller
+from django_delayq.worker import job_signals
+from django_delayq.worker.job_signals import MOST_WAITING, WAITING_BYTES, SignalThread
 
 
 class Slow:
-    """A teller whose thread is held by its first call until the test lets go."""
+    """One whose thread is held by its first call until the test lets go."""
 
     def __init__(self) -> None:
-        self.teller = Teller()
+        self.signal_thread = SignalThread()
         self.told: list[int] = []
         self.may_go_on, self._is_held = threading.Event(), threading.Event()
-        self.teller.tell(self._hold)
+        self.signal_thread.call(self._hold)
         assert self._is_held.wait(10)
 
     def _hold(self) -> None:
@@ -26,11 +26,11 @@ class Slow:
         assert self.may_go_on.wait(10)
 
     def tell(self, number: int, **size: int) -> None:
-        self.teller.tell(lambda: self.told.append(number), **size)
+        self.signal_thread.call(lambda: self.told.append(number), **size)
 
     def go_on(self) -> None:
         self.may_go_on.set()
-        assert self.teller.drain(10)
+        assert self.signal_thread.drain(10)
 
 
 @pytest.fixture
@@ -87,10 +87,12 @@ def test_bytes_are_bounded_as_well(
 def test_what_nothing_waits_before_is_told_however_large(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    teller, told = Teller(), []
-    teller.tell(lambda: told.append(1), count=MOST_WAITING + 1, size=WAITING_BYTES + 1)
+    signal_thread, told = SignalThread(), []
+    signal_thread.call(
+        lambda: told.append(1), count=MOST_WAITING + 1, size=WAITING_BYTES + 1
+    )
 
-    assert teller.drain(10)
+    assert signal_thread.drain(10)
     assert told == [1]
     assert lost(caplog) == []
 
@@ -99,7 +101,7 @@ def test_there_is_room_again_once_something_was_told(slow: Slow) -> None:
     slow.tell(1, count=MOST_WAITING - 1)
     slow.go_on()
     slow.tell(2, count=MOST_WAITING)
-    assert slow.teller.drain(10)
+    assert slow.signal_thread.drain(10)
 
     assert slow.told == [1, 2]
 
@@ -107,7 +109,7 @@ def test_there_is_room_again_once_something_was_told(slow: Slow) -> None:
 def test_losses_are_logged_again_after_a_while(
     slow: Slow, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(telling, "REPORT_MS", 0)
+    monkeypatch.setattr(job_signals, "REPORT_MS", 0)
     slow.tell(1, count=MOST_WAITING - 1)
 
     slow.tell(2, count=3)
@@ -122,13 +124,13 @@ def test_end_counts_what_is_not_told_by_then(
     for n in range(3):
         slow.tell(n)
 
-    slow.teller.end(0.01)
+    slow.signal_thread.end(0.01)
 
     # The first is being told.
     assert lost(caplog) == [4]
     slow.go_on()
     caplog.clear()
-    slow.teller.end(0.01)
+    slow.signal_thread.end(0.01)
     assert lost(caplog) == []
 
 
@@ -138,10 +140,10 @@ def test_receiver_that_raises_takes_no_room(
     def fail() -> None:
         raise ValueError("receiver")
 
-    slow.teller.tell(fail, count=MOST_WAITING - 1)
+    slow.signal_thread.call(fail, count=MOST_WAITING - 1)
     slow.go_on()
     slow.tell(1, count=MOST_WAITING)
-    assert slow.teller.drain(10)
+    assert slow.signal_thread.drain(10)
 
     assert slow.told == [1]
     assert [r.levelno for r in caplog.records] == [logging.ERROR]
