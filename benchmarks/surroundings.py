@@ -163,7 +163,7 @@ def measure(case: str, rounds: int) -> tuple[float, float]:
 
     around: dict[str, Any] = {}
     if contexts or middleware:
-        from django_delayq.worker.surroundings import compose
+        from django_delayq.jobs.middleware import compose
 
         around["around"] = compose(get_settings())
     if is_heard:

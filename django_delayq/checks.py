@@ -17,13 +17,13 @@ from django_delayq import conf
 from django_delayq.database_checks import check_databases, check_room
 from django_delayq.exceptions import DelayqError
 from django_delayq.jobs import contexts
+from django_delayq.jobs.middleware import find_middleware
 from django_delayq.redaction import redact_url
 from django_delayq.schedule_checks import check_schedules
 from django_delayq.server_checks import check_server
 from django_delayq.setting import Problem
 from django_delayq.task_checks import check_tasks
 from django_delayq.testing import mode
-from django_delayq.worker.surroundings import find_middleware
 
 
 def register_all() -> None:

@@ -19,11 +19,11 @@ from django_delayq.jobs.contexts import restored
 from django_delayq.jobs.decisions import Decision
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.job import Job
+from django_delayq.jobs.middleware import Middleware, compose
 from django_delayq.jobs.stopping import NEVER, running_stop
 from django_delayq.signals import heard
 from django_delayq.worker import job_signals
 from django_delayq.worker.attempt import Attempt
-from django_delayq.worker.surroundings import Surroundings, compose
 from django_delayq.worker.time_limit import ThreadTimeLimit, Timer, exceeds
 
 #: What ends an attempt when a task raises it. Ctrl-C ends the test.
@@ -141,7 +141,7 @@ async def _await(attempt: Attempt, task: TaskDefinition) -> BaseException | None
 
 
 def _restored(
-    around: Surroundings | None, attempt: Attempt
+    around: Middleware | None, attempt: Attempt
 ) -> AbstractContextManager[None]:
     return nullcontext() if around is None else restored(around.travellers, attempt)
 

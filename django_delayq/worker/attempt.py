@@ -55,6 +55,7 @@ from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.envelope import Envelope, Follow
 from django_delayq.jobs.job import Job
 from django_delayq.jobs.limit import Limit
+from django_delayq.jobs.middleware import blamed
 from django_delayq.jobs.options import TaskOptions, seconds
 from django_delayq.jobs.progress import running_report
 from django_delayq.jobs.registry import get_handler, get_task
@@ -64,7 +65,6 @@ from django_delayq.queues.reading import read
 from django_delayq.signals import heard
 from django_delayq.wire import signing
 from django_delayq.worker import time_limit
-from django_delayq.worker.surroundings import blamed
 
 logger = logs.get_log("django_delayq.worker")
 

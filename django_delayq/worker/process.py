@@ -23,6 +23,7 @@ from django_delayq.conf import QueueSettings
 from django_delayq.connection import connection_url
 from django_delayq.delivery.claiming import LOOKS_A_LEASE
 from django_delayq.jobs import outbox
+from django_delayq.jobs.middleware import compose
 from django_delayq.jobs.stopping import Stop
 from django_delayq.logs import get_log
 from django_delayq.redaction import redact
@@ -47,7 +48,6 @@ from django_delayq.worker.operating_system import (
 from django_delayq.worker.outage import Flag, Outage
 from django_delayq.worker.parts import SELF, Parts, WorkerOptions
 from django_delayq.worker.queue_state import QueueState
-from django_delayq.worker.surroundings import compose
 from django_delayq.worker.suspects import Suspects
 from django_delayq.worker.thread_executor import Shared, ThreadExecutor
 from django_delayq.worker.time_limit import Timer

@@ -20,6 +20,7 @@ from django_delayq.jobs.context import running_job
 from django_delayq.jobs.contexts import restored, warm
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.job import Job
+from django_delayq.jobs.middleware import Middleware
 from django_delayq.jobs.progress import running_report
 from django_delayq.jobs.stopping import Stop, running_stop
 from django_delayq.logs import get_log
@@ -32,7 +33,6 @@ from django_delayq.worker.django_connections import (
     make_caches,
 )
 from django_delayq.worker.operating_system import end_child
-from django_delayq.worker.surroundings import Surroundings
 from django_delayq.worker.time_limit import READING, ThreadTimeLimit, Timer
 
 logger = get_log("django_delayq.worker")
@@ -111,7 +111,7 @@ class Shared:
     #: Takes an attempt of a thread that turns out to belong on the event loop.
     found_async: Callable[[Attempt], None]
     #: Goes around each call; None: nothing does.
-    around: Surroundings | None = None
+    around: Middleware | None = None
     #: Takes how far a running job is.
     report: Callable[[Attempt, bytes], None] = lambda attempt, stored: None
 
@@ -366,7 +366,7 @@ class ThreadExecutor:
 
     def _surrounded(
         self,
-        around: Surroundings,
+        around: Middleware,
         attempt: Attempt,
         task: TaskDefinition,
         limit: ThreadTimeLimit | None,

@@ -19,7 +19,7 @@ from django_delayq import (
 )
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import InvalidSettings, JobFailed
-from django_delayq.worker.surroundings import compose
+from django_delayq.jobs.middleware import compose
 from tests.polling import wait_until
 
 HERE = __name__

@@ -27,6 +27,7 @@ from django_delayq.exceptions import DelayqError, InvalidSettings
 from django_delayq.health.problem import Level
 from django_delayq.health.problems import find_server_problems
 from django_delayq.jobs import registry
+from django_delayq.jobs.middleware import compose
 from django_delayq.logs import get_log
 from django_delayq.management.backends import prepare_tasks
 from django_delayq.management.help import CommandWithExamples
@@ -44,7 +45,6 @@ from django_delayq.worker.operating_system import (
 from django_delayq.worker.parts import WorkerOptions
 from django_delayq.worker.process import NODE_PATIENCE_S, at_most
 from django_delayq.worker.supervisor import NOW, STOPPING, Supervisor
-from django_delayq.worker.surroundings import compose
 
 logger = get_log("django_delayq.worker")
 

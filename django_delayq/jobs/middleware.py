@@ -29,7 +29,7 @@ Call = Callable[[Job[Any]], Any]
 AsyncCall = Callable[[Job[Any]], Awaitable[Any]]
 
 
-class Surroundings(NamedTuple):
+class Middleware(NamedTuple):
     """The middleware and contexts around each call."""
 
     travellers: tuple[Traveller, ...]
@@ -38,7 +38,7 @@ class Surroundings(NamedTuple):
     acall: AsyncCall | None
 
 
-def compose(settings: Settings) -> Surroundings | None:
+def compose(settings: Settings) -> Middleware | None:
     """Return what the settings put around a call; None: nothing.
 
     Raises:
@@ -48,8 +48,8 @@ def compose(settings: Settings) -> Surroundings | None:
         return None
     travellers = contexts.load(settings.context)
     if not settings.middleware:
-        return Surroundings(travellers, None, None)
-    return Surroundings(travellers, *_chained(settings.middleware))
+        return Middleware(travellers, None, None)
+    return Middleware(travellers, *_chained(settings.middleware))
 
 
 @cache
