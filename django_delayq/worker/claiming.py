@@ -48,7 +48,7 @@ class Claiming:
         names = dict.fromkeys(queue.settings.whole for queue in parts.queues.values())
         self._ranks = {name: rank for rank, name in enumerate(names)}
         self._watch = watch
-        self._crew, self._ending = parts.crew, parts.ending
+        self._crew, self._shutdown = parts.crew, parts.shutdown
         self._settlement = parts.ends.settlement
         self._outage, self._suspects = parts.outage, parts.suspects
         self.planner = Planner(parts)
@@ -222,7 +222,7 @@ class Claiming:
             self._suspects.note_put_off(reply.put_off, now_ms + asked.put_off_ms)
         if is_ahead or queue.under_way is not None:
             self._crew.threads.wake()
-        if self._ending.stop_ms is None:
+        if self._shutdown.stop_ms is None:
             self._tend(queue, now_ms, reply.now_us)
 
     def _begin(self, queue: QueueState) -> None:

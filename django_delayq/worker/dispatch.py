@@ -12,7 +12,7 @@ class Dispatch:
     """Makes attempts of leased jobs and hands them out. Owned by the claim loop's thread."""
 
     def __init__(self, parts: Parts) -> None:
-        self._crew, self._ends, self._ending = parts.crew, parts.ends, parts.ending
+        self._crew, self._ends, self._shutdown = parts.crew, parts.ends, parts.shutdown
         self._settlement, self._suspects = parts.ends.settlement, parts.suspects
         #: Whether jobs have come since the loop last set this to False.
         self.has_had_jobs = True
@@ -37,7 +37,10 @@ class Dispatch:
         put_back: list[Attempt] = []
         begun, is_async = 0, False
         # Every job pays for each line of this loop, so what stays the same is looked up before it.
-        is_stopping, safe_kills = self._ending.stop_ms is not None, suspects.safe_kills
+        is_stopping, safe_kills = (
+            self._shutdown.stop_ms is not None,
+            suspects.safe_kills,
+        )
         settings, name = queue.settings, queue.settings.name
         async_names, guess = crew.async_names, crew.is_async
         running, submit = crew.running, crew.threads.submit

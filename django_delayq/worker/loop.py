@@ -21,12 +21,12 @@ from django_delayq.faults import fault_line
 from django_delayq.logs import get_log
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.claiming import Claiming
-from django_delayq.worker.ending import leave
 from django_delayq.worker.ends import SETTLE_AFTER_MS, SETTLE_BATCH
 from django_delayq.worker.parts import SELF, Parts
 from django_delayq.worker.progressing import Progressing
 from django_delayq.worker.queue_state import QueueState
 from django_delayq.worker.registering import Registering
+from django_delayq.worker.shutdown import leave
 
 logger = get_log("django_delayq.worker")
 
@@ -51,7 +51,7 @@ class ClaimLoop:
         self._is_burst = parts.options.is_burst
         self._revive = revive
         self.queues, self.alarm, self.crew = parts.queues, parts.alarm, parts.crew
-        self.ends, self.ending = parts.ends, parts.ending
+        self.ends, self.shutdown = parts.ends, parts.shutdown
         self.forwarding = parts.forwarding
         self._line, self._threads = parts.line, parts.crew.threads
         self._outage, self._suspects = parts.outage, parts.suspects
@@ -106,12 +106,12 @@ class ClaimLoop:
 
     def retire(self) -> None:
         """Claim no more, and end when everything that was claimed has ended, however long that takes."""
-        self.ending.retire()
+        self.shutdown.retire()
         self.alarm.wake(SELF)
 
     def stop(self, grace_s: float) -> None:
         """Claim no more; let running jobs end for up to ``grace_s``, and give back the rest."""
-        self.ending.stop(grace_s)
+        self.shutdown.stop(grace_s)
         self.alarm.wake(SELF)
 
     # Orders.
@@ -119,12 +119,12 @@ class ClaimLoop:
     def _be_quiet(self) -> None:
         if self._is_burst:
             # Nothing else would end it.
-            self.ending.retire()
+            self.shutdown.retire()
         else:
-            self.ending.quiet()
+            self.shutdown.quiet()
 
     def _be_dismissed(self) -> None:
-        self.ending.is_dismissed = True
+        self.shutdown.is_dismissed = True
         self.stop(self._parts.options.worker.grace_s)
 
     # The loop.
@@ -140,22 +140,22 @@ class ClaimLoop:
                 self._wait_for_server(error)
 
     def _is_over(self) -> bool:
-        crew, ending = self.crew, self.ending
-        if ending.stop_ms is None:
+        crew, shutdown = self.crew, self.shutdown
+        if shutdown.stop_ms is None:
             if not crew.stuck and not crew.is_unable:
                 return False
             self.stop(self._parts.options.worker.grace_s)
         self._claiming.take_under_way()
-        ending.return_queued()
-        return crew.is_beyond_waiting() or monotonic_ms() >= ending.deadline_ms
+        shutdown.return_queued()
+        return crew.is_beyond_waiting() or monotonic_ms() >= shutdown.deadline_ms
 
     def _turn(self) -> None:
         self.turns += 1
         self._forget_if_changed()
-        ending, suspects = self.ending, self._suspects
+        shutdown, suspects = self.shutdown, self._suspects
         is_stalled = self._planner.give_back_stalled(monotonic_ms())
         self.crew.submit_found()
-        if is_stalled or ending.stop_ms is not None or suspects.held is not None:
+        if is_stalled or shutdown.stop_ms is not None or suspects.held is not None:
             self.ends.settle(force=True)
             if (suspect := suspects.take_held()) is not None:
                 self.crew.begin(suspect)
@@ -163,16 +163,16 @@ class ClaimLoop:
             self.ends.tell()
         try:
             self._ask_time()
-            is_progress = ending.stop_ms is None and self._claiming.round()
+            is_progress = shutdown.stop_ms is None and self._claiming.round()
         finally:
             self.ends.learn()
         if (
-            ending.takes_no_more()
-            and ending.stop_ms is None
+            shutdown.takes_no_more()
+            and shutdown.stop_ms is None
             and len(self.crew.running) == self._settlement.count_refused()
         ):
             self.stop(self._parts.options.worker.grace_s)
-        if ending.stop_ms is None:
+        if shutdown.stop_ms is None:
             if is_progress or suspects.held is not None:
                 self._threads.wake()
                 # Else a queue that always has more would keep us from what falls due in the others.
@@ -243,7 +243,7 @@ class ClaimLoop:
         ):
             return False
         if not self._dispatch.has_had_jobs:
-            self.ending.stop(0.0)
+            self.shutdown.stop(0.0)
             return True
         # The last job may have scheduled another, whose message comes on another connection.
         self._dispatch.has_had_jobs = False
@@ -268,8 +268,8 @@ class ClaimLoop:
             timeout_ms = SETTLE_AFTER_MS if is_soon else 0.0
         elif (again_ms := self._settlement.next_ms()) is not None:
             timeout_ms = again_ms - now_ms
-        is_claiming = self.ending.stop_ms is None
-        until_ms = self._planner.look_ms if is_claiming else self.ending.deadline_ms
+        is_claiming = self.shutdown.stop_ms is None
+        until_ms = self._planner.look_ms if is_claiming else self.shutdown.deadline_ms
         timeout_ms = min(timeout_ms, until_ms - now_ms, self.ends.record_ms - now_ms)
         # Only now: a thread that wakes while we hold the interpreter would wait for us.
         self._threads.wake()
@@ -313,8 +313,8 @@ class ClaimLoop:
     # The end.
 
     def end(self, before_giving_back: Callable[[], None]) -> None:
-        """Settle, give back what still runs, and leave; see `Ending.finish`."""
-        self.ending.finish(before_giving_back)
+        """Settle, give back what still runs, and leave; see `Shutdown.finish`."""
+        self.shutdown.finish(before_giving_back)
         if self._is_burst:
             self._line.rest()
             for queue in self.queues.values():

@@ -9,11 +9,11 @@ from django_delayq.calls.line import Line
 from django_delayq.conf import QueueSettings, WorkerSettings
 from django_delayq.waiting.alarm import Alarm
 from django_delayq.worker.crew import Crew
-from django_delayq.worker.ending import Ending
 from django_delayq.worker.ends import Ends
 from django_delayq.worker.forwarding import Forwarding
 from django_delayq.worker.outage import Outage
 from django_delayq.worker.queue_state import QueueState
+from django_delayq.worker.shutdown import Shutdown
 from django_delayq.worker.suspects import Suspects
 
 #: The alarm's key for wake-ups that concern no single queue.
@@ -54,4 +54,4 @@ class Parts:
     forwarding: Forwarding
     suspects: Suspects
     ends: Ends
-    ending: Ending
+    shutdown: Shutdown

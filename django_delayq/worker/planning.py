@@ -25,7 +25,7 @@ class Planner:
     def __init__(self, parts: Parts) -> None:
         self._queues, self._crew = parts.queues, parts.crew
         self._settlement, self._pace = parts.ends.settlement, parts.ends.pace
-        self._ending = parts.ending
+        self._shutdown = parts.shutdown
         #: When the next queue may be looked at again for jobs of one kind; infinite: no queue waits for that. Each
         #: round of claims computes it anew.
         self.look_ms = float("inf")
@@ -64,7 +64,7 @@ class Planner:
         ``begun`` more are about to be handed out. If a call by itself, without its jobs, takes longer than `AHEAD_MS`,
         threads get as many jobs as they start within the call's time. Jobs that will have run by its reply leave room.
         """
-        if self._ending.takes_no_more() or self._ending.is_quiet:
+        if self._shutdown.takes_no_more() or self._shutdown.is_quiet:
             return NO_ROOM
         crew, jobs_left = self._crew, self._crew.jobs_left
         coroutines = crew.coroutines.count()

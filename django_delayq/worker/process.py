@@ -32,7 +32,6 @@ from django_delayq.waiting.channel import ChannelListener
 from django_delayq.waiting.watch import DestinationWatch
 from django_delayq.worker.attempt import Attempt, class_name
 from django_delayq.worker.crew import Crew
-from django_delayq.worker.ending import Ending
 from django_delayq.worker.ends import Ends
 from django_delayq.worker.forwarding import Forwarding
 from django_delayq.worker.heartbeat import PULSE_S, Heartbeat, Pulse
@@ -48,6 +47,7 @@ from django_delayq.worker.operating_system import (
 from django_delayq.worker.outage import Flag, Outage
 from django_delayq.worker.parts import SELF, Parts, WorkerOptions
 from django_delayq.worker.queue_state import QueueState
+from django_delayq.worker.shutdown import Shutdown
 from django_delayq.worker.suspects import Suspects
 from django_delayq.worker.thread_executor import Shared, ThreadExecutor
 from django_delayq.worker.time_limit import Timer
@@ -148,7 +148,7 @@ class WorkerProcess:
                 forwarding=forwards,
                 suspects=suspects,
                 ends=ends,
-                ending=Ending(crew, ends, suspects, stop),
+                shutdown=Shutdown(crew, ends, suspects, stop),
             ),
             watch=self._watch,
             # The embedded server comes back by itself, unless its guardian has died as well.
@@ -221,7 +221,7 @@ class WorkerProcess:
             )
 
     def run(self, before_giving_back: Callable[[], None] = lambda: None) -> int:
-        """Work, and return the exit status. ``before_giving_back`` is called last, see `Ending.finish`."""
+        """Work, and return the exit status. ``before_giving_back`` is called last, see `Shutdown.finish`."""
         # The loop needs the interpreter for a fraction of a ms: it should not wait 5 ms for a busy task to release it.
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         try:
@@ -272,9 +272,9 @@ class WorkerProcess:
         if self.loop.crew.is_unable:
             return UNABLE
         is_burst = self._options.is_burst
-        if self.loop.ending.is_dismissed:
+        if self.loop.shutdown.is_dismissed:
             return DISMISSED
-        if self.loop.crew.stuck or self.loop.ending.is_retiring:
+        if self.loop.crew.stuck or self.loop.shutdown.is_retiring:
             return REPLACE_ME
         if self._options.max_jobs is not None and not is_burst:
             return REPLACE_ME

@@ -49,7 +49,7 @@ class Registering(Report):
         self._host, self._pid = socket.gethostname(), os.getpid()
         self._version = version("django-delayq")
         self._queues = list(parts.queues)
-        self._crew, self._ending = parts.crew, parts.ending
+        self._crew, self._shutdown = parts.crew, parts.shutdown
         self._do = {QUIET: quiet, STOP: stop}
         self._meter = Meter()
         self._since_ms = boottime_ms()
@@ -90,10 +90,10 @@ class Registering(Report):
         )
 
     def _state(self) -> WorkerState:
-        ending = self._ending
-        if ending.stop_ms is not None or ending.takes_no_more():
+        shutdown = self._shutdown
+        if shutdown.stop_ms is not None or shutdown.takes_no_more():
             return WorkerState.STOPPING
-        return WorkerState.QUIET if ending.is_quiet else WorkerState.WORKING
+        return WorkerState.QUIET if shutdown.is_quiet else WorkerState.WORKING
 
     def _take_in(self, reply: Registered) -> None:
         """Obey the order that came with the reply."""

@@ -290,7 +290,9 @@ def test_what_runs_ends_and_nothing_else_begins(work, records, queue_name, taken
     wait_until(lambda: records.count("start") == 2, description="both run")
 
     taken[0] = 201
-    wait_until(lambda: worker.loop.ending.is_retiring, description="it was told to go")
+    wait_until(
+        lambda: worker.loop.shutdown.is_retiring, description="it was told to go"
+    )
     later = schedule(tasks.note.using(queue=queue_name), 0)
     turns = worker.loop.turns
     wait_until(lambda: worker.loop.turns > turns, description="it has seen that")
@@ -342,7 +344,9 @@ def test_a_burst_goes_on_in_the_next_process(work, records, queue_name, taken):
     wait_until(lambda: records.count("start") == 1, description="the first one runs")
 
     taken[0] = 201
-    wait_until(lambda: worker.loop.ending.is_retiring, description="it was told to go")
+    wait_until(
+        lambda: worker.loop.shutdown.is_retiring, description="it was told to go"
+    )
     records.let_go()
     assert worker.join() == REPLACE_ME
     taken[0] = 100

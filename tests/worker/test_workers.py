@@ -169,12 +169,12 @@ def test_order_is_obeyed_without_waiting_for_the_next_write(
     wait_until(lambda: len(workers(queue_name)) == 2, description="both are listed")
 
     assert quiet_worker(first.owner.hex())
-    wait_until(lambda: first.loop.ending.is_quiet, description="it is quiet")
+    wait_until(lambda: first.loop.shutdown.is_quiet, description="it is quiet")
     assert stop_worker(first.owner.hex())
 
     assert first.join() == DISMISSED
     assert second.is_running
-    assert not second.loop.ending.is_quiet
+    assert not second.loop.shutdown.is_quiet
 
 
 def test_order_that_may_not_be_announced_is_obeyed_with_the_next_write(

@@ -30,7 +30,7 @@ logger = get_log("django_delayq.worker")
 TELL_S = 1.0
 
 
-class Ending:
+class Shutdown:
     """Knows how far the process is on its way to the end, and takes the last step.
 
     `retire` and `stop` may be called from any thread; all else belongs to the claim loop's thread.
