@@ -37,7 +37,7 @@ from django_delayq.worker.forwarding import Forwarding
 from django_delayq.worker.heartbeat import PULSE_S, Heartbeat, Pulse
 from django_delayq.worker.loop import ClaimLoop
 from django_delayq.worker.loop_executor import LoopExecutor
-from django_delayq.worker.memory import MemoryLimit, MemoryWatch
+from django_delayq.worker.memory_limit import MemoryLimit, MemoryWatch
 from django_delayq.worker.operating_system import (
     HEEDED,
     flush_streams,

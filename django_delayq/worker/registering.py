@@ -24,7 +24,7 @@ from django_delayq.jobs.workers import QUIET, STOP, WorkerState, read_order
 from django_delayq.logs import get_log
 from django_delayq.wire import signing
 from django_delayq.worker.attempt import Attempt
-from django_delayq.worker.memory import Meter
+from django_delayq.worker.memory_limit import Meter
 from django_delayq.worker.outage import FORGOTTEN, forgotten_s
 from django_delayq.worker.parts import Parts
 from django_delayq.worker.reports import Report

@@ -25,7 +25,7 @@ from django_delayq.redaction import redact
 from django_delayq.worker import heartbeat
 from django_delayq.worker.django_connections import close_connections
 from django_delayq.worker.heartbeat import Pulse, Silence, is_stopped
-from django_delayq.worker.memory import MemoryLimit
+from django_delayq.worker.memory_limit import MemoryLimit
 from django_delayq.worker.operating_system import (
     flush_streams,
     handle_signal,

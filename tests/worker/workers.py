@@ -16,7 +16,7 @@ from django_delayq.calls.running import run
 from django_delayq.clients.clients import own_clients
 from django_delayq.delivery import looking
 from django_delayq.delivery.looking import Counts
-from django_delayq.worker.memory import MemoryLimit
+from django_delayq.worker.memory_limit import MemoryLimit
 from django_delayq.worker.parts import WorkerOptions
 from django_delayq.worker.process import WorkerProcess
 from tests import forked

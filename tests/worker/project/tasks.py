@@ -26,7 +26,7 @@ from django_delayq.worker import (
     time_limit,
     upkeep,
 )
-from django_delayq.worker.memory import Meter
+from django_delayq.worker.memory_limit import Meter
 from tests.worker.records import ENVIRONMENT, Records, gate_of_test, record
 
 #: How long a task holds where the test does not let go.

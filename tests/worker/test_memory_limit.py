@@ -12,8 +12,8 @@ from django.core.management import CommandError, call_command
 from django_delayq import schedule, schedule_many
 from django_delayq.delivery.states import State
 from django_delayq.management.commands import delayq_worker
-from django_delayq.worker import memory
-from django_delayq.worker.memory import MemoryLimit, MemoryWatch, Meter
+from django_delayq.worker import memory_limit
+from django_delayq.worker.memory_limit import MemoryLimit, MemoryWatch, Meter
 from django_delayq.worker.process import DONE, REPLACE_ME
 from tests.polling import FakeClock, wait_until
 from tests.worker.conftest import every_server
@@ -31,7 +31,7 @@ def taken(monkeypatch):
     """What processes seem to take, in MB: a list of one number; measured at every tick."""
     taken = [100]
     monkeypatch.setattr(Meter, "read", lambda meter: taken[0] * MB)
-    monkeypatch.setattr(memory, "LOOK_EVERY_MS", 0.0)
+    monkeypatch.setattr(memory_limit, "LOOK_EVERY_MS", 0.0)
     return taken
 
 
@@ -122,7 +122,7 @@ def test_where_the_system_does_not_tell_the_most_that_was_resident_counts(
     if status is not None:
         path.write_text(status)
     own = Meter().read()
-    monkeypatch.setattr(memory, "_STATUS", str(path))
+    monkeypatch.setattr(memory_limit, "_STATUS", str(path))
 
     most = Meter().read()
 
@@ -135,9 +135,9 @@ def test_where_the_system_does_not_tell_the_most_that_was_resident_counts(
 @pytest.fixture
 def watch(monkeypatch, taken):
     """Make the watch of a fresh process that has run so many jobs; returns what was called, and the clock, too."""
-    monkeypatch.setattr(memory, "LOOK_EVERY_MS", 1_000.0)
+    monkeypatch.setattr(memory_limit, "LOOK_EVERY_MS", 1_000.0)
     clock = FakeClock(5_000.0)
-    monkeypatch.setattr(memory, "monotonic_ms", clock)
+    monkeypatch.setattr(memory_limit, "monotonic_ms", clock)
     retired = []
 
     def make(limit, jobs=70):
