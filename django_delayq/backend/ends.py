@@ -29,6 +29,7 @@ from django_delayq.backend.running import (
 )
 from django_delayq.backend.upstream import TaskResultStatus, task_finished
 from django_delayq.exceptions import JobFailed
+from django_delayq.jobs.exception_text import class_path_of, traceback_of
 from django_delayq.jobs.job import Job
 from django_delayq.signals import (
     heard,
@@ -37,7 +38,6 @@ from django_delayq.signals import (
     job_expired,
     job_quarantined,
 )
-from django_delayq.worker.attempt import class_path_of, traceback_of
 
 #: What is sent for ends that no call sees.
 _SIGNALS = (job_cancelled, job_dead, job_expired, job_quarantined)

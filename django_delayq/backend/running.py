@@ -44,15 +44,15 @@ from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.context import current_job
 from django_delayq.jobs.decisions import Cancel
 from django_delayq.jobs.definition import signature_of
-from django_delayq.jobs.job import Job
-from django_delayq.jobs.lookup import aget_job, get_job
-from django_delayq.logs import get_log
-from django_delayq.worker.attempt import (
+from django_delayq.jobs.exception_text import (
     class_path_of,
     text_of,
     traceback_of,
     trimmed,
 )
+from django_delayq.jobs.job import Job
+from django_delayq.jobs.lookup import aget_job, get_job
+from django_delayq.logs import get_log
 
 logger = get_log("django_delayq.worker")
 

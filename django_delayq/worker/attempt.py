@@ -9,12 +9,11 @@ import os
 import random
 import re
 import socket
-import traceback as tracebacks
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from functools import cache, partial
-from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackType
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, NamedTuple, cast
 
 from django_delayq import logs
@@ -39,7 +38,6 @@ from django_delayq.exceptions import (
     DelayqError,
     EncodeError,
     InvalidArguments,
-    InvalidResult,
     InvalidTask,
     LeaseLost,
     NotSigned,
@@ -53,6 +51,16 @@ from django_delayq.jobs.attempt import Here
 from django_delayq.jobs.decisions import Cancel, Decision, Retry, Snooze
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.envelope import Envelope, Follow
+from django_delayq.jobs.exception_text import (
+    cause_of,
+    class_name,
+    class_path_of,
+    reason_of,
+    text_of,
+    text_of_decision,
+    traceback_of,
+    trimmed,
+)
 from django_delayq.jobs.job import Job
 from django_delayq.jobs.limit import Limit
 from django_delayq.jobs.middleware import blamed
@@ -68,18 +76,10 @@ from django_delayq.worker import time_limit
 
 logger = logs.get_log("django_delayq.worker")
 
-#: Characters of a traceback, its end, that are kept with the job.
-TRACEBACK_LIMIT = 8_000
-#: Characters of an error's own text that are kept with the job.
-MESSAGE_LIMIT = 2_000
 #: How long waiting callers can still read the failure of a dead letter, unless the task says otherwise: one hour.
 FAILURE_TTL_MS = 3_600_000
 #: The wait before the next attempt if an exception breaks everything that would compute one: a minute.
 LAST_RESORT_DELAY_MS = 60_000
-#: In a traceback, the frames of this package's files precede the task's own.
-_HERE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
-
-
 #: What a payload has that says when it was enqueued. Arguments may have it as well.
 _AT = b'\\"at\\":'
 #: A payload of ours up to this size is decoded in some 0.1 ms, which an event loop can afford.
@@ -754,8 +754,8 @@ class Attempt:
             self._retry(cast("Retry", decision))
             return
         # A snooze without words, which a task may raise again and again, needs no secrets.
-        says_more = decision.reason or _cause_of(decision) is not None
-        self.message = _reason_of(decision, self.secrets if says_more else ())
+        says_more = decision.reason or cause_of(decision) is not None
+        self.message = reason_of(decision, self.secrets if says_more else ())
         if issubclass(type(decision), Cancel):
             why = self.message or "by its task"
             self.result = self._result_text(
@@ -772,7 +772,7 @@ class Attempt:
 
     def _retry(self, decision: Retry) -> None:
         failures, most = self.leased.attempts + 1, self._max_attempts
-        text = _text_of_decision(decision, self.secrets)
+        text = text_of_decision(decision, self.secrets)
         if decision.when and not _is_when(decision.when):
             self._fail(_says_no_delay(decision))
         elif failures < most:
@@ -784,7 +784,7 @@ class Attempt:
         else:
             text += f"; this was attempt {failures}, and max_attempts is {most}"
             self._reject(Verdict.BURY, decision, kind="failed", text=text)
-            cause = _cause_of(decision)
+            cause = cause_of(decision)
             if not self.secrets:
                 self.exception = cause
             else:
@@ -1085,36 +1085,6 @@ def _tell_of_missing(queue: str, error: NotSigned) -> None:
     )
 
 
-def text_of(error: BaseException, secrets: Sequence[str] = ()) -> str:
-    """Return the class and the text of an exception, without secrets, as text that can be written as JSON."""
-    try:
-        text = str(error)
-    except BaseException:
-        # Whatever it raises, even SystemExit, must not get further.
-        text = "(its text cannot be made)"
-    name = class_name(error)
-    return _beginning(mask(f"{name}: {text}" if text else name, secrets))
-
-
-def _beginning(text: str) -> str:
-    """Return as much of a text as is kept. Secrets are masked before: half of one would not be found."""
-    return text[:MESSAGE_LIMIT].encode(errors="replace").decode()
-
-
-def _cause_of(error: BaseException) -> BaseException | None:
-    """Return the exception behind one: that of ``raise … from``, or the one that was being handled."""
-    if error.__suppress_context__:
-        return error.__cause__
-    return error.__context__
-
-
-def _reason_of(decision: Decision, secrets: Sequence[str]) -> str:
-    """Return what a task says for its decision, and the error behind that."""
-    cause = _cause_of(decision)
-    parts = [str(decision.reason), "" if cause is None else text_of(cause, secrets)]
-    return _beginning(mask(": ".join(part for part in parts if part), secrets))
-
-
 def _is_when(when: object) -> bool:
     # A subclass may have put anything there, and a script would stop halfway at what is no number.
     return isinstance(when, str) and re.fullmatch(r"[+=][0-9]{1,16}", when) is not None
@@ -1125,40 +1095,3 @@ def _says_no_delay(decision: Decision) -> InvalidTask:
     return InvalidTask(
         f"{name} says no delay: let its __init__ call super().__init__(delay), and leave `when` alone"
     )
-
-
-def _text_of_decision(decision: Decision, secrets: Sequence[str]) -> str:
-    parts = [class_name(decision), _reason_of(decision, secrets)]
-    return ": ".join(part for part in parts if part)
-
-
-def class_name(error: BaseException) -> str:
-    return _beginning(logs.class_name(error))
-
-
-def class_path_of(error: BaseException) -> str:
-    """Return what imports the class of an exception."""
-    cls = type(error)
-    if cls is InvalidResult and error.__cause__ is not None:
-        # Django's tasks are to show what is wrong with the value.
-        cls = type(error.__cause__)
-    path = f"{type.__dict__['__module__'].__get__(cls)}.{type.__dict__['__qualname__'].__get__(cls)}"
-    return _beginning(path)
-
-
-def trimmed(traceback: TracebackType | None) -> TracebackType | None:
-    """Return a traceback that begins at the task's own first frame."""
-    while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(
-        _HERE
-    ):
-        traceback = traceback.tb_next
-    return traceback
-
-
-def traceback_of(error: BaseException, secrets: Sequence[str] = ()) -> str:
-    try:
-        text = "".join(tracebacks.format_exception(error))
-    except BaseException:
-        # Formatting calls methods that the exceptions themselves define.
-        return ""
-    return mask(text, secrets)[-TRACEBACK_LIMIT:].encode(errors="replace").decode()

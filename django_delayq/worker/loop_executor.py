@@ -17,12 +17,13 @@ from django_delayq.exceptions import DecodeError
 from django_delayq.jobs.context import running_job
 from django_delayq.jobs.contexts import restored, warm
 from django_delayq.jobs.decisions import Decision
+from django_delayq.jobs.exception_text import class_name, text_of
 from django_delayq.jobs.progress import running_report
 from django_delayq.jobs.stopping import running_stop
 from django_delayq.logs import get_log
 from django_delayq.signals import heard
 from django_delayq.worker import job_signals, time_limit
-from django_delayq.worker.attempt import Attempt, Read, class_name, text_of
+from django_delayq.worker.attempt import Attempt, Read
 from django_delayq.worker.django_connections import close_connections, make_caches
 from django_delayq.worker.operating_system import end_child
 from django_delayq.worker.thread_executor import Shared, job_within, read_in_thread

@@ -23,6 +23,7 @@ from django_delayq.conf import QueueSettings
 from django_delayq.connection import connection_url
 from django_delayq.delivery.claiming import LOOKS_A_LEASE
 from django_delayq.jobs import outbox
+from django_delayq.jobs.exception_text import class_name
 from django_delayq.jobs.middleware import compose
 from django_delayq.jobs.stopping import Stop
 from django_delayq.logs import get_log
@@ -30,7 +31,7 @@ from django_delayq.redaction import redact
 from django_delayq.waiting.alarm import CAP_MS, Alarm
 from django_delayq.waiting.channel import ChannelListener
 from django_delayq.waiting.watch import DestinationWatch
-from django_delayq.worker.attempt import Attempt, class_name
+from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.crew import Crew
 from django_delayq.worker.ends import Ends
 from django_delayq.worker.forwarding import Forwarding

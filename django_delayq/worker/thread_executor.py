@@ -19,6 +19,7 @@ from typing import Any
 from django_delayq.jobs.context import running_job
 from django_delayq.jobs.contexts import restored, warm
 from django_delayq.jobs.definition import TaskDefinition
+from django_delayq.jobs.exception_text import class_name
 from django_delayq.jobs.job import Job
 from django_delayq.jobs.middleware import Middleware
 from django_delayq.jobs.progress import running_report
@@ -26,7 +27,7 @@ from django_delayq.jobs.stopping import Stop, running_stop
 from django_delayq.logs import get_log
 from django_delayq.signals import heard
 from django_delayq.worker import job_signals, time_limit
-from django_delayq.worker.attempt import Attempt, Read, class_name
+from django_delayq.worker.attempt import Attempt, Read
 from django_delayq.worker.django_connections import (
     close_connections,
     database_use,
