@@ -22,7 +22,7 @@ from django_delayq.jobs.job import Job
 from django_delayq.jobs.middleware import Middleware, compose
 from django_delayq.jobs.stopping import NEVER, running_stop
 from django_delayq.signals import heard
-from django_delayq.worker import job_signals
+from django_delayq.worker import job_signals, payload
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.time_limit import ThreadTimeLimit, Timer, exceeds
 
@@ -81,7 +81,8 @@ async def _arun(attempt: Attempt) -> BaseException | None:
 
 def _begin(attempt: Attempt) -> tuple[TaskDefinition | None, BaseException | None]:
     """Read an attempt; return its task, None if it does not start, and what reading it has raised."""
-    read = attempt.read_if_quick() or attempt.read()
+    queue, leased = attempt.queue, attempt.leased
+    read = payload.read_if_quick(queue, leased) or payload.read(queue, leased)
     task = attempt.take(read)
     error = read if isinstance(read, BaseException) else attempt.misfit
     return (task if task is not None and attempt.may_start() else None), error

@@ -9,28 +9,21 @@ import os
 import random
 import re
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from functools import cache, partial
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from django_delayq import logs
 from django_delayq.clock import boottime_ms
 from django_delayq.conf import QueueSettings, get_keyring, get_settings
 from django_delayq.delivery.claiming import Leased
 from django_delayq.delivery.holding import (
-    MAX_HELD_CALL,
-    MAX_HELD_NAME,
     Held,
     Hold,
-    Shape,
-    can_be_held,
 )
-from django_delayq.delivery.limiting import held_for
-from django_delayq.delivery.pausing import Pause
-from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.settling import Done, Failed, Rejected
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import (
@@ -50,7 +43,7 @@ from django_delayq.jobs.arguments import sensitive_texts
 from django_delayq.jobs.attempt import Here
 from django_delayq.jobs.decisions import Cancel, Decision, Retry, Snooze
 from django_delayq.jobs.definition import TaskDefinition
-from django_delayq.jobs.envelope import Envelope, Follow
+from django_delayq.jobs.envelope import Follow
 from django_delayq.jobs.exception_text import (
     cause_of,
     class_name,
@@ -66,13 +59,12 @@ from django_delayq.jobs.limit import Limit
 from django_delayq.jobs.middleware import blamed
 from django_delayq.jobs.options import TaskOptions, seconds
 from django_delayq.jobs.progress import running_report
-from django_delayq.jobs.registry import get_handler, get_task
 from django_delayq.jobs.stopping import running_stop
 from django_delayq.masking import WHOLE, mask
-from django_delayq.queues.reading import read
 from django_delayq.signals import heard
-from django_delayq.wire import signing
-from django_delayq.worker import time_limit
+from django_delayq.worker import gates, time_limit
+from django_delayq.worker.gates import Gates
+from django_delayq.worker.payload import DoubleFound, Read, read
 
 logger = logs.get_log("django_delayq.worker")
 
@@ -82,34 +74,6 @@ FAILURE_TTL_MS = 3_600_000
 LAST_RESORT_DELAY_MS = 60_000
 #: What a payload has that says when it was enqueued. Arguments may have it as well.
 _AT = b'\\"at\\":'
-#: A payload of ours up to this size is decoded in some 0.1 ms, which an event loop can afford.
-QUICK_BYTES = 16_384
-
-
-#: The call that a payload asks for. A bare tuple, because each job makes one.
-Read = tuple[
-    TaskDefinition,
-    TaskOptions,
-    list[Any],
-    dict[str, Any],
-    Follow | None,
-    dict[str, str],
-    int,
-    str,
-]
-
-
-class Gates(NamedTuple):
-    """What may hold a job although this process can run it."""
-
-    #: The pauses of tasks, by the names of the tasks.
-    paused: Mapping[str, Pause]
-    #: Jobs get the present limit of their task before they run.
-    gives_limits: bool
-
-
-class DoubleFound(DelayqError):
-    """Raised while a payload is read if its job has already run."""
 
 
 class Verdict(StrEnum):
@@ -234,10 +198,10 @@ class Attempt:
             return ()
         if self._secrets is None:
             try:
-                read = self.read()
-                if isinstance(read, BaseException):
-                    raise read
-                task, _, args, kwargs, *_ = read
+                call = read(self.queue, self.leased)
+                if isinstance(call, BaseException):
+                    raise call
+                task, _, args, kwargs, *_ = call
                 self._secrets = sensitive_texts(task, args, kwargs)
             except TimeLimitExceeded:
                 # The limit of the task itself, which has struck here.
@@ -282,130 +246,22 @@ class Attempt:
         """Whether no other worker can have the job: our lease was not refused, and has not run out."""
         return not self.is_lost and boottime_ms() < self.lease_end_ms
 
-    def read_if_quick(self) -> Read | BaseException | None:
-        """Do as `read` if that takes a fraction of a ms: the payload is small and needs no codec. Else return None."""
-        leased = self.leased
-        payload = leased.payload
-        if (
-            len(payload) > QUICK_BYTES
-            or leased.is_foreign
-            or not payload.startswith(signing.JOB_START)
-        ):
-            return None
-        try:
-            # No codec is passed: a payload that begins like this was written without one.
-            return _call_of(
-                envelopes.open_payload(payload, self.queue.name, get_keyring())
-            )
-        except BaseException as error:
-            return error
-
-    def read(self) -> Read | BaseException:
-        """Decode the payload and find the task; return both, or the error, and change nothing here.
-
-        This may take long, and may run the project's own codec: never call it on the claim loop.
-        """
-        try:
-            if self.leased.is_foreign:
-                return self._read_foreign()
-            if len(self.leased.payload) > QUICK_BYTES:
-                self._check_readable()
-            return self._read_call(self.leased.payload)
-        except BaseException as error:
-            # Every exception is caught: a project's codec may raise anything, and must not end the process again and
-            # again, with every other job that is leased here.
-            return error
-
-    def _read_call(self, payload: bytes) -> Read:
-        queue = self.queue
-        return _call_of(
-            envelopes.open_payload(
-                payload, queue.name, get_keyring(), queue.payload_codec
-            )
-        )
-
-    def _read_foreign(self) -> Read:
-        why = ""
-        try:
-            envelope = self._find_job()
-        except NotSigned as error:
-            why = f". It looks like a job, but {error}"
-        else:
-            if envelope is not None:
-                return _call_of(envelope)
-        handler = get_handler(self.queue.name)
-        if handler is None:
-            raise TaskNotFound(
-                f"an element that is not one of our jobs lies in queue {self.queue.name!r}, which has no handler;"
-                f" register one with @queue_handler({self.queue.name!r}){why}",
-                task="",
-            )
-        most, size = get_settings().max_foreign_bytes, len(self.leased.payload)
-        if size > most:
-            raise DecodeError(
-                f"a foreign payload of {size:,} bytes, more than DELAYQ['MAX_FOREIGN_BYTES'], {most:,}, was not decoded",
-                self.leased.payload,
-            )
-        value = read(self.queue.payload_codec, self.leased.payload, self.queue.name)
-        return handler, handler.options, [value], {}, None, {}, 0, ""
-
-    def _find_job(self) -> Envelope | None:
-        """Return the job that somebody has offered again, under an old token or one that no script can find.
-
-        Raises:
-            NotSigned: the payload only looks like a job.
-            DoubleFound: the job has just run.
-        """
-        leased, queue = self.leased, self.queue
-        # In every codec, the name of the token's field begins like this.
-        if b"delay" not in leased.payload:
-            return None
-        try:
-            self._check_readable()
-            envelope = envelopes.open_payload(
-                leased.payload, queue.name, get_keyring(), queue.payload_codec
-            )
-        except NotSigned:
-            raise
-        except DecodeError:
-            return None
-        if not queue.is_shared and not leased.came_in_frame:
-            raise NotSigned(
-                "nobody in this project put it there, and only queues with REDISSON accept jobs from elsewhere"
-            )
-        if leased.is_known:
-            raise DoubleFound(f"job of {envelope.task!r} ended a moment ago")
-        return envelope
-
-    def _check_readable(self) -> None:
-        # Anybody may write a payload that looks like a job. A job as we write it needs no codec and takes little time.
-        settings, payload = get_settings(), self.leased.payload
-        most = max(settings.max_foreign_bytes, settings.max_payload_bytes)
-        if not envelopes.is_readable(payload, most):
-            raise DecodeError(
-                f"a payload of {len(payload):,} bytes, more than both DELAYQ['MAX_FOREIGN_BYTES'] and"
-                f" DELAYQ['MAX_PAYLOAD_BYTES'], was not decoded",
-                payload,
-            )
-
-    def take(self, read: Read | BaseException) -> TaskDefinition | None:
+    def take(self, call: Read | BaseException) -> TaskDefinition | None:
         """Record what `read` returned, and return the task; None if the verdict is already clear."""
-        if isinstance(read, BaseException):
+        if isinstance(call, BaseException):
             if heard.attempts:
-                self.raised = read
-            if isinstance(read, DoubleFound):
+                self.raised = call
+            if isinstance(call, DoubleFound):
                 self.verdict = Verdict.DROP
                 return None
-            if isinstance(read, NotSigned) and self._hold_for_key(read):
-                return None
-            is_unknown = isinstance(read, TaskNotFound)
-            if isinstance(read, TaskNotFound) and self._hold_for_task(read):
+            is_unknown = isinstance(call, TaskNotFound)
+            if self._hold_unread(call):
                 return None
             kind = "task" if is_unknown else "payload"
             try:
-                self._reject(Verdict.QUARANTINE, read, kind=kind)
+                self._reject(Verdict.QUARANTINE, call, kind=kind)
             except BaseException:
-                self._say_little(read, kind)
+                self._say_little(call, kind)
                 self.verdict = Verdict.QUARANTINE
             return None
         (
@@ -417,7 +273,7 @@ class Attempt:
             self.headers,
             self.expires_since_ms,
             self.later,
-        ) = read
+        ) = call
         if self.is_out_of_kills:
             self._bury_unrun()
             return None
@@ -425,16 +281,27 @@ class Attempt:
             if not self._expire_if_late(boottime_ms()):
                 self._take_misfit(self.task)
             return None
-        gates = self._gates
-        if gates is not None:
-            if gates.paused and self._hold_if_paused(gates.paused, self.task):
+        if (here := self._gates) is not None:
+            if here.paused and self._hold(gates.of_pause(here.paused, self.task)):
                 return None
-            if gates.gives_limits and self.options.limit is not None:
+            if here.gives_limits and self.options.limit is not None:
                 return self._take_limited(self.task, self.options.limit)
         return self.task
 
+    def _hold_unread(self, error: BaseException) -> bool:
+        """Hold a job that another worker may be able to read or to run."""
+        hold: Hold | None = None
+        if isinstance(error, NotSigned):
+            hold = gates.of_key(self.queue.name, self.leased.payload, error)
+            if hold is not None:
+                self.unknown_task = error.missing
+        elif isinstance(error, TaskNotFound):
+            hold = gates.of_task(error)
+            if hold is not None:
+                self.unknown_task = hold.reason.name
+        return self._hold(hold)
+
     def _take_misfit(self, task: TaskDefinition) -> None:
-        """Hold a job whose arguments the function does not take: other code may have sent it, and may run it."""
         wrong = task.misfit(self.args, self.kwargs)
         error = InvalidArguments(
             f"{task.name}() does not take the arguments of the job here: {wrong}"
@@ -442,30 +309,22 @@ class Attempt:
         self.misfit = error
         if heard.attempts:
             self.raised = error
-        shape = Shape(task.name, len(self.args), tuple(self.kwargs))
-        hold = _hold_for_code(Kind.CALL, shape.held_name, error, MAX_HELD_CALL)
-        if not self._hold(hold):
+        if not self._hold(gates.of_call(task, error, self.args, self.kwargs)):
             self._reject(Verdict.QUARANTINE, error, kind="task")
 
     def _take_limited(
         self, task: TaskDefinition, limit: Limit
     ) -> TaskDefinition | None:
-        """Hold a job whose stored limit is not its task's; the next claim applies the right one.
-
-        A job that a worker has just given a limit to runs with it. Otherwise no job would start whose key is another each
-        time.
-        """
-        if self.leased.limit == "" or self.leased.is_foreign:
+        if self.leased.is_foreign:
             return task
         try:
-            found = limit.of_call(task.name, tuple(self.args), self.kwargs)
+            hold = gates.of_limit(
+                self.leased.limit, limit, task, self.args, self.kwargs
+            )
         except Exception as error:
             self.fail(error)
             return None
-        if found == self.leased.limit:
-            return task
-        self._hold(Hold(held_for(found), f"it gets its limit, {limit.name}"))
-        return None
+        return None if self._hold(hold) else task
 
     def _bury_unrun(self) -> None:
         """Record that the job lost its worker too often. A claim leaves that to a worker if others follow the job then."""
@@ -514,42 +373,6 @@ class Attempt:
         self.ended_ms = self.ended_ms or boottime_ms()
         self.verdict = Verdict.HOLD
         return True
-
-    def _hold_if_paused(
-        self, paused: Mapping[str, Pause], task: TaskDefinition
-    ) -> bool:
-        pause, hold = paused.get(task.name), None
-        if pause is not None:
-            hold = Hold(Reason(Kind.PAUSED, task.name), str(pause))
-        return self._hold(hold)
-
-    def _hold_for_task(self, error: TaskNotFound) -> bool:
-        """Hold the job for a worker that knows its task, if the settings allow it and the name can be held."""
-        name, hold = error.task, None
-        if name is not None:
-            hold = _hold_for_code(Kind.TASK, name, error, MAX_HELD_NAME)
-        if hold is not None:
-            self.unknown_task = hold.reason.name
-        return self._hold(hold)
-
-    def _hold_for_key(self, error: NotSigned) -> bool:
-        """Hold the job, without a time limit, for a worker that has the key, the format or the codec to verify it."""
-        # A foreign codec may yield a key id that cannot be sent to the server.
-        if not error.missing or not can_be_held(error.missing):
-            return False
-        what, _, which = error.missing.partition(" ")
-        if what == Kind.CODEC:
-            which = error.missing.removeprefix(envelopes.OTHER_CODEC)
-        if (
-            what == Kind.KEY
-            and envelopes.shown_key(self.leased.payload) != which.encode()
-        ):
-            # It has two signatures; we write only one. `hold.lua` would read the first and take the job as newly
-            # signed.
-            return False
-        _tell_of_missing(self.queue.name, error)
-        self.unknown_task = error.missing
-        return self._hold(Hold(Reason(what, which), text_of(error)))
 
     def holds_lease(self) -> bool:
         """Return whether the lease is still ours; if it ended before the job began, give the job back."""
@@ -1026,63 +849,6 @@ def _this_worker() -> str:
 def _worker_named(pid: int) -> str:
     # Every handle has the name, and the host's is a system call.
     return f"{socket.gethostname()}:{pid}"
-
-
-def _hold_for_code(kind: Kind, name: str, error: DelayqError, most: int) -> Hold | None:
-    """Hold a job for a worker with other code, if the settings allow it and the name can be held."""
-    hold_s = get_settings().worker.hold_unknown_s
-    if not can_be_held(name, most) or not hold_s:
-        return None
-    return Hold(Reason(kind, name), text_of(error), round(hold_s * 1000))
-
-
-def _call_of(envelope: Envelope) -> Read:
-    task = get_task(envelope.task)
-    options = task.options
-    if envelope.options:
-        options = options.with_carried(envelope.options)
-    if envelope.flags & envelopes.IS_ENCRYPTED and not options.encrypt:
-        # It was scheduled on another queue, or before encrypt=True was taken away.
-        options = options.changed(encrypt=True)
-    return (
-        task,
-        options,
-        envelope.args,
-        envelope.kwargs,
-        envelope.follow,
-        envelope.headers,
-        envelope.since,
-        envelope.later,
-    )
-
-
-#: How many of these are logged.
-MOST_TOLD = 100
-# Each queue with what it lacks, as far as that was logged.
-_told: set[tuple[str, str]] = set()
-
-
-def _tell_of_missing(queue: str, error: NotSigned) -> None:
-    # Anybody who can write to the queue can make up more of them.
-    if (queue, error.missing) in _told or len(_told) >= MOST_TOLD:
-        return
-    _told.add((queue, error.missing))
-    hint = "Start workers of the version that wrote them"
-    if error.missing.startswith(envelopes.OTHER_CODEC):
-        hint = "Set CODEC and REDISSON of the queue to what they were when these jobs were scheduled, until they have run"
-    elif error.missing.startswith("key "):
-        hint = (
-            "If the secret is one of this project's, add it to DELAYQ['KEYS'] if that is set, else to"
-            " SECRET_KEY_FALLBACKS; or sign the jobs anew where it is known, with manage.py delayq_resign. If not,"
-            " another project may use this server, with the same queue names"
-        )
-    logger.error(
-        "queue %s holds jobs until a worker comes that has the %s: %s. %s",
-        queue,
-        error.missing,
-        error,
-        hint,
-    )
 
 
 def _is_when(when: object) -> bool:

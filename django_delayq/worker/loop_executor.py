@@ -23,9 +23,10 @@ from django_delayq.jobs.stopping import running_stop
 from django_delayq.logs import get_log
 from django_delayq.signals import heard
 from django_delayq.worker import job_signals, time_limit
-from django_delayq.worker.attempt import Attempt, Read
+from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.django_connections import close_connections, make_caches
 from django_delayq.worker.operating_system import end_child
+from django_delayq.worker.payload import Read, read, read_if_quick
 from django_delayq.worker.thread_executor import Shared, job_within, read_in_thread
 from django_delayq.worker.time_limit import exceeds
 
@@ -251,8 +252,8 @@ class LoopExecutor:
         return attempt.take(result) is not None
 
     async def _read(self, attempt: Attempt) -> Read | BaseException:
-        if (read := attempt.read_if_quick()) is not None:
-            return read
+        if (call := read_if_quick(attempt.queue, attempt.leased)) is not None:
+            return call
         assert self._loop is not None
         try:
             reading = self._loop.run_in_executor(
@@ -260,7 +261,7 @@ class LoopExecutor:
             )
         except RuntimeError:
             # The machine gives no more threads: decoding here holds up the loop, but gets the job done.
-            return attempt.read()
+            return read(attempt.queue, attempt.leased)
         return await reading
 
     def _take(self, attempt: Attempt, error: BaseException) -> None:

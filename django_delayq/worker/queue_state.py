@@ -6,7 +6,7 @@ from django_delayq.calls.batch import BatchSizer
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery.claiming import Mode
 from django_delayq.delivery.limits import MAX_BATCH
-from django_delayq.worker.attempt import Gates
+from django_delayq.worker.gates import Gates
 from django_delayq.worker.held import HeldJobs
 from django_delayq.worker.pausing import Pauses
 from django_delayq.worker.periodic import Periods

@@ -27,13 +27,14 @@ from django_delayq.jobs.stopping import Stop, running_stop
 from django_delayq.logs import get_log
 from django_delayq.signals import heard
 from django_delayq.worker import job_signals, time_limit
-from django_delayq.worker.attempt import Attempt, Read
+from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.django_connections import (
     close_connections,
     database_use,
     make_caches,
 )
 from django_delayq.worker.operating_system import end_child
+from django_delayq.worker.payload import Read, read, read_if_quick
 from django_delayq.worker.time_limit import READING, ThreadTimeLimit, Timer
 
 logger = get_log("django_delayq.worker")
@@ -127,8 +128,8 @@ def job_within(attempt: Attempt, call: Callable[[], Any]) -> Job[Any]:
 def read_in_thread(shared: Shared, attempt: Attempt) -> Read | BaseException:
     """Read an attempt's payload in this thread, within a time limit: a codec may hang."""
 
-    def read() -> Read | BaseException:
-        result = attempt.read()
+    def reading() -> Read | BaseException:
+        result = read(attempt.queue, attempt.leased)
         if limit.has_struck and isinstance(result, BaseException):
             # The attempt caught the exception of this thread. The limit has the message for it.
             raise result
@@ -141,7 +142,7 @@ def read_in_thread(shared: Shared, attempt: Attempt) -> Read | BaseException:
         stuck=lambda: shared.stuck(attempt),
     )
     try:
-        result: Read | BaseException = limit.run(read, (), {})
+        result: Read | BaseException = limit.run(reading, (), {})
     except BaseException as error:
         return error
     return result
@@ -271,10 +272,10 @@ class ThreadExecutor:
                 try:
                     # After a quick read, `may_start` looks at the lease. A read that may take longer checks the lease
                     # first.
-                    read = attempt.read_if_quick()
-                    if read is None and attempt.holds_lease():
-                        read = read_in_thread(self._shared, attempt)
-                    task = None if read is None else attempt.take(read)
+                    call = read_if_quick(attempt.queue, attempt.leased)
+                    if call is None and attempt.holds_lease():
+                        call = read_in_thread(self._shared, attempt)
+                    task = None if call is None else attempt.take(call)
                     if task is None:
                         pass
                     elif task.is_async:

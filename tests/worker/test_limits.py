@@ -33,7 +33,9 @@ from django_delayq.jobs.draft import NO_EXTRAS
 from django_delayq.jobs.periodic import LOADED_MS
 from django_delayq.testing import frozen_queue
 from django_delayq.worker import upkeep
-from django_delayq.worker.attempt import Attempt, Gates
+from django_delayq.worker.attempt import Attempt
+from django_delayq.worker.gates import Gates
+from django_delayq.worker.payload import read as read_payload
 from tests.polling import wait_until
 from tests.worker.project import tasks
 from tests.worker.test_loop import commandstats
@@ -355,7 +357,7 @@ def calls_to_take_in(gates, queue_name):
     payload = job.draft.new.payload
     leased = Leased(job.token, 0, 0, 0, payload, False, b"request.")
     attempt = Attempt(queue, leased, boottime_ms() + 60_000, 0.0, gates)
-    read = attempt.read()
+    read = read_payload(attempt.queue, attempt.leased)
     calls = []
 
     def note(frame, event, called):
