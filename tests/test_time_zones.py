@@ -9,7 +9,7 @@ from pathlib import Path
 
 from django.utils import timezone
 
-from django_delayq.showing.display import Moment
+from django_delayq.showing.time_texts import Moment
 from django_delayq.translating import moment_text
 from django_delayq.wire.delay import MAX_START_TIME_MS, MIN_START_TIME_MS
 

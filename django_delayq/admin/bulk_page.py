@@ -54,7 +54,9 @@ from django_delayq.jobs.job import NOW, Job
 from django_delayq.jobs.lookup import handle_of
 from django_delayq.jobs.walking import Mark
 from django_delayq.models import Job as JobModel
-from django_delayq.showing import display, outcome
+from django_delayq.showing import outcome
+from django_delayq.showing.texts import ROW_CHARACTERS, clean, cut
+from django_delayq.showing.time_texts import span_text
 from django_delayq.translating import (
     gettext,
     list_text,
@@ -269,7 +271,7 @@ def _read_over(visit: Visit, action: Action, *, is_all: bool) -> _Over | None:
             visit.message(
                 gettext(
                     "“{id}” is not the ID of a job. Nothing was changed.",
-                    id=display.cut(display.clean(job_id), display.ROW_CHARACTERS),
+                    id=cut(clean(job_id), ROW_CHARACTERS),
                 ),
                 messages.ERROR,
             )
@@ -360,8 +362,8 @@ def _change_named(
     """Change the jobs that were ticked."""
     models = []
     for job in jobs:
-        model = JobModel(id=display.clean(job.id))
-        model.label = display.clean(job.id)
+        model = JobModel(id=clean(job.id))
+        model.label = clean(job.id)
         models.append(model)
     flag = DELETION if action.deletes else CHANGE
     entries = visit.log(models, flag, _log_text(action, details))
@@ -372,7 +374,7 @@ def _change_named(
         lost = {} if is_won else {job.state: 1}
         before = _from_to(action, named, job, details) if is_won else ""
         text = f"{_outcome(action, details, int(is_won), lost)} {before}"
-        went[display.clean(job.id)] = text.strip()
+        went[clean(job.id)] = text.strip()
 
     changed = _perform(visit, action, named, details, took)
     if isinstance(changed, Changed):
@@ -456,10 +458,10 @@ def _perform(
             own_clients.of_thread, bulk.changing(pages, action, details, took)
         )
     except MaybeChanged as error:
-        told = display.clean(error)
+        told = clean(error)
     except DelayqError as error:
         notes = getattr(error, "__notes__", [])
-        told = display.clean(" ".join([f"{error}.", *notes]))
+        told = clean(" ".join([f"{error}.", *notes]))
     visit.message(told, messages.ERROR)
     return told
 
@@ -470,7 +472,7 @@ def _log_text(action: Action, details: Details) -> str:
         text += f" ({details.priority:+d})"
     elif action is RESCHEDULE:
         how, ms = details.when[0], int(details.when[1:])
-        text += f" ({time_text(ms) if how == '=' else f'+{display.span_text(ms)}'})"
+        text += f" ({time_text(ms) if how == '=' else f'+{span_text(ms)}'})"
     return say(sentence(text))
 
 
@@ -483,7 +485,7 @@ def _log_search(
 ) -> list[int]:
     """Write into the admin's log what is about to happen, an entry a queue."""
     conditions = "; ".join(search.words) or gettext("all jobs")
-    text = display.clean(f"{_log_text(action, details)} {conditions}.")
+    text = clean(f"{_log_text(action, details)} {conditions}.")
     flag = DELETION if action.deletes else CHANGE
     return [visit.log(visit.queue_model(name), flag, text).pk for name in queues]
 

@@ -15,7 +15,7 @@ from django.utils.functional import Promise
 from django_delayq.delivery.statistics import Histogram
 from django_delayq.jobs.occurrences import in_zone
 from django_delayq.jobs.statistics import Series
-from django_delayq.showing.display import relative_text, short_time_text
+from django_delayq.showing.time_texts import relative_text, short_time_text
 from django_delayq.translating import gettext, number_text, seconds_text
 
 #: The picture, and what is left for bars and lines beside the labels.

@@ -12,7 +12,7 @@ from django_delayq.jobs import bulk
 from django_delayq.jobs.answers import leaving_out
 from django_delayq.jobs.job import NOW, Job
 from django_delayq.jobs.walking import Mark, Walk, ask_time, target_of
-from django_delayq.showing.display import Moment
+from django_delayq.showing.time_texts import Moment
 
 #: A step changes so many jobs at most, and makes no further call after so long, s.
 STEP_JOBS = 2_000

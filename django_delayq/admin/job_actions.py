@@ -29,8 +29,10 @@ from django_delayq.jobs.lookup import get_job
 from django_delayq.jobs.preparing import prepare
 from django_delayq.jobs.sending_many import send_all
 from django_delayq.models import Job as JobModel
-from django_delayq.showing import display, outcome
+from django_delayq.showing import outcome
 from django_delayq.showing.job import ShownJob, ask
+from django_delayq.showing.payloads import read_content
+from django_delayq.showing.texts import clean
 from django_delayq.translating import gettext, say
 from django_delayq.wording import sentence
 
@@ -57,7 +59,7 @@ def change_job(action: Action, visit: Visit, job_id: str) -> HttpResponse:
             own_clients.of_thread, action.change(job, NO_DETAILS, None)
         )
     except NotDurable as lacking:
-        is_done, error = True, f" {_sentence(display.clean(lacking))}"
+        is_done, error = True, f" {_sentence(clean(lacking))}"
     text = _sentence(_text_of(action, job, is_done=is_done)) + error
     _tell(visit, entries, text, is_done=is_done and not error)
     there = visit.queue_url(job.queue) if action.deletes else visit.job_url(job.id)
@@ -76,7 +78,7 @@ def schedule_again(visit: Visit, job_id: str) -> HttpResponse:
         job = get_job(old)
         task = registry.get_task(job.task) if job.task is not None else None
     except (JobNotFound, TaskNotFound, DecodeError) as error:
-        visit.message(display.clean(error), messages.WARNING)
+        visit.message(clean(error), messages.WARNING)
         return HttpResponseRedirect(here)
     if task is None or job.state in (State.DEAD, State.QUARANTINED, State.RUNNING):
         text = _sentence(outcome.left_text(_name_of(job), job.state))
@@ -157,9 +159,9 @@ def _log(
     is_deletion: bool = False,
 ) -> LogEntries:
     """Write into the admin's log what is about to happen."""
-    task = display.read_content(seen.payload, len(seen.payload), settings).task
-    model = JobModel(id=display.clean(job_id))
-    model.label = display.clean(f"{task} ({job_id})" if task else job_id)
+    task = read_content(seen.payload, len(seen.payload), settings).task
+    model = JobModel(id=clean(job_id))
+    model.label = clean(f"{task} ({job_id})" if task else job_id)
     # ModelAdmin.log_deletions keeps no message, and cancelled differs from discarded.
     return visit.log(model, DELETION if is_deletion else CHANGE, text)
 

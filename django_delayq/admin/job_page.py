@@ -16,8 +16,9 @@ from django_delayq.jobs.actions import (
     RUN_NOW,
 )
 from django_delayq.jobs.registry import find_task
-from django_delayq.showing import display
 from django_delayq.showing.job import ShownJob, look_at
+from django_delayq.showing.payloads import Content, read_raw
+from django_delayq.showing.texts import size_text
 from django_delayq.translating import gettext, state_label
 
 #: Where a destination queue or Java has the job, it can still be moved and cancelled. Its lease may have expired.
@@ -67,8 +68,8 @@ def context_of(visit: Visit, job: ShownJob) -> dict[str, Any]:
         "facts": job.facts,
         "events": job.events,
         "content": job.content,
-        "raw": None if job.content.is_sensitive else display.read_raw(payload),
-        "size": display.size_text(len(payload)) if payload else "",
+        "raw": None if job.content.is_sensitive else read_raw(payload),
+        "size": size_text(len(payload)) if payload else "",
         "urls": {
             name: visit.job_url(job.id, view=name, next=back)
             for name in ("run_now", "retry", "schedule_again", "cancel", "discard")
@@ -96,7 +97,7 @@ def _offered(visit: Visit, job: ShownJob) -> set[str]:
     return found
 
 
-def _is_whole(content: display.Content) -> bool:
+def _is_whole(content: Content) -> bool:
     """Whether a payload is a call of a task of this process, signed by us."""
     return not (content.is_foreign or content.is_unchecked or content.fault) and (
         find_task(content.task) is not None

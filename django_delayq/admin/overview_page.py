@@ -23,7 +23,6 @@ from django_delayq.faults import describe_fault
 from django_delayq.health import queue_problems
 from django_delayq.health.worker_problems import LATE_MS
 from django_delayq.jobs.statistics import Series, Span
-from django_delayq.showing.display import Moment, short_time_text, span_text
 from django_delayq.showing.overview import (
     MINUTES,
     Overview,
@@ -32,6 +31,7 @@ from django_delayq.showing.overview import (
     overview_data,
 )
 from django_delayq.showing.plain_json import json_response
+from django_delayq.showing.time_texts import Moment, short_time_text, span_text
 from django_delayq.translating import (
     gettext,
     ngettext,

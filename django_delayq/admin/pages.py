@@ -10,15 +10,11 @@ from django_delayq.conf import QueueSettings
 from django_delayq.delivery.looking import Counts, Inspected, Page, PageRow
 from django_delayq.delivery.searching import Found
 from django_delayq.delivery.states import State
-from django_delayq.showing.display import (
-    Content,
-    Failure,
-    Moment,
-    read_content,
-    read_failure,
-    size_text,
-)
+from django_delayq.showing.attempts import Failure, read_failure
 from django_delayq.showing.fields import state_text
+from django_delayq.showing.payloads import Content, read_content
+from django_delayq.showing.texts import size_text
+from django_delayq.showing.time_texts import Moment
 from django_delayq.translating import state_label
 
 #: No set of the server has as many elements; the limit keeps ranks within what the server reads as a number.

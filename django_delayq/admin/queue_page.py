@@ -28,8 +28,8 @@ from django_delayq.health.pause_problems import find_paused
 from django_delayq.health.queue_facts import QueueFacts
 from django_delayq.jobs import registry
 from django_delayq.jobs.limiting import concerning, in_force
-from django_delayq.showing import display
 from django_delayq.showing.job import ask
+from django_delayq.showing.time_texts import Moment
 from django_delayq.translating import (
     counter_label,
     gettext,
@@ -174,7 +174,7 @@ def _show_ended(visit: Visit, settings: QueueSettings) -> HttpResponse:
         "rows": [
             (
                 record,
-                display.Moment.of(record.ended_ms, counts.now_ms),
+                Moment.of(record.ended_ms, counts.now_ms),
                 state_label(record.outcome),
                 # Of the others nothing is left to show.
                 record.token
@@ -251,7 +251,7 @@ def _context(
         "tabs": visit.tabs(settings, counts),
         "ended_url": visit.ended_url(settings.name),
         "counts": counts,
-        "next": display.Moment.of(counts.next_ms, counts.now_ms),
+        "next": Moment.of(counts.next_ms, counts.now_ms),
         "since_it_began": _since_it_began(counts),
         # Its name only: a template would call the task.
         "handler": handler.name if handler else "",

@@ -15,8 +15,8 @@ from django_delayq.exceptions import DelayqError
 from django_delayq.jobs.occurrences import Cron, cron
 from django_delayq.jobs.pausing import MAX_REASON
 from django_delayq.jobs.schedules import Schedule, get_schedule, get_schedules
-from django_delayq.showing.display import clean, cut
 from django_delayq.showing.schedules import enrolment_text, occurrences_of, pause_text
+from django_delayq.showing.texts import clean, cut
 from django_delayq.translating import gettext, moment_text, when_text
 
 

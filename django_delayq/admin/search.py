@@ -33,7 +33,8 @@ from django_delayq.jobs.finding import FoundJobs, find_jobs
 from django_delayq.jobs.registry import all_tasks
 from django_delayq.jobs.search import LISTED
 from django_delayq.jobs.walking import Mark
-from django_delayq.showing import display
+from django_delayq.showing import texts
+from django_delayq.showing.time_texts import Moment
 from django_delayq.translating import gettext, list_text, moment_text, state_label
 from django_delayq.wire.signing import TOKEN_LENGTH
 
@@ -187,7 +188,7 @@ class Filter:
             (gettext("text: {value}"), self.text),
         ):
             if value:
-                said.append(name.format(value=display.clean(value)))
+                said.append(name.format(value=texts.clean(value)))
         for name, moment in (
             (gettext("due from {time}"), self.first),
             (gettext("due before {time}"), self.end),
@@ -268,7 +269,7 @@ def look(search: Filter, cursor: Cursor | None, per_page: int) -> Look:
         before = len(rows)
         for fit in page.fits:
             seen = fit.found
-            moment = display.Moment.of(seen.due_ms, page.now_ms)
+            moment = Moment.of(seen.due_ms, page.now_ms)
             state = str(seen.state)
             rows.append(row_of(queue, seen.token, seen, state, moment, page.now_ms))
         looked += page.looked

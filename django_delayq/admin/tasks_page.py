@@ -24,7 +24,8 @@ from django_delayq.delivery.statistics import (
 from django_delayq.exceptions import PartialAnswer
 from django_delayq.jobs.schedules import get_schedules
 from django_delayq.jobs.statistics import tasks_statistics
-from django_delayq.showing.display import Moment, clean, short_time_text
+from django_delayq.showing.texts import clean
+from django_delayq.showing.time_texts import Moment, short_time_text
 
 #: Tasks that are shown, those that ran most; a queue may have more.
 MOST_TASKS = 1_000

@@ -32,7 +32,7 @@ from django_delayq.health.queue_problems import find_missing_queues
 from django_delayq.jobs.pausing import MAX_REASON, acting_as
 from django_delayq.jobs.workers import Worker
 from django_delayq.models import Job
-from django_delayq.showing import display
+from django_delayq.showing.texts import clean
 from django_delayq.translating import gettext, say_fault, say_problems
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def add_outcome(pks: Sequence[Any], text: str) -> None:
 def _plain(text: object) -> str:
     """Return text as every database takes it, and that steers no terminal."""
     return _CONTROL.sub(
-        lambda found: found[0].encode("unicode_escape").decode(), display.clean(text)
+        lambda found: found[0].encode("unicode_escape").decode(), clean(text)
     )
 
 
@@ -207,7 +207,7 @@ class Visit:
 
     @property
     def user_name(self) -> str:
-        return display.clean(self.request.user.get_username())[:MAX_REASON]
+        return clean(self.request.user.get_username())[:MAX_REASON]
 
     def shown(self, worker: Worker) -> Worker | None:
         """Return a worker with the queues and jobs that the user may see; None: it serves only others."""
@@ -368,8 +368,8 @@ class Visit:
 
     def queue_model(self, name: str) -> Job:
         """Return what stands for a queue in the admin's log."""
-        job = Job.of_queue(display.clean(name))
-        job.label = display.clean(gettext("queue {queue}", queue=name))
+        job = Job.of_queue(clean(name))
+        job.label = clean(gettext("queue {queue}", queue=name))
         return job
 
     def begin(self, queue: QueueSettings, text: str) -> LogEntries:

@@ -25,7 +25,8 @@ from django_delayq.jobs.workers import (
     workers,
 )
 from django_delayq.models import Job
-from django_delayq.showing.display import clean, span_text
+from django_delayq.showing.texts import clean
+from django_delayq.showing.time_texts import span_text
 from django_delayq.translating import gettext, say_problems
 
 #: Processes of the server that are read; there may be more.

@@ -19,12 +19,14 @@ from django_delayq.management.terminal import (
     wrapped,
 )
 from django_delayq.redaction import redact
-from django_delayq.showing import display
 from django_delayq.showing import job as showing
-from django_delayq.showing.display import Moment, relative_text
 from django_delayq.showing.fields import Field
 from django_delayq.showing.job import ShownJob
+from django_delayq.showing.payloads import call_of
+from django_delayq.showing.texts import clean
+from django_delayq.showing.time_texts import Moment, relative_text
 from django_delayq.showing.timeline import Event
+from django_delayq.showing.value_json import plain_value
 from django_delayq.translating import gettext, number_text, state_label
 from django_delayq.wording import one_line, printable
 
@@ -84,7 +86,7 @@ def _ms_of(moment: datetime) -> int:
 
 def _error_text(job: Job[Any], decrypts: bool) -> str:
     error = _shown_error(job.error or {}, decrypts).get("error")
-    return f": {redact(display.clean(error))}" if error else ""
+    return f": {redact(clean(error))}" if error else ""
 
 
 def _shown_error(error: dict[str, Any], decrypts: bool) -> dict[str, Any]:
@@ -97,7 +99,7 @@ def call_text(job: Job[Any], *, decrypts: bool = False) -> str:
     """Write a job as the call that it is: ``shop.tasks.cancel_unpaid(order_id=3)``."""
     if job.task is None:
         return gettext("a foreign payload")
-    return f"{job.task}({display.call_of(job, decrypts=decrypts)})"
+    return f"{job.task}({call_of(job, decrypts=decrypts)})"
 
 
 def as_json(job: Job[Any], *, decrypts: bool = False) -> dict[str, Any]:
@@ -107,21 +109,19 @@ def as_json(job: Job[Any], *, decrypts: bool = False) -> dict[str, Any]:
     """
     arguments = shown_arguments(job.task, job.args, job.kwargs)
     told = {
-        "id": display.clean(job.id) if job.token else None,
+        "id": clean(job.id) if job.token else None,
         "queue": job.queue,
         "state": str(job.state),
-        "task": None if job.task is None else display.clean(job.task),
-        "args": display.plain_value(
-            [each.value for each in arguments if not each.name]
-        ),
-        "kwargs": display.plain_value(
+        "task": None if job.task is None else clean(job.task),
+        "args": plain_value([each.value for each in arguments if not each.name]),
+        "kwargs": plain_value(
             {each.name: each.value for each in arguments if each.name}
         ),
         "due": _iso(job.start_time_ms),
         "attempts": job.attempts,
         "kills": job.kills,
         "priority": job.priority,
-        "unique": display.clean(job.unique),
+        "unique": clean(job.unique),
         "error": None if job.error is None else _attempt(job.error, decrypts),
     }
     if job.is_encrypted and not decrypts:
@@ -132,7 +132,7 @@ def as_json(job: Job[Any], *, decrypts: bool = False) -> dict[str, Any]:
 def _attempt(error: dict[str, Any], decrypts: bool) -> dict[str, Any]:
     """Describe an attempt; its times were written by a worker, or by anybody."""
     return {
-        name: _iso(value) if name in ("at", "began") else display.plain_value(value)
+        name: _iso(value) if name in ("at", "began") else plain_value(value)
         for name, value in _shown_error(error, decrypts).items()
     }
 
@@ -289,12 +289,12 @@ def in_full(seen: Shown) -> dict[str, Any]:
     job, progress = shown.job, shown.progress
     return {
         **as_json(job, decrypts=shown.decrypts),
-        "options": display.plain_value(job.options or {}),
-        "schedule": display.clean(job.schedule_name) or None,
+        "options": plain_value(job.options or {}),
+        "schedule": clean(job.schedule_name) or None,
         "history": [_attempt(each, shown.decrypts) for each in job.history],
         "batch_left": shown.batch_left,
         "paused": _paused(shown),
-        "worker": display.clean(shown.worker) or None,
+        "worker": clean(shown.worker) or None,
         "progress": None
         if progress is None
         else {
@@ -303,17 +303,17 @@ def in_full(seen: Shown) -> dict[str, Any]:
             "text": progress.text,
         },
         "ended": None if ended is None else _end(ended),
-        "result": display.plain_value(shown.returned),
+        "result": plain_value(shown.returned),
     }
 
 
 def end_as_json(ended: EndedJob) -> dict[str, Any]:
     """Describe how a job ended, for programs."""
     return {
-        "id": display.clean(ended.id),
+        "id": clean(ended.id),
         "queue": ended.queue,
         "state": str(ended.outcome),
-        "task": None if ended.task is None else display.clean(ended.task),
+        "task": None if ended.task is None else clean(ended.task),
         **_end(ended),
     }
 

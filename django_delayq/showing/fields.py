@@ -10,14 +10,10 @@ from django_delayq.delivery.looking import Inspected
 from django_delayq.delivery.states import GRAVES, OVER, State
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.registry import find_task, get_handler
-from django_delayq.showing.display import (
-    HELD_WITHOUT_END_MS,
-    Content,
-    Moment,
-    clean,
-    pretty_json,
-    span_text,
-)
+from django_delayq.showing.payloads import Content
+from django_delayq.showing.texts import clean
+from django_delayq.showing.time_texts import HELD_WITHOUT_END_MS, Moment, span_text
+from django_delayq.showing.value_json import pretty_json
 from django_delayq.translating import gettext, ngettext, number_text, state_label
 
 #: What the score of a job means, by its state.

@@ -24,10 +24,13 @@ from django_delayq.jobs.arguments import has_sensitive, masked_result
 from django_delayq.jobs.job import Job
 from django_delayq.jobs.record import Record, read_record, record_of
 from django_delayq.redaction import HIDDEN
-from django_delayq.showing import display, fields, timeline
-from django_delayq.showing.display import Content, ShownProgress
+from django_delayq.showing import fields, timeline
+from django_delayq.showing.attempts import ShownProgress, read_attempts
 from django_delayq.showing.fields import Field
+from django_delayq.showing.payloads import Content, read_content
+from django_delayq.showing.texts import PAGE_CHARACTERS, clean, cut
 from django_delayq.showing.timeline import Event
+from django_delayq.showing.value_json import value_text
 from django_delayq.translating import gettext, say_problems
 
 
@@ -75,7 +78,7 @@ class ShownJob:
     def content(self) -> Content:
         """Its call."""
         payload = self.seen.payload
-        return display.read_content(
+        return read_content(
             payload, len(payload), self.queue, in_full=True, decrypts=self.decrypts
         )
 
@@ -98,7 +101,7 @@ class ShownJob:
         return timeline.events_of(
             self.seen,
             self.state,
-            display.read_attempts(self.seen, self._of_errors),
+            read_attempts(self.seen, self._of_errors),
             self.content.enqueued_ms,
             self.worker,
             fields.note_of(self.state, self.content, self.queue),
@@ -125,14 +128,14 @@ class ShownJob:
     def result(self) -> str:
         """Its result as text; "": no result is kept."""
         if "result" in self._kept:
-            return display.value_text(self.returned)
+            return value_text(self.returned)
         return self.returned or ""
 
     @property
     def error(self) -> str:
         """Why it ended without a result."""
-        error = display.clean(self._kept.get("error") or "")
-        return display.cut(error, display.PAGE_CHARACTERS)
+        error = clean(self._kept.get("error") or "")
+        return cut(error, PAGE_CHARACTERS)
 
     @property
     def paused(self) -> list[ServerProblem]:

@@ -9,8 +9,10 @@ from django.utils import formats
 
 from django_delayq.delivery.looking import Inspected
 from django_delayq.delivery.states import GRAVES, State
-from django_delayq.showing.display import Failure, Moment, clean, read_failure
+from django_delayq.showing.attempts import Failure, read_failure
 from django_delayq.showing.fields import SCORE_LABELS, held_until_note
+from django_delayq.showing.texts import clean
+from django_delayq.showing.time_texts import Moment
 from django_delayq.translating import (
     gettext,
     kind_label,

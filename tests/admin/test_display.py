@@ -11,8 +11,11 @@ from django_delayq.codecs import get_codec
 from django_delayq.codecs.values import JavaEnum, JavaObject, JavaValue
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery.looking import PREVIEW_BYTES
-from django_delayq.showing import display
-from django_delayq.showing.display import Moment
+from django_delayq.showing.attempts import read_failure
+from django_delayq.showing.payloads import RAW_TEXT_BYTES, read_content, read_raw
+from django_delayq.showing.texts import PAGE_CHARACTERS, ROW_CHARACTERS, clean
+from django_delayq.showing.time_texts import Moment, relative_text, short_time_text
+from django_delayq.showing.value_json import compact_json, pretty_json
 from tests.signed import signed
 
 QUEUE = QueueSettings(name="orders")
@@ -39,7 +42,7 @@ def payload(*args: Any, task: str = "shop.send", **kwargs: Any) -> bytes:
     ],
 )
 def test_relative_time_has_two_units_at_most(ms: int, text: str) -> None:
-    assert display.relative_text(ms) == text
+    assert relative_text(ms) == text
 
 
 @pytest.mark.parametrize(
@@ -58,7 +61,7 @@ def test_relative_time_has_two_units_at_most(ms: int, text: str) -> None:
     ],
 )
 def test_measured_time_is_short(ms: float | None, text: str) -> None:
-    assert display.short_time_text(ms) == text
+    assert short_time_text(ms) == text
 
 
 def test_moment_is_in_the_current_time_zone(settings: Any) -> None:
@@ -83,7 +86,7 @@ def test_moment_that_java_allows_and_python_does_not_is_shown() -> None:
 def test_call_is_read_into_one_line_and_into_json() -> None:
     whole = payload(1, "zwei", [3], x=None)
 
-    content = display.read_content(whole, len(whole), QUEUE, in_full=True)
+    content = read_content(whole, len(whole), QUEUE, in_full=True)
 
     assert (content.task, content.is_foreign) == ("shop.send", False)
     assert content.arguments == '1, "zwei", [3], x=null'
@@ -98,15 +101,15 @@ def test_call_is_read_into_one_line_and_into_json() -> None:
 def test_long_arguments_are_cut_in_a_row() -> None:
     whole = payload(*["x" * 50] * 1000, **{f"k{n}": n for n in range(1000)})
 
-    content = display.read_content(whole, len(whole), QUEUE)
+    content = read_content(whole, len(whole), QUEUE)
 
-    assert len(content.arguments) <= display.ROW_CHARACTERS + 1
+    assert len(content.arguments) <= ROW_CHARACTERS + 1
 
 
 def test_beginning_of_a_huge_payload_tells_the_task_and_the_size() -> None:
     whole = payload("x" * 100_000, task='a "quoted" \\ task')
 
-    content = display.read_content(whole[:PREVIEW_BYTES], len(whole), QUEUE)
+    content = read_content(whole[:PREVIEW_BYTES], len(whole), QUEUE)
 
     assert content.task == 'a "quoted" \\ task'
     assert content.arguments.startswith('"args":["xxx')
@@ -114,7 +117,7 @@ def test_beginning_of_a_huge_payload_tells_the_task_and_the_size() -> None:
 
 
 def test_beginning_of_a_huge_foreign_payload_is_shown_as_it_is() -> None:
-    content = display.read_content(b"\xff" * PREVIEW_BYTES, 10**6, QUEUE)
+    content = read_content(b"\xff" * PREVIEW_BYTES, 10**6, QUEUE)
 
     assert content.is_foreign
     assert content.arguments.startswith("ffffff")
@@ -124,7 +127,7 @@ def test_beginning_of_a_huge_foreign_payload_is_shown_as_it_is() -> None:
 def test_foreign_payload_is_read_by_the_queues_codec() -> None:
     queue = QueueSettings(name="orders", codec="LongCodec")
 
-    content = display.read_content(b"4711", 4, queue, in_full=True)
+    content = read_content(b"4711", 4, queue, in_full=True)
 
     assert (content.is_foreign, content.arguments, content.value) == (
         True,
@@ -136,7 +139,7 @@ def test_foreign_payload_is_read_by_the_queues_codec() -> None:
 def test_foreign_payload_that_cannot_be_read_says_why() -> None:
     queue = QueueSettings(name="orders", codec="LongCodec")
 
-    content = display.read_content(b"4711a", 5, queue)
+    content = read_content(b"4711a", 5, queue)
 
     assert content.arguments == "4711a"
     assert "is not a number that LongCodec reads" in content.fault
@@ -146,7 +149,7 @@ def test_job_that_only_another_codec_reads_tells_its_task() -> None:
     whole = payload("x" * 5_000, codec=get_codec("CborJacksonCodec"))
     queue = QueueSettings(name="orders", codec="StringCodec")
 
-    content = display.read_content(whole, len(whole), queue)
+    content = read_content(whole, len(whole), queue)
 
     assert (content.task, content.is_foreign) == ("shop.send", False)
     assert content.is_unchecked
@@ -165,7 +168,7 @@ def test_codec_that_fails_in_its_own_way_is_shown_too() -> None:
 
     queue = QueueSettings(name="orders", codec=Broken())
 
-    content = display.read_content(b"1", 1, queue)
+    content = read_content(b"1", 1, queue)
 
     assert content.fault == "ZeroDivisionError: who would have thought"
 
@@ -175,15 +178,15 @@ def test_back_references_of_java_do_not_explode() -> None:
     for _ in range(40):
         value = [value, value]
 
-    assert len(display.pretty_json(value)) <= display.PAGE_CHARACTERS + 1
-    assert len(display.compact_json(value)) <= display.ROW_CHARACTERS + 1
+    assert len(pretty_json(value)) <= PAGE_CHARACTERS + 1
+    assert len(compact_json(value)) <= ROW_CHARACTERS + 1
 
 
 def test_long_list_that_is_repeated_does_not_take_long() -> None:
     item = list(range(10_000))
     value = [item] * 10_000
 
-    assert len(display.compact_json(value)) <= display.ROW_CHARACTERS + 1
+    assert len(compact_json(value)) <= ROW_CHARACTERS + 1
 
 
 def test_values_of_java_are_shown_with_their_class() -> None:
@@ -198,7 +201,7 @@ def test_values_of_java_are_shown_with_their_class() -> None:
         },
     )
 
-    assert json.loads(display.pretty_json(value)) == {
+    assert json.loads(pretty_json(value)) == {
         "@class": "shop.Order",
         "state": "shop.State.OPEN",
         "locale": "de_DE",
@@ -209,20 +212,20 @@ def test_values_of_java_are_shown_with_their_class() -> None:
 
 
 def test_half_a_surrogate_pair_does_not_stop_the_response() -> None:
-    assert display.clean("a\ud800b").encode() == b"a\\ud800b"
+    assert clean("a\ud800b").encode() == b"a\\ud800b"
 
 
 def test_no_text_turns_the_one_behind_it_around() -> None:
-    assert display.clean("\u202eevil\u2067 שלום ü") == "\\u202eevil\\u2067 שלום ü"
-    assert display.compact_json("\u202e") == '"\\u202e"'
-    assert display.compact_json({"\ud800": "\udfff"}) == '{"\\ud800": "\\udfff"}'
+    assert clean("\u202eevil\u2067 שלום ü") == "\\u202eevil\\u2067 שלום ü"
+    assert compact_json("\u202e") == '"\\u202e"'
+    assert compact_json({"\ud800": "\udfff"}) == '{"\\ud800": "\\udfff"}'
 
 
 @given(st.binary(max_size=300), st.integers(0, 3))
 def test_any_bytes_are_shown(data: bytes, cut: int) -> None:
-    content = display.read_content(data[: len(data) - cut], len(data), QUEUE)
-    raw = display.read_raw(data)
-    failure = display.read_failure(data, NOW_MS)
+    content = read_content(data[: len(data) - cut], len(data), QUEUE)
+    raw = read_raw(data)
+    failure = read_failure(data, NOW_MS)
 
     shown = [content.task, content.arguments, content.fault, raw.text, raw.dump]
     if failure is not None:
@@ -231,15 +234,15 @@ def test_any_bytes_are_shown(data: bytes, cut: int) -> None:
 
 
 def test_raw_payload_is_text_where_it_is_text() -> None:
-    raw = display.read_raw("Größe".encode() * 10_000)
+    raw = read_raw("Größe".encode() * 10_000)
 
     assert raw.text is not None
     assert raw.text.startswith("GrößeGröße")
-    assert (raw.size, raw.shown, raw.is_cut) == (70_000, display.RAW_TEXT_BYTES, True)
+    assert (raw.size, raw.shown, raw.is_cut) == (70_000, RAW_TEXT_BYTES, True)
 
 
 def test_raw_payload_is_a_hex_dump_where_it_is_not() -> None:
-    raw = display.read_raw(b"\x04\x3e\x03abc\x00\xff 0123456789")
+    raw = read_raw(b"\x04\x3e\x03abc\x00\xff 0123456789")
 
     assert raw.text is None
     assert raw.dump == (
@@ -249,8 +252,8 @@ def test_raw_payload_is_a_hex_dump_where_it_is_not() -> None:
 
 
 def test_error_of_a_stranger_is_shown_whatever_its_shape() -> None:
-    failure = display.read_failure(b'{"error":[1],"kind":null,"at":"noon"}', NOW_MS)
+    failure = read_failure(b'{"error":[1],"kind":null,"at":"noon"}', NOW_MS)
 
     assert failure is not None
     assert (failure.message, failure.kind, failure.at) == ("[1]", "", None)
-    assert display.read_failure(b"", NOW_MS) is None
+    assert read_failure(b"", NOW_MS) is None

@@ -30,7 +30,7 @@ from django_delayq.delivery.workers import (
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.envelope import Envelope, Follow, Follower
 from django_delayq.showing import timeline
-from django_delayq.showing.display import Failure
+from django_delayq.showing.attempts import Failure
 from django_delayq.showing.timeline import Stretch, stretches_of
 from tests.admin.conftest import url
 from tests.admin.filling import OWNER, Queue, error

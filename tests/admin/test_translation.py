@@ -57,7 +57,8 @@ from django_delayq.exceptions import EmbeddedServerError, InvalidSettings
 from django_delayq.faults import describe_fault
 from django_delayq.jobs.actions import ACTIONS
 from django_delayq.management import commands
-from django_delayq.showing.display import Moment, relative_text, size_text
+from django_delayq.showing.texts import size_text
+from django_delayq.showing.time_texts import Moment, relative_text
 from django_delayq.translating import say, state_label
 from django_delayq.wire.frame import FrameFormat, pack
 from django_delayq.wording import gettext, ngettext, sentence

@@ -25,7 +25,7 @@ from django_delayq.jobs import walking
 from django_delayq.jobs.progress import stored_progress
 from django_delayq.management import progress
 from django_delayq.management.jobs_change import VERBS
-from django_delayq.showing import display
+from django_delayq.showing.attempts import read_attempts
 from tests.jobs import samples
 from tests.jobs.adding import add
 from tests.jobs.conftest import LATER
@@ -146,7 +146,7 @@ def test_masked_value_in_a_url_of_an_error_is_written_the_same_everywhere(
     )
     # The admin reads it like this.
     seen = hand.run(looking.inspect(hand.keys, job.token))
-    assert [each.message for each in display.read_attempts(seen)] == [shown]
+    assert [each.message for each in read_attempts(seen)] == [shown]
 
 
 def test_json_steers_no_terminal_and_has_a_line_a_job(queue: str, call: Call) -> None:

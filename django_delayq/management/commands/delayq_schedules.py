@@ -13,7 +13,6 @@ from django_delayq.jobs.arguments import masked_call
 from django_delayq.jobs.schedules import Schedule, get_schedule, get_schedules
 from django_delayq.management.errors import Missing, explained, said_by_command
 from django_delayq.management.help import CommandWithExamples
-from django_delayq.showing.display import plain_value
 from django_delayq.showing.plain_json import json_text
 from django_delayq.showing.schedules import (
     SHOWN,
@@ -21,6 +20,7 @@ from django_delayq.showing.schedules import (
     occurrences_of,
     pause_text,
 )
+from django_delayq.showing.value_json import plain_value
 from django_delayq.translating import gettext, when_text
 from django_delayq.wording import one_line
 

@@ -14,7 +14,7 @@ from django_delayq.management.help import CommandWithExamples
 from django_delayq.outbox.relay import Relay, Swept, databases, has_table, look
 from django_delayq.outbox.writing import migrating
 from django_delayq.redaction import redact
-from django_delayq.showing.display import short_time_text
+from django_delayq.showing.time_texts import short_time_text
 
 EXAMPLES = gettext_lazy(
     """
