@@ -18,7 +18,7 @@ from django_delayq.delivery.storing import NewJob
 from django_delayq.jobs.envelope import Envelope
 from django_delayq.jobs.periodic import Definition
 from django_delayq.jobs.schedules import Schedule
-from django_delayq.testing.capturing import CapturedJob
+from django_delayq.testing.captured_jobs import CapturedJob
 from django_delayq.testing.frozen import Ran
 
 SECRET = "s3cret"

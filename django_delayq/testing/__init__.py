@@ -8,12 +8,8 @@ from typing import TYPE_CHECKING
 from django_delayq.later import import_later
 
 if TYPE_CHECKING:
-    from django_delayq.testing.capturing import (
-        Captured,
-        CapturedJob,
-        captured,
-        immediate,
-    )
+    from django_delayq.testing.captured_jobs import Captured, CapturedJob
+    from django_delayq.testing.capturing import captured, immediate
     from django_delayq.testing.frozen import FrozenQueue, Ran, frozen_queue
     from django_delayq.testing.runner import DelayqRunner
 
@@ -31,8 +27,8 @@ __all__ = [
 __getattr__ = import_later(
     __name__,
     {
-        "Captured": "django_delayq.testing.capturing",
-        "CapturedJob": "django_delayq.testing.capturing",
+        "Captured": "django_delayq.testing.captured_jobs",
+        "CapturedJob": "django_delayq.testing.captured_jobs",
         "DelayqRunner": "django_delayq.testing.runner",
         "FrozenQueue": "django_delayq.testing.frozen",
         "Ran": "django_delayq.testing.frozen",
