@@ -3,12 +3,14 @@
 import os
 from binascii import b2a_base64
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import msgspec
-from msgspec.structs import replace
+from msgspec import structs
 
+from django_delayq.calls.binding import Bound
 from django_delayq.calls.call import Argument, Call
 from django_delayq.calls.command import Command
 from django_delayq.calls.script import rows
@@ -129,7 +131,8 @@ def new_token() -> str:
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
 
-class Target(NamedTuple):
+@dataclass(frozen=True)
+class Target:
     """The queue that jobs are stored in, and how they are written there."""
 
     keys: DeliveryKeys
@@ -142,10 +145,22 @@ class Target(NamedTuple):
     #: waits or runs counts, from Java too; dead letters and quarantined payloads do not.
     max_jobs: int | None = None
 
-    @property
+    @cached_property
     def unlimited(self) -> "Target":
         """The same for jobs that a full queue takes."""
-        return self._replace(max_jobs=None)
+        return replace(self, max_jobs=None)
+
+    @cached_property
+    def store_script(self) -> Bound:
+        """The script that `store` calls, and its keys here."""
+        keys, named = self.keys, dict[str, str]()
+        order: tuple[str, ...] = ("when", "format", "payload")
+        if self.insertion_list:
+            named["delay_queue"] = keys.queue.delay_queue
+        if self.max_jobs is not None:
+            named |= _counted(keys) | {"destination": keys.queue.destination}
+            order += ("most",)
+        return bind("store", keys, order, **named)
 
 
 def schedule(
@@ -159,11 +174,10 @@ def schedule(
 
     ``are_rows``: they are rows of a database, which `store_rows` sends. ``has_batches``: one of them is in a batch.
     """
-    keys, frame_format, insertion_list, shards, max_jobs = target
-    named: dict[str, str] = {}
+    keys, named = target.keys, dict[str, str]()
     most: dict[str, Any] = {}
-    if max_jobs is not None:
-        most["most"] = max_jobs
+    if target.max_jobs is not None:
+        most["most"] = target.max_jobs
         named = _counted(keys)
     elif any(job.tail for job in jobs):
         # One with a unique key, perhaps.
@@ -175,10 +189,10 @@ def schedule(
     bound = bind("schedule", keys, **named)
     return bound(
         _read_scheduled,
-        format=frame_format.number,
-        listed=int(insertion_list),
+        format=target.frame_format.number,
+        listed=int(target.insertion_list),
         is_repeat=0,
-        shards=shards,
+        shards=target.shards,
         jobs=jobs,
         **most,
         repeat={bound.script.args.index("is_repeat"): "1"},
@@ -192,7 +206,7 @@ def store_rows(target: Target, jobs: Sequence[NewJob]) -> Call[list[Scheduled]]:
     A full queue takes them all the same. A repeat is safe for as long.
     """
     call = schedule(target.unlimited, jobs, are_rows=True)
-    return replace(call.again(), window_ms=ROW_REPEAT_MS)
+    return structs.replace(call.again(), window_ms=ROW_REPEAT_MS)
 
 
 def when_sent(keys: DeliveryKeys, tokens: Sequence[str]) -> Command[list[int | None]]:
@@ -232,18 +246,13 @@ def store(
     _, when, tail, payload = job
     if tail or not payload.startswith(signing.JOB_START):
         return schedule(target, [job], has_batches=has_batches)
-    keys, frame_format, insertion_list, _, max_jobs = target
-    named = {"delay_queue": keys.queue.delay_queue} if insertion_list else {}
-    order: tuple[str, ...] = ("when", "format", "payload")
-    args: list[Argument] = [when, frame_format.number, payload]
-    if max_jobs is not None:
-        named |= _counted(keys) | {"destination": keys.queue.destination}
-        order += ("most",)
-        args.append(max_jobs)
-    script, found = bind("store", keys, order, **named)
+    args: list[Argument] = [when, target.frame_format.number, payload]
+    if target.max_jobs is not None:
+        args.append(target.max_jobs)
+    script, keys = target.store_script
     # Not a function in this one: each variable that it shared would be kept in a cell, a tenth of what this costs.
     full = partial(schedule, target, [job])
-    return Call(script, found, args, _read_stored, {}, REPEAT_MS, full)
+    return Call(script, keys, args, _read_stored, {}, REPEAT_MS, full)
 
 
 def _counted(keys: DeliveryKeys) -> dict[str, str]:
@@ -261,7 +270,9 @@ def _read_when_sent(reply: list[Any]) -> list[int | None]:
 
 
 def _read_stored(reply: int | list[Any]) -> list[Scheduled]:
-    return [Scheduled(read_published(reply), "")]
+    # A script says more than a number only if it was not allowed to publish.
+    number = reply if isinstance(reply, int) else read_published(reply)
+    return [Scheduled(number, "")]
 
 
 def _read_scheduled(reply: list[Any]) -> list[Scheduled]:
