@@ -39,7 +39,8 @@ def run(client: Redis, call: Call[T] | Command[T]) -> T:
 
     The client must not retry by itself. Other errors of the server pass through; `may_have_run` says what they mean.
     """
-    if has_nodes(client):
+    # The client of a thread has a connection of its own, and nearly all calls are made on that.
+    if client.connection is None and has_nodes(client):
         return make(client, Exchange((call,)))[0]  # type: ignore[no-any-return]
     began_ms = boottime_ms()
     try:
