@@ -204,26 +204,21 @@ def encode(
         InvalidArguments: an argument holds text that is not Unicode, or a number that is too long.
         EncodeError: the queue's codec hides token and signature from the scripts.
     """
+    signer, follow = keyring.signer, envelope.follow
     try:
-        sealed = _seal(envelope, token, queue, keyring)
+        if envelope.flags or (follow is not None and _carries_encrypted(follow)):
+            call: dict[str, Any] = msgspec.to_builtins(envelope)
+            _encrypt(call, token, keyring)
+            body, signer = _encoder.encode(call), keyring.encrypted_signer
+        else:
+            body = _encoder.encode(envelope)
     except (ValueError, OverflowError) as error:
         # Half a surrogate pair, or an int of more than 4,300 digits.
         raise InvalidArguments(
             f"arguments of {envelope.task!r} cannot be written as JSON: {error}"
         ) from error
+    sealed = _Sealed(token, signer.sign(queue, token, body), body.decode())
     return _wrap(sealed, codec) if codec else _encoder.encode(sealed)
-
-
-def _seal(envelope: Envelope, token: str, queue: str, keyring: Keyring) -> _Sealed:
-    follow = envelope.follow
-    if envelope.flags or (follow is not None and _carries_encrypted(follow)):
-        call: dict[str, Any] = msgspec.to_builtins(envelope)
-        _encrypt(call, token, keyring)
-        body = _encoder.encode(call)
-        mac = keyring.encrypted_signer.sign(queue, token, body)
-        return _Sealed(token, mac, body.decode())
-    body = _encoder.encode(envelope)
-    return _Sealed(token, keyring.signer.sign(queue, token, body), body.decode())
 
 
 def _reseal(sealed: _Sealed, source: str, target: str, keyring: Keyring) -> _Sealed:
@@ -490,8 +485,8 @@ def signed_as(
     envelope.since, envelope.later = since_ms, later.delayq
     if linked is not None:
         envelope.follow, envelope.batch = linked.follow, linked.batch
-    sealed = _seal(envelope, token, queue.name, keyring)
-    written = _wrap(sealed, queue.payload_codec if queue.is_shared else None)
+    codec = queue.payload_codec if queue.is_shared else None
+    written = encode(envelope, token, queue.name, keyring, codec)
     most = get_settings().max_payload_bytes
     if len(written) > most:
         raise EncodeError(
