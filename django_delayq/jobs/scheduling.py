@@ -58,7 +58,9 @@ def schedule(task: Any, /, *args: Any, **kwargs: Any) -> Job[Any]:
         _check_alone(args, kwargs)
         schedule_many([task])
         return task
-    return _find(task).schedule(*args, **kwargs)
+    # Its own method is called, which a project's tests may have patched.
+    found = task if isinstance(task, DelayedTask) else _find(task)
+    return found.schedule(*args, **kwargs)
 
 
 @overload
@@ -90,7 +92,8 @@ async def aschedule(task: Any, /, *args: Any, **kwargs: Any) -> Job[Any]:
         _check_alone(args, kwargs)
         await aschedule_many([task])
         return task
-    return await _find(task).aschedule(*args, **kwargs)
+    found = task if isinstance(task, DelayedTask) else _find(task)
+    return await found.aschedule(*args, **kwargs)
 
 
 def _check_alone(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -111,14 +114,13 @@ def _advice(task: object) -> str:
 
 
 def _find(task: object) -> DelayedTask[Any, Any]:
-    # Its own method is called, which a project's tests may have patched.
     found = get_task(task) if isinstance(task, str) else task
+    if isinstance(found, DelayedTask):
+        return found
     if (name := name_of_djangos(found)) is not None:
         raise InvalidTask(
             f"{name!r} is a Django task: schedule it with .using(run_after=…).enqueue(…)"
         )
-    if not isinstance(found, DelayedTask):
-        raise InvalidTask(
-            f"{show(task)} is not a task, so it cannot be scheduled; {_advice(task)}"
-        )
-    return found
+    raise InvalidTask(
+        f"{show(task)} is not a task, so it cannot be scheduled; {_advice(task)}"
+    )
