@@ -15,7 +15,6 @@ from redis.client import Redis
 
 from django_delayq.calls.call import Call
 from django_delayq.calls.command import Command
-from django_delayq.calls.errors import nothing_sent
 from django_delayq.calls.exchange import Exchange
 from django_delayq.calls.running import amake, arun, make, run
 
@@ -64,8 +63,7 @@ def perform(client: Redis | Callable[[], Redis], steps: Steps[T]) -> T:
         result = error = None
         try:
             if callable(client):
-                with nothing_sent():
-                    client = client()
+                client = client()
             if isinstance(request, _CALLS):
                 result = run(client, request)
             elif isinstance(request, Exchange):
@@ -98,8 +96,7 @@ async def aperform(
         result = error = None
         try:
             if callable(client):
-                with nothing_sent():
-                    client = await client()
+                client = await client()
             result = await _ado(client, request)
             if task.cancelling() > cancellations:
                 # redis-py sends through asyncio.wait_for, which on Python 3.11 loses a cancellation that arrives as it

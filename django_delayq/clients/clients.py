@@ -19,6 +19,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from django_delayq.calls.connections import disconnect, has_nodes
+from django_delayq.calls.errors import nothing_sent
 from django_delayq.clients import answering
 from django_delayq.clients.cluster import Cluster, server_at
 from django_delayq.clients.server import Server
@@ -118,7 +119,7 @@ class Clients:
 
         Raises:
             InvalidSettings, EmbeddedServerError: there is no server to connect to.
-            redis.exceptions.ConnectionError: the server cannot be reached.
+            redis.exceptions.ConnectionError: the server cannot be reached, so nothing was sent.
         """
         try:
             made = self._made["made"]
@@ -130,9 +131,10 @@ class Clients:
                 return client
         if isinstance(self._given, Redis):
             return self._given
-        made = self._get()
-        # It is freed with its thread, or with us. Its connection then returns to the pool.
-        client = made.server.client(made.pool, is_single=True)
+        with nothing_sent():
+            made = self._get()
+            # It connects at once. It is freed with its thread, or with us; its connection then returns to the pool.
+            client = made.server.client(made.pool, is_single=True)
         made.of_threads.client = client
         return client
 
@@ -193,7 +195,8 @@ class Clients:
         place = asyncio.get_running_loop(), self._key
         kept, state = _of_loops.get(place), self.state()
         if kept is None or kept.state is not state:
-            server = self.find()
+            with nothing_sent():
+                server = self.find()
             client = server.async_client(server.async_pool())
             client.auto_close_connection_pool = True
             keeper = _close_with_loop(client, place)
