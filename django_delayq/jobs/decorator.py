@@ -19,9 +19,10 @@ from django_delayq.jobs.options import (
     TaskOptions,
     is_unicode,
 )
+from django_delayq.jobs.other_shard import asend_elsewhere, send_elsewhere
 from django_delayq.jobs.preparing import prepare
 from django_delayq.jobs.registry import register, register_handler
-from django_delayq.jobs.sending import asend, asend_elsewhere, send, send_elsewhere
+from django_delayq.jobs.sending import asend, send
 from django_delayq.redaction import show
 from django_delayq.wire.delay import Delay
 
@@ -178,9 +179,7 @@ class DelayedTask(TaskDefinition, Generic[P, R_co]):
         try:
             return send(job)
         except RedisError as error:
-            return send_elsewhere(
-                self, job, error, lambda: prepare(self, delay, args, kwargs)
-            )
+            return send_elsewhere(self, job, error, delay, args, kwargs)
 
     @overload
     async def aschedule(
@@ -202,9 +201,7 @@ class DelayedTask(TaskDefinition, Generic[P, R_co]):
         try:
             return await asend(job)
         except RedisError as error:
-            return await asend_elsewhere(
-                self, job, error, lambda: prepare(self, delay, args, kwargs)
-            )
+            return await asend_elsewhere(self, job, error, delay, args, kwargs)
 
 
 for _name, _text in HINTS.items():

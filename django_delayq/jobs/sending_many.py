@@ -44,7 +44,7 @@ from django_delayq.jobs.outcomes import (
     take,
     waiting_for,
 )
-from django_delayq.jobs.sending import connected, send_promised
+from django_delayq.jobs.sending import send_promised
 from django_delayq.jobs.storing import SCHEDULE_BYTES, most_in_a_call, storing_all
 from django_delayq.jobs.telling import Telling
 from django_delayq.redaction import show
@@ -157,7 +157,7 @@ def _run_or_error(
     call: Call[list[Scheduled]], waiting: Wait | None
 ) -> list[Scheduled] | Exception:
     try:
-        return perform(connected(own_clients.of_thread), durably(call, waiting))
+        return perform(own_clients.of_thread(), durably(call, waiting))
     except RedisError as error:
         return error
 

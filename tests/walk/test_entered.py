@@ -7,7 +7,7 @@ import sys
 from tests.pages import ROOT
 
 #: The most functions that each may enter. Lower it when a path becomes simpler.
-MOST_TO_SCHEDULE = 39
+MOST_TO_SCHEDULE = 29
 #: Two more than counted: some jobs take another way to claim.
 MOST_IN_WORKER = 126
 
