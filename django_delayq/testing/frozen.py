@@ -42,6 +42,7 @@ from django_delayq.testing.memory.server import MemoryServer
 from django_delayq.testing.running import is_on_loop, run_attempt
 from django_delayq.worker import job_signals
 from django_delayq.worker.attempt import Attempt
+from django_delayq.worker.attempt_log import log_end
 from django_delayq.worker.forwarding import forward_at_once
 from django_delayq.worker.queue_state import QueueState
 from django_delayq.worker.settlement import Settlement
@@ -342,7 +343,7 @@ class FrozenQueue:
         self._settle(attempt, has_slots=state.has_slots)
         # As the worker does it, once the end is settled.
         final = attempt.verdict
-        attempt.log()
+        log_end(attempt)
         return Ran(
             attempt.id,
             attempt.name,

@@ -26,7 +26,9 @@ from django_delayq.testing.recorder import (
 )
 from django_delayq.testing.running import arun_attempt, run_attempt
 from django_delayq.worker import job_signals
-from django_delayq.worker.attempt import Attempt, Verdict
+from django_delayq.worker.attempt import Attempt
+from django_delayq.worker.attempt_log import log_end
+from django_delayq.worker.verdict import Verdict
 
 
 @dataclass(eq=False, slots=True)
@@ -143,7 +145,7 @@ class Immediate(Recorder):
         # That it carries jobs for another queue is no state of its own here: all are noted.
         verdict = attempt.verdict
         assert verdict is not None
-        attempt.log()
+        log_end(attempt)
         turn.error = turn.error or _error_of(attempt, verdict, error)
         note.state = _STATES.get(verdict, State.SCHEDULED)
         note.error, note.result = attempt.error, attempt.result

@@ -3,17 +3,12 @@
 What happened is recorded, not reported: the loop settles it with the server, in batches.
 """
 
-import asyncio
-import logging
 import os
 import random
-import re
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from enum import StrEnum
 from functools import cache, partial
-from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, cast
 
 from django_delayq import logs
@@ -65,6 +60,7 @@ from django_delayq.signals import heard
 from django_delayq.worker import gates, time_limit
 from django_delayq.worker.gates import Gates
 from django_delayq.worker.payload import DoubleFound, Read, read
+from django_delayq.worker.verdict import Verdict, is_when, mistake_in, says_no_delay
 
 logger = logs.get_log("django_delayq.worker")
 
@@ -74,27 +70,6 @@ FAILURE_TTL_MS = 3_600_000
 LAST_RESORT_DELAY_MS = 60_000
 #: What a payload has that says when it was enqueued. Arguments may have it as well.
 _AT = b'\\"at\\":'
-
-
-class Verdict(StrEnum):
-    """The outcome of a leased job, in the words of the log."""
-
-    SUCCEED = "succeeded"
-    RETRY = "retrying"
-    #: The task asked for it: the job runs again later, and nothing is counted.
-    SNOOZE = "snoozed"
-    #: The task asked for it.
-    CANCEL = "cancelled"
-    BURY = "dead"
-    QUARANTINE = "quarantined"
-    #: The job was too late to begin.
-    EXPIRE = "expired"
-    #: The job waits for what its `Hold` names.
-    HOLD = "held"
-    #: The job was not run, and nothing is counted.
-    GIVE_BACK = "given_back"
-    #: The job has run before.
-    DROP = "double"
 
 
 class Attempt:
@@ -234,12 +209,6 @@ class Attempt:
 
     def _result_text(self, state: State, **told: Any) -> bytes:
         return envelopes.result_text(state, encrypt=self._encrypting, **told)
-
-    @property
-    def is_held_without_end(self) -> bool:
-        """Whether the job is held without a time limit."""
-        is_held, hold = self.verdict is Verdict.HOLD, self.hold
-        return is_held and hold is not None and hold.for_ms is None
 
     @property
     def has_lease(self) -> bool:
@@ -437,7 +406,7 @@ class Attempt:
 
     def succeed(self, value: object) -> None:
         """Record that the function returned."""
-        if value is not None and (mistake := _mistake_in(value)):
+        if value is not None and (mistake := mistake_in(value)):
             self.fail(InvalidTask(f"{self.name} returned {mistake}"))
             return
         self.ended_ms = boottime_ms()
@@ -587,17 +556,17 @@ class Attempt:
             self.verdict = Verdict.CANCEL
             return
         when = cast("Snooze", decision).when
-        if _is_when(when):
+        if is_when(when):
             self.when = when
             self.verdict = Verdict.SNOOZE
         else:
-            self._fail(_says_no_delay(decision))
+            self._fail(says_no_delay(decision))
 
     def _retry(self, decision: Retry) -> None:
         failures, most = self.leased.attempts + 1, self._max_attempts
         text = text_of_decision(decision, self.secrets)
-        if decision.when and not _is_when(decision.when):
-            self._fail(_says_no_delay(decision))
+        if decision.when and not is_when(decision.when):
+            self._fail(says_no_delay(decision))
         elif failures < most:
             self._note(decision, "failed", text)
             self.when = decision.when or self._backoff(failures)
@@ -739,107 +708,6 @@ class Attempt:
         now_ms = boottime_ms() + self.server_minus_local_ms
         return max(0, number - round(now_ms))
 
-    def log(self) -> None:
-        """Log the end of the job in one line, with the exception that the task raised."""
-        verdict, exception = self.verdict, self.exception
-        # The traceback holds the task's frames and all that they refer to: let go of it.
-        self.exception = None
-        level = logging.INFO
-        if self.is_lost:
-            level = logging.WARNING
-        elif verdict is Verdict.GIVE_BACK and not self.started_ms:
-            # The job has not begun, and a busy process gives back many jobs a second.
-            level = logging.DEBUG
-        elif verdict is not Verdict.SUCCEED and not self.is_held_without_end:
-            # A pause or a missing key was logged once, however many jobs wait; a job that gets its limit needs nobody.
-            level = _LEVELS.get(verdict, logging.INFO)
-        if not logger.isEnabledFor(level):
-            return
-        ended_ms = self.ended_ms or boottime_ms()
-        # The outcome is plain text, so that a project's log can print it as it is.
-        word = verdict.value if verdict else "running"
-        fields: dict[str, Any] = {
-            "job": self.id,
-            "task": self.name,
-            "outcome": "lost" if self.is_lost else word,
-        }
-        if not self.is_unrun:
-            fields["attempt"] = self.leased.attempts + 1
-        if self.started_ms:
-            fields["lateness_ms"] = round(self.late_ms, 1)
-            fields["duration_ms"] = round(ended_ms - self.started_ms, 1)
-        if self.leased.kills:
-            fields["kills"] = self.leased.kills
-        if verdict is Verdict.RETRY:
-            fields["retry_in_ms"] = self.wait_ms()
-        elif verdict is Verdict.SNOOZE:
-            fields["again_in_ms"] = self.wait_ms()
-        # What groups log records by their format, as Sentry does, is to group them by task and outcome.
-        args = [value for name, value in fields.items() if name not in _IN_FORMAT]
-        text = " ".join(
-            [
-                f"{name}={str(value).replace('%', '%%')}"
-                if name in _IN_FORMAT
-                else f"{name}=%s"
-                for name, value in fields.items()
-            ]
-        )
-        if self.message:
-            name = "reason" if verdict in _DECISIONS else "error"
-            fields[name] = self.message
-            text += f" {name}=%r"
-            args.append(self.message)
-        if self.is_lost:
-            text += " (its lease ended before it did, so this end changes nothing; it may run elsewhere)"
-        if self.masked:
-            text += "\n%s"
-            args.append(self.masked.rstrip("\n"))
-        exc_info = None
-        if exception is not None:
-            exc_info = (type(exception), exception, exception.__traceback__)
-        logger.log(level, text, *args, exc_info=exc_info, extra={"delayq": fields})
-
-
-#: The fields of a log record that its format repeats.
-_IN_FORMAT = frozenset({"task", "outcome"})
-
-
-#: In one tuple, as every value that a function returns is compared with it.
-_NEVER_RETURNED = (GeneratorType, AsyncGeneratorType, Decision)
-
-
-def _mistake_in(value: object) -> str | None:
-    """Say what a function returned by mistake: what runs only once somebody awaits it or loops over it, or a decision."""
-    if isinstance(value, CoroutineType):
-        # Otherwise Python would warn that it was never awaited; our own message says so.
-        value.close()
-        kind = "a coroutine"
-    elif isinstance(value, _NEVER_RETURNED):
-        if isinstance(value, Decision):
-            return f"a {class_name(value)}, which decides nothing unless it is raised"
-        kind = "a generator"
-    elif hasattr(type(value), "__await__") and not isinstance(value, asyncio.Future):
-        # A future is not lazy: what it stands for runs by itself.
-        kind = f"an awaitable {type(value).__name__}"
-    else:
-        return None
-    return (
-        f"{kind}, whose body has not run, and nobody runs it. A decorator around an async def has to be async def"
-        " itself, and await it; elsewhere, await or loop over what you return"
-    )
-
-
-_LEVELS: dict[Verdict | None, int] = {
-    Verdict.RETRY: logging.WARNING,
-    Verdict.HOLD: logging.WARNING,
-    Verdict.BURY: logging.ERROR,
-    Verdict.QUARANTINE: logging.ERROR,
-}
-
-
-#: Verdicts that a task decides; no error led to them.
-_DECISIONS = frozenset({Verdict.SNOOZE, Verdict.CANCEL})
-
 
 def _this_worker() -> str:
     return _worker_named(os.getpid())
@@ -849,15 +717,3 @@ def _this_worker() -> str:
 def _worker_named(pid: int) -> str:
     # Every handle has the name, and the host's is a system call.
     return f"{socket.gethostname()}:{pid}"
-
-
-def _is_when(when: object) -> bool:
-    # A subclass may have put anything there, and a script would stop halfway at what is no number.
-    return isinstance(when, str) and re.fullmatch(r"[+=][0-9]{1,16}", when) is not None
-
-
-def _says_no_delay(decision: Decision) -> InvalidTask:
-    name = class_name(decision)
-    return InvalidTask(
-        f"{name} says no delay: let its __init__ call super().__init__(delay), and leave `when` alone"
-    )

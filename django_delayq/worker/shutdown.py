@@ -20,6 +20,7 @@ from django_delayq.logs import get_log
 from django_delayq.redaction import redact
 from django_delayq.signals import heard
 from django_delayq.worker import job_signals
+from django_delayq.worker.attempt_log import log_end
 from django_delayq.worker.crew import Crew
 from django_delayq.worker.ends import Ends
 from django_delayq.worker.suspects import Suspects
@@ -116,7 +117,7 @@ class Shutdown:
         for attempt in running:
             if attempt.verdict is None:
                 attempt.give_back()
-                attempt.log()
+                log_end(attempt)
                 settlement.ended.append(attempt)
         before_giving_back()
         if settlement:
