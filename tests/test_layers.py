@@ -367,7 +367,6 @@ LONGEST = 500
 LONG_LEFT = {
     "jobs.envelope",
     "jobs.job",
-    "worker.attempt",
 }
 
 

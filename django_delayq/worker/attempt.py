@@ -3,18 +3,11 @@
 What happened is recorded, not reported: the loop settles it with the server, in batches.
 """
 
-import os
-import random
-import socket
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from functools import cache, partial
 from typing import Any, cast
 
 from django_delayq import logs
 from django_delayq.clock import boottime_ms
-from django_delayq.conf import QueueSettings, get_keyring, get_settings
-from django_delayq.delivery.claiming import Leased
+from django_delayq.conf import get_settings
 from django_delayq.delivery.holding import (
     Held,
     Hold,
@@ -22,7 +15,6 @@ from django_delayq.delivery.holding import (
 from django_delayq.delivery.settling import Done, Failed, Rejected
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import (
-    DecodeError,
     DelayqError,
     EncodeError,
     InvalidArguments,
@@ -30,12 +22,9 @@ from django_delayq.exceptions import (
     LeaseLost,
     NotSigned,
     TaskNotFound,
-    TimeLimitExceeded,
 )
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import following
-from django_delayq.jobs.arguments import sensitive_texts
-from django_delayq.jobs.attempt import Here
 from django_delayq.jobs.decisions import Cancel, Decision, Retry, Snooze
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.envelope import Follow
@@ -49,17 +38,14 @@ from django_delayq.jobs.exception_text import (
     traceback_of,
     trimmed,
 )
-from django_delayq.jobs.job import Job
 from django_delayq.jobs.limit import Limit
 from django_delayq.jobs.middleware import blamed
-from django_delayq.jobs.options import TaskOptions, seconds
-from django_delayq.jobs.progress import running_report
-from django_delayq.jobs.stopping import running_stop
-from django_delayq.masking import WHOLE, mask
+from django_delayq.jobs.options import seconds
+from django_delayq.masking import mask
 from django_delayq.signals import heard
 from django_delayq.worker import gates, time_limit
-from django_delayq.worker.gates import Gates
-from django_delayq.worker.payload import DoubleFound, Read, read
+from django_delayq.worker.leased_job import LeasedJob, this_worker
+from django_delayq.worker.payload import DoubleFound, Read
 from django_delayq.worker.verdict import Verdict, is_when, mistake_in, says_no_delay
 
 logger = logs.get_log("django_delayq.worker")
@@ -68,39 +54,23 @@ logger = logs.get_log("django_delayq.worker")
 FAILURE_TTL_MS = 3_600_000
 #: The wait before the next attempt if an exception breaks everything that would compute one: a minute.
 LAST_RESORT_DELAY_MS = 60_000
-#: What a payload has that says when it was enqueued. Arguments may have it as well.
-_AT = b'\\"at\\":'
 
 
-class Attempt:
-    """A leased job with its task, and what became of it."""
+class Attempt(LeasedJob):
+    """A leased job, and what becomes of it here."""
 
     # Class attributes are the defaults: most attempts change few of them.
-    task: TaskDefinition | None = None
-    options: TaskOptions | None = None
-    args: list[Any] = []  # noqa: RUF012  replaced, never changed
-    kwargs: dict[str, Any] = {}  # noqa: RUF012  likewise
-    #: From when `expires` counts, epoch ms by the server's clock, if that is later than the start time.
-    expires_since_ms = 0
-    #: The token of the later call that has brought the arguments.
-    later = ""
-    #: The texts that travel with the call.
-    headers: dict[str, str] = {}  # noqa: RUF012  likewise
     #: None: still running.
     verdict: Verdict | None = None
     result = b""
     error = b""
     #: When a job that is to be repeated runs again, as `parse_delay` writes it.
     when = ""
-    started_ms = 0.0
     ended_ms = 0.0
-    #: Another worker may have the job: what becomes of it here changes nothing.
-    is_lost = False
     #: The exception that the task raised, for the log.
     exception: BaseException | None = None
     #: The log's explanation of the outcome.
     message = ""
-    _secrets: Sequence[str] | None = None
     #: Its traceback without the values that the task has marked as sensitive, if there are any; for the log as well.
     masked = ""
     #: The job ends without having been run: it was too late, or lost its worker too often.
@@ -109,8 +79,6 @@ class Attempt:
     is_refused = False
     #: Why the job is held, and for how long.
     hold: Hold | None = None
-    #: The name of the task that this process does not know, or the key or the format that it lacks.
-    unknown_task = ""
     #: Why the function cannot be called with the arguments; None: it can.
     misfit: InvalidArguments | None = None
     #: The lease ended before the attempt began.
@@ -137,83 +105,8 @@ class Attempt:
     #: What its task has said of its progress was written down.
     has_progress = False
 
-    def __init__(
-        self,
-        queue: QueueSettings,
-        leased: Leased,
-        lease_end_ms: float,
-        offset_ms: float,
-        gates: Gates | None,
-    ) -> None:
-        self.queue = queue
-        self.leased = leased
-        #: When our lease ends, by `boottime_ms`; the watchdog moves this on.
-        self.lease_end_ms = lease_end_ms
-        #: What to add to `boottime_ms` for the server's clock, epoch ms.
-        self.server_minus_local_ms = offset_ms
-        #: None: nothing holds a job that this process can run.
-        self._gates = gates
-
-    @property
-    def id(self) -> str:
-        return f"{self.queue.name}:{self.leased.token}"
-
-    @property
-    def name(self) -> str:
-        return self.task.name if self.task is not None else self.unknown_task or "?"
-
-    @property
-    def secrets(self) -> Sequence[str]:
-        """How the values read that the task has marked as sensitive.
-
-        Most attempts need none, and they may take long: they are made at the first use. The task may have changed its
-        arguments by then, so the payload is read again.
-        """
-        if self.task is None or not self.task.base.sensitive:
-            return ()
-        if self._secrets is None:
-            try:
-                call = read(self.queue, self.leased)
-                if isinstance(call, BaseException):
-                    raise call
-                task, _, args, kwargs, *_ = call
-                self._secrets = sensitive_texts(task, args, kwargs)
-            except TimeLimitExceeded:
-                # The limit of the task itself, which has struck here.
-                raise
-            except BaseException:
-                self._secrets = WHOLE
-        return self._secrets
-
-    @property
-    def encrypts(self) -> bool:
-        """Whether what the server gets of its end is encrypted."""
-        return self.queue.encrypt or (self.options is not None and self.options.encrypt)
-
-    @property
-    def _encrypting(self) -> envelopes.Encrypt | None:
-        return self._encrypt if self.encrypts else None
-
-    def _encrypt(self, use: str, text: bytes) -> str:
-        try:
-            return get_keyring().encrypt(use, self.leased.token, text)
-        except Exception:
-            # A job has to end all the same, and this must not be written as it is.
-            logger.exception(
-                "job %s (%s): its %s cannot be encrypted, and is left out",
-                self.id,
-                self.name,
-                use,
-            )
-            return ""
-
     def _result_text(self, state: State, **told: Any) -> bytes:
-        return envelopes.result_text(state, encrypt=self._encrypting, **told)
-
-    @property
-    def has_lease(self) -> bool:
-        """Whether no other worker can have the job: our lease was not refused, and has not run out."""
-        return not self.is_lost and boottime_ms() < self.lease_end_ms
+        return envelopes.result_text(state, encrypt=self.encrypting, **told)
 
     def take(self, call: Read | BaseException) -> TaskDefinition | None:
         """Record what `read` returned, and return the task; None if the verdict is already clear."""
@@ -250,7 +143,7 @@ class Attempt:
             if not self._expire_if_late(boottime_ms()):
                 self._take_misfit(self.task)
             return None
-        if (here := self._gates) is not None:
+        if (here := self.gates) is not None:
             if here.paused and self._hold(gates.of_pause(here.paused, self.task)):
                 return None
             if here.gives_limits and self.options.limit is not None:
@@ -363,14 +256,6 @@ class Attempt:
         self.started_ms = now_ms
         return not self._expire_if_late(now_ms)
 
-    @property
-    def late_ms(self) -> float:
-        """How long after it could begin the attempt began, by the server's clock: see `Leased.held_ms`."""
-        leased = self.leased
-        began_ms = self.started_ms + self.server_minus_local_ms
-        # No job starts early: our estimate of the server's clock is off by a little.
-        return max(0.0, began_ms - leased.start_time_ms - leased.held_ms)
-
     def _expire_if_late(self, now_ms: float) -> bool:
         """Record that it is too late to start the job, if it is."""
         options = self.options
@@ -396,13 +281,6 @@ class Attempt:
             self._conclude(Verdict.BURY)
         else:
             self.verdict = Verdict.EXPIRE
-
-    @property
-    def time_limit_s(self) -> float | None:
-        options = self.options
-        if options is not None and options.time_limit is not None:
-            return seconds(options.time_limit)
-        return self.queue.time_limit_s
 
     def succeed(self, value: object) -> None:
         """Record that the function returned."""
@@ -442,7 +320,7 @@ class Attempt:
             "kills": self.leased.kills,
             "began": round(self.started_ms + self.server_minus_local_ms),
             "at": round(self.ended_ms + self.server_minus_local_ms),
-            "worker": _this_worker(),
+            "worker": this_worker(),
         }
 
     def _check_size(self) -> None:
@@ -480,7 +358,7 @@ class Attempt:
     def _fail_in_few_words(self, error: BaseException) -> None:
         """Do as `fail`, but ask the exception only for the name of its class."""
         self._say_little(error, "failed")
-        if self.leased.attempts + 1 < self._max_attempts:
+        if self.leased.attempts + 1 < self.max_attempts:
             self.when = f"+{LAST_RESORT_DELAY_MS}"
             self.verdict = Verdict.RETRY
         else:
@@ -504,41 +382,12 @@ class Attempt:
             # The task stopped because another worker may run the job. Only the server knows whether one does. If the
             # lease ends there, that counts as a kill, like the death of a worker, and not as a failure.
             self.is_lost = True
-        if self._is_retried(error):
+        if self.is_retried(error):
             self._note(error, "failed")
-            self.when = self._backoff(self.leased.attempts + 1)
+            self.when = self.backoff(self.leased.attempts + 1)
             self.verdict = Verdict.RETRY
         else:
             self._reject(Verdict.BURY, error, kind="failed")
-
-    def _is_retried(self, error: BaseException) -> bool:
-        """Whether the job runs again after an exception that is not a decision."""
-        assert self.task is not None
-        base = self.task.base
-        return (
-            isinstance(error, (*base.retry_on, TimeLimitExceeded))
-            and not isinstance(error, base.no_retry_on)
-            and self.leased.attempts + 1 < self._max_attempts
-        )
-
-    def ends_with(self, error: BaseException) -> bool:
-        """Whether the job will have ended once its task has raised this."""
-        if not self.has_lease:
-            return False
-        if not issubclass(type(error), Decision):
-            return not self._is_retried(error)
-        if issubclass(type(error), Retry):
-            return self.leased.attempts + 1 >= self._max_attempts
-        return issubclass(type(error), Cancel)
-
-    @property
-    def _max_attempts(self) -> int:
-        most = self.options.max_attempts if self.options is not None else None
-        return self.queue.max_attempts if most is None else most
-
-    def _backoff(self, failures: int) -> str:
-        own = self.options.backoff if self.options is not None else None
-        return f"+{(own or self.queue.retry).delay_ms(failures, random.random())}"
 
     def _decide(self, decision: Decision) -> None:
         """Record what the task has decided."""
@@ -563,13 +412,13 @@ class Attempt:
             self._fail(says_no_delay(decision))
 
     def _retry(self, decision: Retry) -> None:
-        failures, most = self.leased.attempts + 1, self._max_attempts
+        failures, most = self.leased.attempts + 1, self.max_attempts
         text = text_of_decision(decision, self.secrets)
         if decision.when and not is_when(decision.when):
             self._fail(says_no_delay(decision))
         elif failures < most:
             self._note(decision, "failed", text)
-            self.when = decision.when or self._backoff(failures)
+            self.when = decision.when or self.backoff(failures)
             self.verdict = Verdict.RETRY
             # It is a decision: where the task took it is no news for the log.
             self.exception, self.masked = None, ""
@@ -619,20 +468,14 @@ class Attempt:
             traceback=traceback,
             at_ms=round((self.ended_ms or boottime_ms()) + self.server_minus_local_ms),
             began_ms=began_ms,
-            worker=_this_worker(),
+            worker=this_worker(),
             class_path=class_path,
-            encrypt=self._encrypting,
+            encrypt=self.encrypting,
         )
 
     def give_back(self) -> None:
         """Record that the job was not run, or that the worker's own end stopped it: nothing is counted."""
         self.verdict = Verdict.GIVE_BACK
-
-    @property
-    def result_ttl_ms(self) -> int | None:
-        keep = self.options.keep_result if self.options is not None else None
-        kept_s = seconds(keep) if keep is not None else None
-        return round(kept_s * 1000) if kept_s is not None else None
 
     def as_done(self) -> Done:
         leased = self.leased
@@ -662,44 +505,6 @@ class Attempt:
             self.leased.token, self.leased.fence, self.error, ttl_ms, self.result
         )
 
-    def job(self, call: Callable[[], Any] | None = None) -> Job[Any]:
-        """The handle that `current_job` returns; ``call`` is for the middleware that gets it."""
-        job: Job[Any] = Job(
-            self.queue.name, self.leased.token, self.name, self.args, self.kwargs
-        )
-        job.state = State.RUNNING
-        job.attempts, job.kills = self.leased.attempts, self.leased.kills
-        job.start_time_ms = self.leased.start_time_ms
-        job.here = Here(
-            lambda: self.has_lease,
-            running_stop.get(),
-            call,
-            _this_worker(),
-            self.ends_with,
-            partial(running_report.get(), self),
-            lambda: self.secrets,
-            self.late_ms,
-            self.later,
-            self._encrypting,
-        )
-        job.take_headers(self.headers, self._enqueued_ms())
-        return job
-
-    def _enqueued_ms(self) -> int | None:
-        """When Django's tasks enqueued the job; None: it is not one of their jobs."""
-        payload = self.leased.payload
-        if payload is None or _AT not in payload:
-            return None
-        with suppress(DecodeError):
-            return envelopes.open_payload(
-                payload,
-                self.queue.name,
-                get_keyring(),
-                self.queue.payload_codec,
-                decrypts=False,
-            ).at
-        return None
-
     def wait_ms(self) -> int:
         """How long a job that is to be repeated waits, as far as this process knows the server's clock."""
         number = int(self.when[1:])
@@ -707,13 +512,3 @@ class Attempt:
             return number
         now_ms = boottime_ms() + self.server_minus_local_ms
         return max(0, number - round(now_ms))
-
-
-def _this_worker() -> str:
-    return _worker_named(os.getpid())
-
-
-@cache
-def _worker_named(pid: int) -> str:
-    # Every handle has the name, and the host's is a system call.
-    return f"{socket.gethostname()}:{pid}"

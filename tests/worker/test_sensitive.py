@@ -25,7 +25,7 @@ from django_delayq.masking import WHOLE
 from django_delayq.redaction import HIDDEN
 from django_delayq.signals import job_dead
 from django_delayq.testing import frozen_queue
-from django_delayq.worker import attempt as attempts
+from django_delayq.worker import leased_job
 
 SECRET = "s3cret \\ 'x' \n ü"
 
@@ -336,7 +336,7 @@ def test_attempt_looks_for_no_value_before_it_has_something_to_mask(
         made.append(call)
         return sensitive_texts(*call)
 
-    monkeypatch.setattr(attempts, "sensitive_texts", make)
+    monkeypatch.setattr(leased_job, "sensitive_texts", make)
     with frozen_queue() as q:
         job = task.schedule(0, SECRET, False)
         task.schedule(0, SECRET, True)
@@ -354,7 +354,7 @@ def test_all_is_masked_if_the_values_can_no_longer_be_read(
     def fail(*call: Any) -> list[str]:
         raise ValueError("too many digits")
 
-    monkeypatch.setattr(attempts, "sensitive_texts", fail)
+    monkeypatch.setattr(leased_job, "sensitive_texts", fail)
     with frozen_queue() as q:
         job = refuse.schedule(0, 1, SECRET)
         q.run_due()

@@ -627,7 +627,8 @@ def test_a_job_that_never_begins_within_its_lease_becomes_a_dead_letter(
     work, records, queue_name, monkeypatch
 ):
     """Each look finds the lease over, as that of a process that is suspended again and again."""
-    monkeypatch.setattr("django_delayq.worker.attempt.boottime_ms", lambda: 1e12)
+    for module in ("attempt", "leased_job"):
+        monkeypatch.setattr(f"django_delayq.worker.{module}.boottime_ms", lambda: 1e12)
     job = schedule(tasks.note.using(queue=queue_name), 0)
 
     work(max_kills=1)

@@ -15,6 +15,7 @@ from django_delayq.delivery.states import State
 from django_delayq.exceptions import InvalidTask, LeaseLost
 from django_delayq.jobs.context import running_job
 from django_delayq.worker import attempt as attempts
+from django_delayq.worker import leased_job
 from django_delayq.worker import watchdog as watchdogs
 from django_delayq.worker.process import UNABLE
 from django_delayq.worker.watchdog import Watchdog
@@ -169,7 +170,8 @@ def test_nothing_starts_after_the_machine_was_suspended_for_longer_than_a_lease(
         return clock() + (LEASE_S + 1) * 1000 * (len(asked) <= 2)
 
     clock = attempts.boottime_ms
-    monkeypatch.setattr(attempts, "boottime_ms", suspended_ms)
+    for module in (attempts, leased_job):
+        monkeypatch.setattr(module, "boottime_ms", suspended_ms)
     work(lease_s=LEASE_S)
 
     schedule(tasks.note.using(queue=queue_name), 0)
