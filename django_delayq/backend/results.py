@@ -30,8 +30,8 @@ from django_delayq.exceptions import (
     JobFailed,
 )
 from django_delayq.jobs import registry
-from django_delayq.jobs.envelope import ATOMS
 from django_delayq.jobs.job import Job
+from django_delayq.jobs.json_values import ATOMS
 from django_delayq.redaction import show
 
 #: A state that is not here waits for an attempt, the first or another one.

@@ -40,7 +40,7 @@ from django_delayq.backend.upstream import (
 )
 from django_delayq.conf import get_settings
 from django_delayq.exceptions import InvalidResult, JobCancelled, JobNotFound
-from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs import json_values
 from django_delayq.jobs.context import current_job
 from django_delayq.jobs.decisions import Cancel
 from django_delayq.jobs.definition import signature_of
@@ -280,7 +280,7 @@ def _kept(task: DelayqTask, value: object) -> Any:
         InvalidResult: it cannot be kept.
     """
     try:
-        plain = envelopes.plain_value(normalize_json(value), "its result")
+        plain = json_values.plain_value(normalize_json(value), "its result")
         size = len(_encoder.encode(plain))
     except Exception as error:
         raise InvalidResult(

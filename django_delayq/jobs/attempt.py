@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs import stored_results
 from django_delayq.jobs.stopping import Stop
 
 
@@ -29,4 +29,4 @@ class Here(NamedTuple):
     #: The token of the later call that has brought the arguments; empty: they are the job's first.
     later: str = ""
     #: Encrypts what the server gets of the job; None: that is not encrypted.
-    encrypt: envelopes.Encrypt | None = None
+    encrypt: stored_results.Encrypt | None = None

@@ -5,35 +5,15 @@ decode and encode the envelope without changing the signed text. The scripts rea
 (``_job.lua``, token_of), so their places and names are part of the format. docs/wire-format.md, "Envelope".
 """
 
-import math
 import re
-from array import array
-from collections import deque
-from collections.abc import (
-    Callable,
-    Iterator,
-    Mapping,
-    Sequence,
-    Set,
-    ValuesView,
-)
-from dataclasses import is_dataclass
-from datetime import date, time, timedelta
-from decimal import Decimal
-from enum import Enum
-from pathlib import PurePath
 from typing import Any
-from uuid import UUID
 
 import msgspec
-from django.db.models import Model, QuerySet
-from django.utils.functional import LazyObject, Promise
 
 from django_delayq.codecs import Codec
 from django_delayq.codecs.guess import looks_like
 from django_delayq.conf import QueueSettings, get_keyring, get_settings
-from django_delayq.decoding import Count, Decoder, Number
-from django_delayq.delivery.states import State
+from django_delayq.decoding import Decoder, Number
 from django_delayq.exceptions import (
     DecodeError,
     DelayqError,
@@ -41,10 +21,7 @@ from django_delayq.exceptions import (
     InvalidArguments,
     NotSigned,
 )
-from django_delayq.jobs.arguments import sensitive_texts
-from django_delayq.jobs.definition import TaskDefinition
-from django_delayq.masking import mask
-from django_delayq.redaction import SHOWN, brief, show
+from django_delayq.redaction import brief
 from django_delayq.wire.signing import (
     ENCRYPTED,
     FORMAT,
@@ -57,9 +34,6 @@ from django_delayq.wire.signing import (
     TOKEN_MARK,
     Keyring,
 )
-
-#: Encrypts a text for one use.
-Encrypt = Callable[[str, bytes], str]
 
 
 class Follower(msgspec.Struct, omit_defaults=True):
@@ -151,8 +125,7 @@ _claimed = Decoder[Envelope](
 )
 _secrets = Decoder[_Secret](_Secret, "not what this version encrypts", trusted=True)
 
-
-#: Of an envelope that is signed, and of what this project has encrypted.
+#: Of an envelope that is signed.
 _trusted = Decoder[dict[str, Any]](dict[str, Any], trusted=True)
 _unsealer = Decoder[_Sealed](_Sealed, "not a job")
 #: How `NotSigned.missing` begins where a codec did not read the payload; its name follows.
@@ -185,10 +158,6 @@ _PLAIN = frozenset(
         "TypedJsonJackson3Codec",
     }
 )
-#: The types of values that are JSON as they stand.
-ATOMS = frozenset({int, str, bool, type(None)})
-#: How deep lists and dicts of an argument may be nested.
-MAX_DEPTH = 100
 
 
 def encode(
@@ -538,306 +507,3 @@ def _open(
     if call.flags and decrypts:
         return decrypted(call, sealed.delayq, keyring)
     return call
-
-
-def plain(
-    args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple[list[Any], dict[str, Any]]:
-    """Return arguments as they come back from JSON, tuples as lists.
-
-    Raises:
-        InvalidArguments: one of them is not JSON; the message has its path and type.
-    """
-    # A short cut: most calls have one or two ids.
-    for item in args:
-        if type(item) not in ATOMS:
-            break
-    else:
-        if not kwargs:
-            return list(args), {}
-    return (
-        [
-            item if type(item) in ATOMS else _plain(item, f"args[{i}]", 0)
-            for i, item in enumerate(args)
-        ],
-        {
-            name: item if type(item) in ATOMS else _plain(item, name, 0)
-            for name, item in kwargs.items()
-        },
-    )
-
-
-def named(
-    error: InvalidArguments,
-    task: TaskDefinition,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-) -> InvalidArguments:
-    """Return an error of `plain` that names the task of the call, and the parameter instead of its place."""
-    given = {**task.call_signature.bind_partial(*args).arguments, **kwargs}
-    try:
-        plain((), given)
-    except InvalidArguments as told:
-        error = told
-    # A path has the keys of dicts, and a message may have a value.
-    message = mask(str(error), sensitive_texts(task, args, kwargs))
-    return InvalidArguments(f"task {task.name!r}: {message}")
-
-
-def plain_of(
-    task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple[list[Any], dict[str, Any]]:
-    """Do as `plain`, with the error that `named` makes."""
-    try:
-        return plain(args, kwargs)
-    except InvalidArguments as error:
-        raise named(error, task, args, kwargs) from None
-
-
-def plain_value(value: object, name: str) -> Any:
-    """Return one value, such as a result, as `plain` does."""
-    return _plain(value, name, 0)
-
-
-def _plain(value: Any, path: str, depth: int) -> Any:
-    # Subclasses are written as their base: a TextChoices member as a string, an IntegerChoices member as an int, a
-    # value from a Java codec as its number or dict. This asks type(), not isinstance: a lazy object would answer for
-    # the object that it stands for, and ask the database for that.
-    cls = type(value)
-    if cls in ATOMS:
-        return value
-    if depth > MAX_DEPTH:
-        raise InvalidArguments(
-            f"{path} is nested more than {MAX_DEPTH} deep; pass an id instead"
-        )
-    if issubclass(cls, str):
-        return str.__str__(value)
-    if issubclass(cls, int):
-        return int.__int__(value)
-    if issubclass(cls, float):
-        if not math.isfinite(value):
-            raise InvalidArguments(
-                f"{path} is {float(value)!r}, which JSON does not have; pass None or a string instead"
-            )
-        return float.__float__(value)
-    if issubclass(cls, dict):
-        if hasattr(cls, "getlist"):
-            raise InvalidArguments(
-                f"{path} is a {cls.__qualname__}, which may have many values for a key, but JSON has only one; pass"
-                " value.dict()"
-                " for the last value of each key, or dict(value.lists()) for all of them"
-            )
-        for key in value:
-            if not issubclass(type(key), str):
-                raise InvalidArguments(
-                    f"{path} has the key {show(key)} of type {type(key).__name__}; the keys of JSON are strings"
-                )
-        return {
-            str.__str__(key): item
-            if type(item) in ATOMS
-            else _plain(
-                item,
-                f"{path}[{str.__repr__(key) if len(key) <= SHOWN else show(key)}]",
-                depth + 1,
-            )
-            for key, item in value.items()
-        }
-    if issubclass(cls, list | tuple):
-        return [
-            item if type(item) in ATOMS else _plain(item, f"{path}[{i}]", depth + 1)
-            for i, item in enumerate(value)
-        ]
-    raise InvalidArguments(
-        f"{path} is of type {cls.__qualname__}, which is not JSON; pass {_instead_of(cls)} instead"
-    )
-
-
-#: What to pass instead of a value that is not JSON, by its type; the first that fits.
-_INSTEAD: tuple[tuple[type | tuple[type, ...], str], ...] = (
-    (Promise, "str(value)"),
-    (LazyObject, "the primary key of what it stands for"),
-    (Model, "its primary key, value.pk,"),
-    (
-        QuerySet,
-        "a list of primary keys, such as list(value.values_list('pk', flat=True)),",
-    ),
-    ((date, time), "value.isoformat()"),
-    (timedelta, "value.total_seconds()"),
-    ((UUID, Decimal, PurePath), "str(value)"),
-    ((bytes, bytearray, memoryview), "text, such as base64.b64encode(value).decode(),"),
-    (Mapping, "dict(value)"),
-    ((Set, ValuesView, Iterator, range, deque, array), "list(value)"),
-    (Enum, "value.value"),
-)
-
-
-def _instead_of(cls: type) -> str:
-    for types, advice in _INSTEAD:
-        if issubclass(cls, types):
-            return advice
-    if is_dataclass(cls):
-        return "dataclasses.asdict(value)"
-    return "something that JSON has, such as an id,"
-
-
-def result_text(
-    state: str,
-    *,
-    result: object = None,
-    error: str | None = None,
-    last: dict[str, Any] | None = None,
-    at_ms: int | None = None,
-    encrypt: Encrypt | None = None,
-) -> bytes:
-    """Write how a job ended, for callers that wait for its result.
-
-    ``last`` is its last attempt, which says when it ended; ``at_ms`` is when a job ended that did not run. ``encrypt``
-    encrypts its result or error.
-    """
-    body: dict[str, Any] = {"state": state}
-    if at_ms is not None:
-        body["at"] = at_ms
-    if last is not None:
-        body["last"] = last
-    told = {"result": result} if error is None else {"error": error}
-    if encrypt is not None:
-        told = {"encrypted": encrypt("result", _encoder.encode(told))}
-    return _encoder.encode(body | told)
-
-
-_body = Decoder[dict[str, Any]](dict[str, Any], holds_any=True)
-_any = Decoder[Any](Any, holds_any=True)
-
-
-class _Last(msgspec.Struct):
-    """The part of the last attempt that we rely on."""
-
-    attempts: Count = 0
-    kills: Count = 0
-
-
-def read_result(text: bytes | str, token: str = "") -> dict[str, Any]:
-    """Read what `result_text` wrote: its state is a `State`, and a last attempt of another form is left out.
-
-    With the token of the job, it is decrypted: then ``encrypted`` is True.
-
-    Raises:
-        DecodeError: no version up to this one has written it.
-    """
-    try:
-        body = _body.decode(text)
-        body["state"] = State(str(body.get("state")))
-    except ValueError as error:
-        raise DecodeError(
-            f"the stored result or error of a job cannot be read: {error}"
-        ) from error
-    try:
-        msgspec.convert(body.get("last"), _Last)
-    except msgspec.ValidationError:
-        body.pop("last", None)
-    return _decrypted_part("result", body, token)
-
-
-def error_text(
-    error: str,
-    *,
-    kind: str,
-    traceback: str = "",
-    at_ms: int,
-    began_ms: int | None = None,
-    worker: str = "",
-    class_path: str = "",
-    encrypt: Encrypt | None = None,
-) -> bytes:
-    """Write why an attempt failed, for the admin and the dead letter; and when it began, and where, if it did begin.
-
-    ``class_path`` is what imports the class of the exception that the task raised. ``encrypt`` encrypts error and
-    traceback.
-    """
-    told: dict[str, Any] = {
-        "error": error,
-        "kind": kind,
-        "traceback": traceback,
-        "at": at_ms,
-    }
-    if encrypt is not None:
-        text = _encoder.encode(
-            {name: told.pop(name) for name in ("error", "traceback")}
-        )
-        told["encrypted"] = encrypt("error", text)
-    if began_ms is not None:
-        told |= {"began": began_ms, "worker": worker}
-    if class_path:
-        told["class"] = class_path
-    return _encoder.encode(told)
-
-
-def read_history(lines: bytes, token: str = "") -> list[dict[str, Any]]:
-    """Read the attempts behind a job, a line each; for ``token`` see `read_error`."""
-    found = [read_error(line, token) for line in lines.split(b"\n") if line]
-    return [each for each in found if each is not None]
-
-
-def read_error(text: bytes, token: str = "") -> dict[str, Any] | None:
-    """Read what `error_text`, or a script, wrote.
-
-    With the token of the job, it is decrypted: then ``encrypted`` is True.
-    """
-    if not text:
-        return None
-    try:
-        error = _any.decode(text)
-    except DecodeError:
-        return {"error": text.decode(errors="replace")}
-    if not isinstance(error, dict):
-        return {"error": str(error)}
-    return _decrypted_part("error", error, token)
-
-
-def _decrypted_part(use: str, body: dict[str, Any], token: str) -> dict[str, Any]:
-    """Decrypt the encrypted part of a result, an error or a progress; without a token, leave it encrypted."""
-    encrypted = body.get("encrypted")
-    if encrypted is None:
-        return body
-    # We write none of these beside it.
-    for name in ("result", "error", "traceback"):
-        body.pop(name, None)
-    if not token:
-        return body
-    body["encrypted"] = True
-    try:
-        text = get_keyring().decrypt(use, token, str(encrypted))
-        return body | _trusted.decode(text)
-    except DecodeError as error:
-        # Anybody who can write to the server may have written it; or the key has gone.
-        return body | {"error": f"(cannot be decrypted: {error})"}
-
-
-def encrypted_anew(
-    use: str, lines: bytes, token: str, keyring: Keyring
-) -> bytes | None:
-    """Return what `error_text` or `result_text` wrote, a line each, encrypted with the first key; None: it already is.
-
-    Raises:
-        NotSigned: ``missing`` names the key that it needs.
-    """
-    found = [_encrypted_anew(use, line, token, keyring) for line in lines.split(b"\n")]
-    new = b"\n".join(found)
-    return None if new == lines else new
-
-
-def _encrypted_anew(use: str, line: bytes, token: str, keyring: Keyring) -> bytes:
-    if b'"encrypted":"' not in line:
-        return line
-    try:
-        body = _body.decode(line)
-        encrypted = str(body.get("encrypted"))
-        if keyring.is_encrypted_now(encrypted):
-            return line
-        text = keyring.decrypt(use, token, encrypted)
-    except DecodeError as error:
-        if isinstance(error, NotSigned) and error.missing:
-            raise
-        # Anybody who can write to the server may have written it.
-        return line
-    return _encoder.encode(body | {"encrypted": keyring.encrypt(use, token, text)})

@@ -36,7 +36,7 @@ from django_delayq.exceptions import (
     LeaseLost,
 )
 from django_delayq.jobs import envelope as envelopes
-from django_delayq.jobs import following
+from django_delayq.jobs import following, stored_results
 from django_delayq.jobs import result as results
 from django_delayq.jobs.attempt import Here
 from django_delayq.jobs.draft import Draft
@@ -218,7 +218,7 @@ class Job(Generic[R_co]):
 
     @property
     def kept(self) -> dict[str, Any] | None:
-        """The record of its end, as `envelope.result_text` writes it; None: nothing, or the job has not ended."""
+        """The record of its end, as `stored_results.result_text` writes it; None: nothing, or the job has not ended."""
         return getattr(self, "_kept", None)
 
     @property
@@ -763,9 +763,9 @@ class Job(Generic[R_co]):
         if seen.worker:
             self._claimed = (seen.claimed_ms, seen.worker)
         self.attempts, self.kills = seen.attempts, seen.kills
-        self.error = envelopes.read_error(seen.error, self.token)
+        self.error = stored_results.read_error(seen.error, self.token)
         self.unique, self.priority = seen.unique, seen.priority
-        self.history = envelopes.read_history(seen.history, self.token)
+        self.history = stored_results.read_history(seen.history, self.token)
         return self.state
 
     def _read(self, payload: bytes) -> None:
@@ -831,7 +831,7 @@ class Job(Generic[R_co]):
             )
 
     def _result(self, text: bytes | str) -> R_co:
-        body = envelopes.read_result(text, self.token)
+        body = stored_results.read_result(text, self.token)
         self.state = body["state"]
         result: R_co = results.value_of(self.id, body)
         return result
@@ -867,7 +867,7 @@ def tell_cancelled(jobs: Sequence["Job[Any]"]) -> Steps[None]:
 def _kept_if_cancelled(jobs: Iterable["Job[Any]"]) -> Kept:
     """Return for how long the records of jobs are kept, if these are cancelled before they run."""
     found = {job.token: kept_s * 1000 for job in jobs if (kept_s := _kept_s(job))}
-    text = envelopes.result_text(
+    text = stored_results.result_text(
         State.CANCELLED, error="cancelled before it ran", at_ms=epoch_ms()
     )
     return Kept(text, {token: round(ttl_ms) for token, ttl_ms in found.items()})

@@ -9,7 +9,7 @@ from django_delayq.delivery import limits
 from django_delayq.delivery.searching import Found
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import JobNotFound
-from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs import stored_results
 from django_delayq.jobs.job import Job
 from django_delayq.jobs.options import is_unicode
 from django_delayq.redaction import show
@@ -60,7 +60,7 @@ def job_of(queue: str, found: Found) -> Job[Any]:
     job: Job[Any] = Job(queue, found.token, None, [], {})
     job.state, job.start_time_ms = found.state, found.due_ms
     job.attempts, job.kills = found.attempts, found.kills
-    job.error = envelopes.read_error(found.error, found.token)
+    job.error = stored_results.read_error(found.error, found.token)
     job.unique, job.priority = found.unique, found.priority
     job._read(found.payload)
     return job

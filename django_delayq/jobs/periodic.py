@@ -24,6 +24,7 @@ from django_delayq.exceptions import (
     InvalidTask,
 )
 from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs import json_values
 from django_delayq.jobs.arguments import sensitive_texts
 from django_delayq.jobs.decorator import FIXED, DelayedTask
 from django_delayq.jobs.definition import TaskDefinition
@@ -312,7 +313,7 @@ class CodeSchedule:
         if not self.overlap:
             # A task with a limit is refused.
             limit = f"{OWN_LIMIT}\0{self.name}"
-        args, kwargs = envelopes.plain_of(self.task, self.args, self.kwargs)
+        args, kwargs = json_values.plain_of(self.task, self.args, self.kwargs)
         queue = conf.get_settings().find(self.queue)
         carried = options.carried(self.task.base) or {}
         if self.catch_up == "none" and options.expires is not None:
@@ -404,7 +405,7 @@ def periodic(
         schedule = schedule_of(
             task, when, full_name, args, kwargs, catch_up, overlap, options
         )
-        envelopes.plain_of(task, args, kwargs or {})
+        json_values.plain_of(task, args, kwargs or {})
         if any(other.name == schedule.name for other in task.schedules):
             raise InvalidSchedule(
                 f"task {task.name!r} has two schedules named {schedule.name!r}; give each @periodic a name= of its own"

@@ -19,7 +19,7 @@ from django_delayq.exceptions import (
     InvalidDelay,
     InvalidTask,
 )
-from django_delayq.jobs import contexts
+from django_delayq.jobs import contexts, json_values
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.draft import Draft, Extras
@@ -85,9 +85,9 @@ def prepare(
     if kwargs or not 0 < len(args) <= most or len(args) < least:
         _check_call(task, delay, args, kwargs)
     try:
-        plain_args, plain_kwargs = envelopes.plain(args, kwargs)
+        plain_args, plain_kwargs = json_values.plain(args, kwargs)
     except InvalidArguments as error:
-        raise envelopes.named(error, task, args, kwargs) from None
+        raise json_values.named(error, task, args, kwargs) from None
     carried = None if options is task.base else options.carried(task.base)
     if options.unique and options.expires is not None:
         # Workers and scripts have to agree until when it holds its key, whatever the task says later.
@@ -292,7 +292,7 @@ def _unique_key(
     if isinstance(unique, tuple):
         chosen = {name: chosen[name] for name in unique}
     text = json.dumps(
-        envelopes.plain_of(task, (), chosen)[1], sort_keys=True, separators=(",", ":")
+        json_values.plain_of(task, (), chosen)[1], sort_keys=True, separators=(",", ":")
     )
     return f"{task.name}:{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 

@@ -14,7 +14,7 @@ from django_delayq.delivery.progress import (
     encode,
 )
 from django_delayq.exceptions import InvalidTask, NotSigned
-from django_delayq.jobs.envelope import Encrypt
+from django_delayq.jobs.stored_results import Encrypt
 from django_delayq.redaction import ENCRYPTED, show
 
 

@@ -6,7 +6,7 @@ from django_delayq.calls.command import Command
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.looking import Inspected
 from django_delayq.delivery.states import GRAVES, State
-from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs import stored_results
 from django_delayq.redaction import brief
 
 
@@ -14,7 +14,7 @@ from django_delayq.redaction import brief
 class Record(NamedTuple):
     """The record of an ended job."""
 
-    #: Its result or its error, as `envelopes.read_result` returns it.
+    #: Its result or its error, as `stored_results.read_result` returns it.
     body: dict[str, Any]
     #: Its payload and the attempts behind it; empty: the record was written without them.
     payload: bytes
@@ -53,7 +53,7 @@ def read_record(keys: DeliveryKeys, token: str) -> Command[list[bytes]]:
 def record_of(reply: list[bytes], token: str = "") -> Record | None:
     """Return the record that `read_record` has read; None: there is none.
 
-    With the token of the job, it is decrypted, as by `envelopes.read_result`.
+    With the token of the job, it is decrypted, as by `stored_results.read_result`.
 
     Raises:
         DecodeError: no version up to this one has written it.
@@ -61,4 +61,4 @@ def record_of(reply: list[bytes], token: str = "") -> Record | None:
     if not reply:
         return None
     payload, history = reply[1:] if len(reply) == 3 else (b"", b"")
-    return Record(envelopes.read_result(reply[0], token), payload, history)
+    return Record(stored_results.read_result(reply[0], token), payload, history)

@@ -82,7 +82,7 @@ def _next_slice(deadline: float | None, silence_s: float | None) -> float:
 
 
 def value_of(job_id: str, body: dict[str, Any]) -> Any:
-    """Return the value of a result that `envelope.read_result` has read.
+    """Return the value of a result that `stored_results.read_result` has read.
 
     Raises:
         JobFailed: it is the error of the job.

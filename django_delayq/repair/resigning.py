@@ -22,6 +22,7 @@ from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.resigning import Where, resign, resign_result
 from django_delayq.exceptions import DecodeError, NotSigned
 from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs import stored_results
 from django_delayq.jobs.following import queue_of
 from django_delayq.jobs.registry import all_tasks
 from django_delayq.repair.pacing import finished_first
@@ -282,7 +283,7 @@ class Resigning:
 
     def _encrypted_anew(self, use: str, text: bytes, token: str) -> bytes | None:
         try:
-            return envelopes.encrypted_anew(use, text, token, self._keyring)
+            return stored_results.encrypted_anew(use, text, token, self._keyring)
         except NotSigned as error:
             _count(self._lacking, error.missing)
             return None

@@ -6,7 +6,7 @@ from typing import Any
 from django_delayq.delivery.looking import Inspected
 from django_delayq.delivery.progress import ReadProgress
 from django_delayq.delivery.states import State
-from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs import stored_results
 from django_delayq.jobs.progress import as_progress
 from django_delayq.redaction import redact
 from django_delayq.showing.texts import PAGE_CHARACTERS, ROW_CHARACTERS, clean, cut
@@ -70,7 +70,7 @@ class Failure:
 
 def read_failure(error: bytes, now_ms: int, token: str = "") -> Failure | None:
     """Read an error as a worker or a script wrote it; with the token of its job, an encrypted one as well."""
-    found = envelopes.read_error(error, token)
+    found = stored_results.read_error(error, token)
     if found is None:
         return None
     if not token and "encrypted" in found:

@@ -9,6 +9,7 @@ from django_delayq import conf
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import InvalidArguments, InvalidTask
 from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs import json_values
 from django_delayq.jobs.arguments import call_text
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.envelope import Envelope, Follower
@@ -238,7 +239,7 @@ def _plain(value: Any, name: str, kind: type) -> Any:
         raise InvalidArguments(
             f"{name} takes what the task is called with, such as {example}; got {show(value)}"
         )
-    return envelopes.plain_value(list(value) if name == "args" else dict(value), name)
+    return json_values.plain_value(list(value) if name == "args" else dict(value), name)
 
 
 def _is_due(note: Note, due_in: Delay) -> bool:

@@ -23,8 +23,7 @@ from django_delayq.exceptions import (
     NotSigned,
     TaskNotFound,
 )
-from django_delayq.jobs import envelope as envelopes
-from django_delayq.jobs import following
+from django_delayq.jobs import following, json_values, stored_results
 from django_delayq.jobs.decisions import Cancel, Decision, Retry, Snooze
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.envelope import Follow
@@ -106,7 +105,7 @@ class Attempt(LeasedJob):
     has_progress = False
 
     def _result_text(self, state: State, **told: Any) -> bytes:
-        return envelopes.result_text(state, encrypt=self.encrypting, **told)
+        return stored_results.result_text(state, encrypt=self.encrypting, **told)
 
     def take(self, call: Read | BaseException) -> TaskDefinition | None:
         """Record what `read` returned, and return the task; None if the verdict is already clear."""
@@ -292,7 +291,7 @@ class Attempt(LeasedJob):
             try:
                 self.result = self._result_text(
                     State.SUCCEEDED,
-                    result=envelopes.plain_value(value, "its result"),
+                    result=json_values.plain_value(value, "its result"),
                     last=self._last(),
                 )
                 self._check_size()
@@ -462,7 +461,7 @@ class Attempt(LeasedJob):
         began_ms = None
         if self.started_ms:
             began_ms = round(self.started_ms + self.server_minus_local_ms)
-        return envelopes.error_text(
+        return stored_results.error_text(
             message,
             kind=kind,
             traceback=traceback,

@@ -18,6 +18,7 @@ from django_delayq.exceptions import (
     TimeLimitExceeded,
 )
 from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs import stored_results
 from django_delayq.jobs.arguments import sensitive_texts
 from django_delayq.jobs.attempt import Here
 from django_delayq.jobs.decisions import Cancel, Decision, Retry
@@ -111,7 +112,7 @@ class LeasedJob:
         return self.queue.encrypt or (self.options is not None and self.options.encrypt)
 
     @property
-    def encrypting(self) -> envelopes.Encrypt | None:
+    def encrypting(self) -> stored_results.Encrypt | None:
         return self._encrypt if self.encrypts else None
 
     def _encrypt(self, use: str, text: bytes) -> str:

@@ -17,6 +17,7 @@ from django_delayq.delivery.settling import Failed, Rejected
 from django_delayq.delivery.states import State
 from django_delayq.delivery.storing import NewJob
 from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs import stored_results
 from django_delayq.jobs.envelope import Envelope
 from django_delayq.wire.frame import FrameFormat, pack
 from tests.polling import wait_until
@@ -183,7 +184,7 @@ def error(
     at_ms: int = 0,
 ) -> bytes:
     """Return why an attempt failed; ``at_ms`` 0: at the moment at which the job's end is stored."""
-    return envelopes.error_text(text, kind=kind, traceback=traceback, at_ms=at_ms)
+    return stored_results.error_text(text, kind=kind, traceback=traceback, at_ms=at_ms)
 
 
 def _stamped(text: bytes | None) -> bytes:

@@ -27,7 +27,7 @@ from django_delayq.delivery.workers import (
     register,
     unregister,
 )
-from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs import stored_results
 from django_delayq.jobs.envelope import Envelope, Follow, Follower
 from django_delayq.showing import timeline
 from django_delayq.showing.attempts import Failure
@@ -144,7 +144,7 @@ def test_life_is_told_in_the_order_of_time(browser: Client, queue: Queue) -> Non
     token, now_ms = queue.schedule(0, 7, task=refund.name), epoch_ms()
     for number in (1, 2):
         job = queue.take(token)
-        told = envelopes.error_text(
+        told = stored_results.error_text(
             f"broke {number}",
             kind="failed",
             traceback="Traceback (most recent call last):\n" + OWN,
@@ -378,7 +378,7 @@ def ended(queue: Queue) -> str:
     """The id of a job that has ended, with its record."""
     job = schedule(refund.using(queue=queue.name), 0, 7, secret="s3cret")
     leased = wait_until(queue.claim, description="the job")[0]
-    result = envelopes.result_text(
+    result = stored_results.result_text(
         State.SUCCEEDED,
         result="refunded 7",
         last={"attempts": 0, "kills": 0, "began": 1, "at": 2, "worker": "web-1"},
@@ -407,7 +407,9 @@ def test_record_of_a_dead_letter_that_is_gone_says_that_it_was_discarded(
 ) -> None:
     token = "discarded0discarded000"
     key = queue.keys.result(token)
-    queue.client.rpush(key, envelopes.result_text(State.DEAD, error="ValueError: x"))
+    queue.client.rpush(
+        key, stored_results.result_text(State.DEAD, error="ValueError: x")
+    )
     queue.client.expire(key, 60)
 
     response = browser.get(url("job", queue.name, token))

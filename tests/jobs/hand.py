@@ -16,7 +16,7 @@ from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.settling import Done, Failed, Rejected
 from django_delayq.delivery.states import State
-from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs import stored_results
 from django_delayq.jobs.envelope import Envelope
 from tests.polling import wait_until
 from tests.signed import opened
@@ -103,12 +103,12 @@ class Hand:
                 return found
 
     def succeed(self, job: Leased, result: object = None, *, keep: bool = True) -> None:
-        text = envelopes.result_text(State.SUCCEEDED, result=result)
+        text = stored_results.result_text(State.SUCCEEDED, result=result)
         done = Done(job.token, job.fence, 60_000 if keep else None, text)
         assert self.run(settling.acknowledge(self.keys, [done])) == []
 
     def retry(self, job: Leased, wait_ms: int = 0) -> None:
-        error = envelopes.error_text("ValueError: no", kind="failed", at_ms=5)
+        error = stored_results.error_text("ValueError: no", kind="failed", at_ms=5)
         failed = Failed(job.token, job.fence, f"+{wait_ms}", error)
         assert self.run(settling.retry(self.keys, [failed])) == []
 
@@ -120,8 +120,8 @@ class Hand:
         keep: bool = False,
         said: str = "ValueError: no",
     ) -> None:
-        error = envelopes.error_text(said, kind="failed", at_ms=5)
-        text = envelopes.result_text(state, error=said)
+        error = stored_results.error_text(said, kind="failed", at_ms=5)
+        text = stored_results.result_text(state, error=said)
         rejected = Rejected(job.token, job.fence, error, 60_000 if keep else None, text)
         assert self.run(settling.bury(self.keys, [rejected], state=state)) == []
 

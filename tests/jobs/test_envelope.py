@@ -27,17 +27,15 @@ from django_delayq.codecs import Codec, get_codec
 from django_delayq.codecs.registry import CODEC_NAMES
 from django_delayq.codecs.values import Char, JavaMap, Long
 from django_delayq.exceptions import NotSigned
-from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs import json_values, stored_results
 from django_delayq.jobs.envelope import (
-    MAX_DEPTH,
     Envelope,
     encode,
     open_payload,
     peek_task,
-    plain,
-    plain_value,
     task_text,
 )
+from django_delayq.jobs.json_values import MAX_DEPTH, plain, plain_value
 from django_delayq.wire import signing
 from django_delayq.wire.signing import Keyring
 
@@ -514,7 +512,7 @@ def test_arguments_are_copied_so_that_later_changes_do_not_matter() -> None:
     assert (args, kwargs) == ([[1]], {"a": {"b": [1]}})
 
 
-json_values = st.recursive(
+values = st.recursive(
     st.none()
     | st.booleans()
     | st.integers()
@@ -529,8 +527,8 @@ json_values = st.recursive(
 
 @settings(max_examples=50)
 @given(
-    st.lists(json_values, max_size=4),
-    st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), json_values),
+    st.lists(values, max_size=4),
+    st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), values),
 )
 def test_every_json_argument_comes_back_as_it_was(
     args: list[Any], kwargs: dict[str, Any]
@@ -550,24 +548,27 @@ def test_every_json_argument_comes_back_as_it_was(
     ("text", "body"),
     [
         (
-            envelopes.result_text("succeeded", result={"a": [1, None]}),
+            stored_results.result_text("succeeded", result={"a": [1, None]}),
             {"state": "succeeded", "result": {"a": [1, None]}},
         ),
-        (envelopes.result_text("succeeded"), {"state": "succeeded", "result": None}),
         (
-            envelopes.result_text("dead", error="ValueError: ü"),
+            stored_results.result_text("succeeded"),
+            {"state": "succeeded", "result": None},
+        ),
+        (
+            stored_results.result_text("dead", error="ValueError: ü"),
             {"state": "dead", "error": "ValueError: ü"},
         ),
     ],
 )
 def test_result_comes_back_as_it_was_written(text: bytes, body: dict[str, Any]) -> None:
-    assert envelopes.read_result(text) == body
+    assert stored_results.read_result(text) == body
 
 
 def test_error_comes_back_as_it_was_written() -> None:
-    text = envelopes.error_text("E: x", kind="failed", traceback="at", at_ms=5)
+    text = stored_results.error_text("E: x", kind="failed", traceback="at", at_ms=5)
 
-    assert envelopes.read_error(text) == {
+    assert stored_results.read_error(text) == {
         "error": "E: x",
         "kind": "failed",
         "traceback": "at",
@@ -589,13 +590,13 @@ def test_error_comes_back_as_it_was_written() -> None:
 def test_error_of_any_origin_can_be_shown(
     text: bytes, error: dict[str, Any] | None
 ) -> None:
-    assert envelopes.read_error(text) == error
+    assert stored_results.read_error(text) == error
 
 
 @pytest.mark.parametrize("value", [math.nan, object(), {1: 2}, b"x"])
 def test_result_that_is_no_json_is_refused(value: Any) -> None:
     with pytest.raises(InvalidArguments, match="its result"):
-        envelopes.plain_value(value, "its result")
+        json_values.plain_value(value, "its result")
 
 
 class Unruly:

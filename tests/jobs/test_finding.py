@@ -32,8 +32,7 @@ from django_delayq.delivery.holding import Held, Hold
 from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.searching import Found
 from django_delayq.delivery.settling import Failed
-from django_delayq.jobs import bulk, matching, walking
-from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs import bulk, matching, stored_results, walking
 from django_delayq.jobs.actions import DISCARD
 from django_delayq.jobs.lookup import job_of
 from tests.admin.filling import Queue
@@ -205,7 +204,7 @@ def test_text_is_found_in_one_value_of_the_arguments_or_in_the_error(
         delay=0,
     )
     leased = hand.take()
-    error = envelopes.error_text("It broke", kind="x.Failure", at_ms=5)
+    error = stored_results.error_text("It broke", kind="x.Failure", at_ms=5)
     failed = Failed(leased.token, leased.fence, "+3600000", error)
     assert hand.run(settling.retry(hand.keys, [failed])) == []
     scheduled(queue, "something else")
@@ -794,7 +793,7 @@ def test_glance_at_a_payload_never_passes_over_what_has_the_text(
     for value in WRITTEN:
         for args, kwargs in (([value], {}), ([], {"k": {str(value): [value]}})):
             job = samples.anything.using(queue=queue).prepare(0, *args, **kwargs)
-            error = envelopes.error_text(f"E: {value}", kind="failed", at_ms=1)
+            error = stored_results.error_text(f"E: {value}", kind="failed", at_ms=1)
             for part in (b"", error):
                 found = found_of(job.draft.new.payload, part)
                 known = job_of(queue, found)

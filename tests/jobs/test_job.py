@@ -24,8 +24,8 @@ from django_delayq import (
 )
 from django_delayq.calls.script import load_script
 from django_delayq.delivery import binding, claiming, settling
-from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import result as results
+from django_delayq.jobs import stored_results
 from tests.jobs import samples
 from tests.jobs.conftest import LATER
 from tests.jobs.hand import Hand
@@ -968,7 +968,7 @@ def test_id_with_space_around_it_is_refused_for_that(text: str) -> None:
 
 def test_result_that_could_not_be_kept_is_told_as_such(queue: str) -> None:
     job = samples.add.using(queue=queue).prepare(LATER, 1, 2)
-    text = envelopes.result_text(
+    text = stored_results.result_text(
         State.SUCCEEDED, error="InvalidArguments: it is a set", at_ms=1
     )
 

@@ -20,8 +20,7 @@ from django_delayq.delivery.ended import EndRecord
 from django_delayq.delivery.progress import JobProgress, note_progress
 from django_delayq.delivery.settling import Rejected
 from django_delayq.delivery.workers import RegistryKeys, WorkerInfo, register
-from django_delayq.jobs import envelope as envelopes
-from django_delayq.jobs import walking
+from django_delayq.jobs import stored_results, walking
 from django_delayq.jobs.progress import stored_progress
 from django_delayq.management import progress
 from django_delayq.management.jobs_change import VERBS
@@ -836,7 +835,7 @@ def test_error_and_attempts_of_an_encrypted_job_are_shown_only_if_asked_for(
     job = schedule(guarded.using(queue=queue), 0, "x")
     leased = hand.take()
     keyring = get_keyring()
-    error = envelopes.error_text(
+    error = stored_results.error_text(
         "c4nary",
         kind="failed",
         traceback="c4nary",

@@ -42,6 +42,7 @@ from django_delayq.exceptions import NotSigned
 from django_delayq.health.held_problems import find_held
 from django_delayq.health.queue_facts import QueueFacts
 from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs import stored_results
 from django_delayq.jobs.envelope import Envelope, Follow, Follower
 from django_delayq.redaction import ENCRYPTED
 from django_delayq.repair.resigning import Resigning
@@ -487,17 +488,17 @@ def test_result_and_error_of_another_job_are_not_shown(q):
     for use, token in (("error", "b" * 22), ("result", "a" * 22)):
         with pytest.raises(NotSigned, match="belongs to another job"):
             keyring.decrypt(use, token, text)
-    found = envelopes.read_error(
+    found = stored_results.read_error(
         json.dumps({"encrypted": text, "kind": "failed"}).encode(), "b" * 22
     )
     assert found["error"].startswith("(cannot be decrypted: ")
     beside = {"encrypted": "1", "error": "forged", "traceback": "forged"}
     for token in ("", "b" * 22):
-        shown = envelopes.read_error(json.dumps(beside).encode(), token)
+        shown = stored_results.read_error(json.dumps(beside).encode(), token)
         assert "forged" not in str(shown)
     for forged in ("", "1", 7, None, "1" + keyring.ids[0] + "é", "x" * 40):
         line = json.dumps({"encrypted": forged, "kind": "failed"}).encode()
-        assert envelopes.read_error(line, "b" * 22)["kind"] == "failed"
+        assert stored_results.read_error(line, "b" * 22)["kind"] == "failed"
 
 
 def test_bit_that_no_version_knows_is_not_run():
