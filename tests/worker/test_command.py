@@ -22,6 +22,7 @@ from django_delayq.delivery.workers import (
     register,
     unregister,
 )
+from django_delayq.management import worker_banner
 from django_delayq.management.commands import delayq_worker
 from tests.polling import wait_until
 from tests.worker.conftest import every_server
@@ -197,7 +198,7 @@ def test_start_without_tasks_says_where_they_belong(
     configure, told, queue_name, monkeypatch
 ):
     configure({})
-    monkeypatch.setattr(delayq_worker.registry, "all_tasks", list)
+    monkeypatch.setattr(worker_banner.registry, "all_tasks", list)
 
     _, output = told("--burst")
 

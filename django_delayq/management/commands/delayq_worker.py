@@ -3,55 +3,39 @@
 import logging
 import os
 import re
-import signal
-import subprocess
 import time
 from argparse import ArgumentTypeError
-from collections.abc import Iterator
 from contextlib import suppress
-from types import FrameType
 from typing import Any
 
-from django.core.management.base import (
-    CommandError,
-    CommandParser,
-)
-from django.utils.autoreload import StatReloader, get_child_arguments
+from django.core.management.base import CommandError, CommandParser
 from django.utils.translation import gettext_lazy
 from redis.exceptions import RedisError, ResponseError
 
-from django_delayq import __version__, conf
+from django_delayq import conf
 from django_delayq.calls.connections import has_nodes
 from django_delayq.clients.clients import own_clients
 from django_delayq.exceptions import DelayqError, InvalidSettings
 from django_delayq.health.problem import Level
 from django_delayq.health.problems import find_server_problems
-from django_delayq.jobs import registry
 from django_delayq.jobs.middleware import compose
 from django_delayq.logs import get_log
 from django_delayq.management.backends import prepare_tasks
 from django_delayq.management.help import CommandWithExamples
-from django_delayq.management.terminal import padded, width_of
-from django_delayq.redaction import redact, redact_url
+from django_delayq.management.reloader import RELOADER, run_reloaded
+from django_delayq.management.worker_banner import banner_of
+from django_delayq.redaction import redact
 from django_delayq.setting_values import WEIGHT
 from django_delayq.showing.overview import look_around
-from django_delayq.translating import gettext, ngettext, number_text
+from django_delayq.translating import gettext
 from django_delayq.worker import heartbeat
-from django_delayq.worker.operating_system import (
-    UNWRITABLE,
-    handle_signal,
-    reap_orphans,
-)
+from django_delayq.worker.operating_system import UNWRITABLE
 from django_delayq.worker.parts import WorkerOptions
 from django_delayq.worker.process import NODE_PATIENCE_S, at_most
-from django_delayq.worker.supervisor import NOW, STOPPING, Supervisor
+from django_delayq.worker.supervisor import Supervisor
 
 logger = get_log("django_delayq.worker")
 
-#: Environment variable that names a pipe: it closes when the reloader of a worker under --reload ends.
-RELOADER = "DELAYQ_RELOADER"
-#: At the start, more tasks than this are counted, not named.
-TASKS_SHOWN = 3
 #: Bytes. A lower --max-memory is a mistake, most often a missing unit.
 LEAST_MEMORY = 32 * 2**20
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d+)?) ?(?:([KMGT])(?:I?B)?|B)?")
@@ -211,14 +195,17 @@ class Command(CommandWithExamples):
             raise CommandError(str(error)) from error
         pipe = os.environ.pop(RELOADER, None)
         if options["reload"] and pipe is None:
-            raise SystemExit(self._reload())
+            raise SystemExit(run_reloaded(self.stderr))
         try:
             if worker_options.worker.heartbeat is not None:
                 heartbeat.clear(worker_options.worker.heartbeat)
         except DelayqError as error:
             raise CommandError(str(error)) from error
         if options["verbosity"]:
-            self._greet(worker_options)
+            banner = banner_of(worker_options)
+            with suppress(*UNWRITABLE):
+                self.stdout.write(banner)
+                self.stdout.flush()
         try:
             self._check_server(worker_options)
         except DelayqError as error:
@@ -255,53 +242,6 @@ class Command(CommandWithExamples):
             max_memory=options["max_memory"],
         )
 
-    def _greet(self, options: WorkerOptions) -> None:
-        worker = options.worker
-        url = conf.get_settings().connection
-        server = gettext("the embedded server") if url is None else redact_url(url)
-        queues = (
-            gettext("queues, by weight")
-            if options.is_weighted
-            else gettext("queues, in this order")
-        )
-        names = [task.name for task in registry.all_tasks()]
-        tasks = ", ".join(names) or gettext(
-            "none: put tasks in tasks.py of an app in INSTALLED_APPS"
-        )
-        if len(names) > TASKS_SHOWN:
-            tasks = number_text(len(names))
-        runs = gettext(
-            "{processes} of {threads} and {coroutines}; lease {lease} s, grace {grace} s",
-            processes=ngettext(
-                "{number} process", "{number} processes", worker.processes
-            ),
-            threads=ngettext("{number} thread", "{number} threads", worker.threads),
-            coroutines=ngettext(
-                "{number} coroutine", "{number} coroutines", worker.coroutines
-            ),
-            lease=worker.lease_s,
-            grace=worker.grace_s,
-        )
-        if options.is_burst:
-            runs += "; " + gettext("ends when nothing is due")
-        rows = {
-            queues: ", ".join(_describe_queues(options)),
-            gettext("tasks"): tasks,
-            gettext("runs"): runs,
-        }
-        width = max(map(width_of, rows))
-        lines = [
-            gettext(
-                "django-delayq {version} on {server}",
-                version=__version__,
-                server=server,
-            )
-        ]
-        lines += [f"  {padded(name, width)}  {value}" for name, value in rows.items()]
-        with suppress(*UNWRITABLE):
-            self.stdout.write("\n".join(lines))
-            self.stdout.flush()
-
     def _check_server(self, options: WorkerOptions) -> None:
         client = own_clients.make()
         if has_nodes(client):
@@ -337,100 +277,6 @@ class Command(CommandWithExamples):
         finally:
             # The processes make their own.
             own_clients.forget()
-
-    def _reload(self) -> int:
-        """Run the worker as a child, and a new one whenever a module of this project changes."""
-        reloader = _ChangeReporter()
-        ticker: Iterator[None] = reloader.tick()
-        next(ticker)
-        child = _Child()
-        stops: list[int] = []
-
-        def stop(number: int, frame: FrameType | None) -> None:
-            stops.append(number)
-            # A terminal also sends its signal to the child.
-            if len(stops) > 1 and number == signal.SIGTERM:
-                child.process.send_signal(number)
-
-        for number in STOPPING:
-            handle_signal(number, stop)
-        while not stops and child.process.poll() != 0:
-            reap_orphans({child.process.pid})
-            next(ticker)
-            if reloader.changed is not None and not stops:
-                self.stderr.write(
-                    gettext(
-                        "{file} changed, restarting the worker", file=reloader.changed
-                    )
-                )
-                reloader.changed = None
-                child.stop(NOW)
-                child = _Child()
-        return child.stop()
-
-
-class _Child:
-    """A worker process that stops when told to, or when this process dies."""
-
-    def __init__(self) -> None:
-        reader, self._writer = os.pipe()
-        self.process = subprocess.Popen(
-            get_child_arguments(),
-            env={**os.environ, RELOADER: str(reader)},
-            pass_fds=[reader],
-        )
-        os.close(reader)
-
-    def stop(self, how: bytes = b"") -> int:
-        """End the worker, gracefully unless ``how`` is `NOW`, and return its exit status."""
-        with suppress(BrokenPipeError):
-            os.write(self._writer, how)
-        os.close(self._writer)
-        return self.process.wait()
-
-
-class _ChangeReporter(StatReloader):
-    """Django's reloader, except that it reports a change instead of ending the process."""
-
-    changed: "str | os.PathLike[str] | None" = None
-
-    def notify_file_changed(self, path: "str | os.PathLike[str]") -> None:
-        self.changed = path
-
-
-def _describe_queues(options: WorkerOptions) -> Iterator[str]:
-    settings = conf.get_settings()
-    shown: dict[str, list[tuple[conf.QueueSettings, float]]] = {}
-    for each in options.queues:
-        shown.setdefault(_shown_name(each[0], options), []).append(each)
-    for name, parts in shown.items():
-        queue, weight = parts[0][0], sum(weight for _, weight in parts)
-        facts = []
-        if name in settings.sharded:
-            whole = settings.sharded[name]
-            shards = whole.shards or 0
-            facts.append(ngettext("{number} shard", "{number} shards", shards))
-        if queue.redisson is not None:
-            facts.append(
-                gettext("shared with Redisson {version}", version=queue.redisson)
-            )
-        handler = registry.get_handler(queue.name)
-        if handler is not None:
-            facts.append(gettext("handler {name}", name=handler.name))
-        text = f"{name}={weight:g}" if options.is_weighted else name
-        yield text + (f" ({', '.join(facts)})" if facts else "")
-
-
-def _shown_name(queue: conf.QueueSettings, options: WorkerOptions) -> str:
-    """Return the name under which a queue is told of: that of the whole, if all of its shards are served."""
-    settings = conf.get_settings()
-    whole = settings.sharded.get(queue.whole)
-    served = {each.name for each, _ in options.queues}
-    if whole is None or any(
-        part.name not in served for part in settings.parts_of(whole.name)
-    ):
-        return queue.name
-    return whole.name
 
 
 def _read_queues(
