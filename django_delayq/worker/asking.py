@@ -22,8 +22,8 @@ class Asking:
         self._line, self._queues, self._owner = parts.line, parts.queues, parts.owner
         self._lease_ms = parts.options.worker.lease_ms
         self._max_kills = parts.options.worker.max_kills
-        self._crew, self._shutdown = parts.crew, parts.shutdown
-        self._suspects = parts.suspects
+        self._dispatch, self._shutdown = parts.dispatch, parts.shutdown
+        self._suspects = parts.dispatch.suspects
         self._planner = planner
 
     def ask(self, queue: QueueState, plan: Plan) -> Asked:
@@ -80,7 +80,7 @@ class Asking:
         """Send the next claim before the jobs of the last are handed out, if the queue has more and there is room."""
         if not queue.is_ready or queue.mode is not Mode.DIRECT:
             return
-        if self._shutdown.stop_ms is not None or self._crew.jobs_left is not None:
+        if self._shutdown.stop_ms is not None or self._dispatch.jobs_left is not None:
             return
         if any(other.is_ready for other in self._queues.values() if other is not queue):
             # The next round decides which queue's turn it is.

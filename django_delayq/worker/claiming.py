@@ -19,9 +19,8 @@ from django_delayq.logs import get_log
 from django_delayq.redaction import redact
 from django_delayq.worker import job_signals
 from django_delayq.worker.asking import Asking
-from django_delayq.worker.dispatch import Dispatch
 from django_delayq.worker.parts import Parts
-from django_delayq.worker.plan import NOTHING, Plan
+from django_delayq.worker.plan import NO_ROOM, NOTHING, Plan
 from django_delayq.worker.planning import AHEAD_MS, Planner
 from django_delayq.worker.queue_state import QueueState
 from django_delayq.worker.settlement import is_queues_own
@@ -48,11 +47,11 @@ class Claiming:
         names = dict.fromkeys(queue.settings.whole for queue in parts.queues.values())
         self._ranks = {name: rank for rank, name in enumerate(names)}
         self._watch = watch
-        self._crew, self._shutdown = parts.crew, parts.shutdown
+        self._dispatch, self._shutdown = parts.dispatch, parts.shutdown
+        self._ends = parts.ends
         self._settlement = parts.ends.settlement
-        self._outage, self._suspects = parts.outage, parts.suspects
+        self._outage, self._suspects = parts.outage, parts.dispatch.suspects
         self.planner = Planner(parts)
-        self.dispatch = Dispatch(parts)
         self._asking = Asking(parts, self.planner)
 
     # Whose turn it is.
@@ -79,7 +78,7 @@ class Claiming:
                         self._set_aside_or_raise(queue, error)
                 continue
             # Threads work while we wait for the reply.
-            self._crew.threads.wake()
+            self._dispatch.threads.wake()
             try:
                 self._claim(queue, plan)
             except Exception as error:
@@ -213,15 +212,16 @@ class Claiming:
             middle_ms += boottime_ms() - monotonic_ms()
             lease_end_ms = since_ms + self._lease_ms
             offset_ms = reply.now_us / 1000 - middle_ms
-            self.dispatch.hand_out(
-                queue, reply, asked.plan.only, lease_end_ms, offset_ms
-            )
+            self._ends.note_busy()
+            is_stopping = self._shutdown.stop_ms is not None
+            only = NO_ROOM if is_stopping else asked.plan.only
+            self._dispatch.hand_out(queue, reply, only, lease_end_ms, offset_ms)
         elif asked.plan.limit:
             queue.had_sync = queue.had_async = False
         if reply.put_off:
             self._suspects.note_put_off(reply.put_off, now_ms + asked.put_off_ms)
         if is_ahead or queue.under_way is not None:
-            self._crew.threads.wake()
+            self._dispatch.threads.wake()
         if self._shutdown.stop_ms is None:
             self._tend(queue, now_ms, reply.now_us)
 
@@ -311,7 +311,7 @@ class Claiming:
             self._watch(name)
         except RuntimeError as error:
             # Raising here would orphan the jobs of this reply: they are not handed out yet.
-            self._crew.cannot_work(f"the watch of a destination queue: {error}")
+            self._dispatch.cannot_work(f"the watch of a destination queue: {error}")
 
     # Now and then.
 
@@ -324,11 +324,11 @@ class Claiming:
         is_looked_at = is_looked_at and not queue.pauses.is_paused
         is_kept_up = now_ms >= queue.upkeep.next_ms
         if is_looked_at or is_kept_up:
-            self._crew.threads.wake()
+            self._dispatch.threads.wake()
             self._line.rest()
         if is_looked_at:
             planner = self.planner
-            limit = max(self._crew.threads.size, planner.common(planner.room()))
+            limit = max(self._dispatch.threads.size, planner.common(planner.room()))
             try:
                 if queue.held.turn(now_ms, limit):
                     queue.is_ready = True
@@ -360,7 +360,7 @@ class Claiming:
 
     def _move_on(self, queue: QueueState, now_ms: float, now_us: int | None) -> None:
         """Move schedules on whose occurrences have come. ``now_us`` is the server's time, if a reply has just had it."""
-        self._crew.threads.wake()
+        self._dispatch.threads.wake()
         # The job of this moment begins before the next one is made, which would keep the interpreter from its thread.
         time.sleep(BEGIN_FIRST_S)
         self._line.rest()

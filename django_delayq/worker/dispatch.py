@@ -1,21 +1,151 @@
-"""The way of a reply's jobs to the threads and the event loop that run them, or back to the server."""
+"""The way of claimed jobs to the threads and the event loop that run them, and every job that has not been settled.
 
+Unless a comment says otherwise, the claim loop's thread owns everything here.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from django_delayq import conf
 from django_delayq.clock import monotonic_ms
-from django_delayq.delivery.claiming import Claimed
+from django_delayq.conf import WorkerSettings
+from django_delayq.delivery.claiming import Claimed, Leased
+from django_delayq.jobs.envelope import peek_task, task_text
+from django_delayq.jobs.middleware import compose
+from django_delayq.jobs.registry import all_tasks, get_handler
+from django_delayq.jobs.stopping import Stop
+from django_delayq.logs import get_log
 from django_delayq.worker.attempt import Attempt
-from django_delayq.worker.parts import Parts
+from django_delayq.worker.loop_executor import LoopExecutor
 from django_delayq.worker.plan import Room
 from django_delayq.worker.queue_state import QueueState
+from django_delayq.worker.suspects import Suspects
+from django_delayq.worker.thread_executor import Shared, ThreadExecutor
+from django_delayq.worker.time_limit import Timer
+
+logger = get_log("django_delayq.worker")
+
+#: So many ended attempts are worth a call while jobs still wait in this process.
+SETTLE_BATCH = 100
+#: How long an ended attempt waits for others, at most.
+SETTLE_AFTER_MS = 5.0
 
 
 class Dispatch:
-    """Makes attempts of leased jobs and hands them out. Owned by the claim loop's thread."""
+    """Both executors of a process, and every attempt that was claimed and is not settled."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._crew, self._ends, self._shutdown = parts.crew, parts.ends, parts.shutdown
-        self._settlement, self._suspects = parts.ends.settlement, parts.suspects
+    def __init__(
+        self,
+        worker: WorkerSettings,
+        *,
+        wake: Callable[[], None],
+        report: Callable[[Attempt, bytes], None],
+        max_jobs: int | None = None,
+        follows_death: bool = False,
+    ) -> None:
+        """Make the executors; `start` starts them.
+
+        ``wake`` ends the wait of the claim loop. ``report`` takes how far a running job is. ``follows_death``: a process
+        of this worker has died.
+        """
+        self._wake = wake
+        self._timer = Timer("delayq-time-limits")
+        #: Notifies the jobs when the process is to end.
+        self.stop = Stop()
+        shared = Shared(
+            timer=self._timer,
+            stop=self.stop,
+            done=self.job_ended,
+            stuck=self.job_stuck,
+            died=self.cannot_work,
+            found_async=self.found_async,
+            around=compose(conf.get_settings()),
+            report=report,
+        )
+        self.threads = ThreadExecutor(worker.threads, shared)
+        self.coroutines = LoopExecutor(worker.coroutines, shared)
+        #: Every attempt that was claimed and is not settled. Other threads take a `snapshot`.
+        self.running: dict[Attempt, None] = {}
+        #: Attempts with a verdict: the threads that run jobs append, the loop pops. A deque needs no lock for that.
+        self.ended: deque[Attempt] = deque()
+        #: When the waiting loop will look again by itself: a job that ends before then need not wake it. Written by the
+        #: loop, read by the threads that run jobs.
+        self.awake_ms = 0.0
+        self.suspects = Suspects(
+            self.running, max_kills=worker.max_kills, follows_death=follows_death
+        )
+        #: How many jobs may still begin here; None: no limit.
+        self.jobs_left = max_jobs
         #: Whether jobs have come since the loop last set this to False.
         self.has_had_jobs = True
+        #: Async jobs are recognised by their task's name alone: the claim loop must not spend time on decoding
+        #: payloads.
+        self.async_names = frozenset(
+            task_text(task.name) for task in all_tasks() if task.is_async
+        )
+        #: When the threads were last given an attempt, and the coroutines.
+        self.submitted_ms = self.submitted_async_ms = 0.0
+        #: Attempts that a thread has read, and that belong on the event loop: threads append, the loop takes.
+        self.waiting_async: deque[Attempt] = deque()
+        #: Attempts that ignore their time limit: appended by the timer's thread.
+        self.stuck: list[Attempt] = []
+        #: Why this process cannot run what it claims, or "" if it can. Set once, by any thread.
+        self.inability = ""
+
+    def start(self) -> None:
+        """Start the threads.
+
+        Raises:
+            RuntimeError: the machine gives no more threads.
+        """
+        self._timer.start()
+        self.threads.start()
+
+    def close(self) -> None:
+        """End the timer, if the process itself continues."""
+        self._timer.stop()
+
+    # From other threads.
+
+    def job_ended(self, attempt: Attempt) -> None:
+        """Accept an attempt that has a verdict."""
+        ended = self.ended
+        ended.append(attempt)
+        # The loop soon looks by itself, and does so while jobs are queued: see `ClaimLoop._wait`.
+        if len(ended) >= SETTLE_BATCH or (
+            monotonic_ms() + SETTLE_AFTER_MS < self.awake_ms
+            and not self.threads.queued()
+        ):
+            self._wake()
+
+    def snapshot(self) -> list[Attempt]:
+        """Return every attempt that was claimed and is not settled. The interpreter makes the copy in one step."""
+        return list(self.running)
+
+    def job_stuck(self, attempt: Attempt) -> None:
+        """Note that a task ignores its time limit: this process has to be replaced."""
+        attempt.is_stuck = True
+        self.stuck.append(attempt)
+        logger.error(
+            "job %s (%s) does not react to its time limit; this process will be replaced",
+            attempt.id,
+            attempt.name,
+        )
+        self._wake()
+
+    def cannot_work(self, why: str) -> None:
+        """Note that something that runs jobs has died: this process has to be replaced."""
+        if not self.inability:
+            self.inability = why
+            logger.error("this process cannot continue and will be replaced: %s", why)
+        self._wake()
+
+    def found_async(self, attempt: Attempt) -> None:
+        """Accept an attempt that a thread has read and that belongs on the event loop."""
+        self.waiting_async.append(attempt)
+        self._wake()
+
+    # From the claim loop.
 
     def hand_out(
         self,
@@ -30,50 +160,122 @@ class Dispatch:
         ``only``: how many of each kind may begin; None: all. ``lease_end_ms`` is by `boottime_ms`; adding ``offset_ms``
         to that clock gives the server's.
         """
-        crew, suspects = self._crew, self._suspects
         self.has_had_jobs = True
         left = list(only or ())
         had = [False, False]
         put_back: list[Attempt] = []
         begun, is_async = 0, False
         # Every job pays for each line of this loop, so what stays the same is looked up before it.
-        is_stopping, safe_kills = (
-            self._shutdown.stop_ms is not None,
-            suspects.safe_kills,
-        )
-        settings, name = queue.settings, queue.settings.name
-        async_names, guess = crew.async_names, crew.is_async
-        running, submit = crew.running, crew.threads.submit
-        gates = queue.gates
-        self._ends.note_busy()
+        settings, name, gates = queue.settings, queue.settings.name, queue.gates
+        async_names, safe_kills = self.async_names, self.suspects.safe_kills
+        running, submit = self.running, self.threads.submit
         for leased in reply.jobs:
             attempt = Attempt(settings, leased, lease_end_ms, offset_ms, gates)
             running[attempt] = None
             if async_names:
-                is_async = attempt.is_async = guess(name, leased)
+                is_async = attempt.is_async = self._is_async(name, leased)
             had[is_async] = True
-            if is_stopping or (left and not left[is_async]):
-                put_back.append(attempt)
-                continue
             if left:
+                if not left[is_async]:
+                    put_back.append(attempt)
+                    continue
                 left[is_async] -= 1
             if leased.kills > safe_kills:
-                if leased.kills > suspects.max_kills:
+                if leased.kills > self.suspects.max_kills:
                     # It does not run, and so endangers nobody.
                     attempt.is_out_of_kills = True
-                    crew.begin(attempt)
+                    self.begin(attempt)
                 else:
-                    suspects.take_in(attempt)
+                    self.suspects.take_in(attempt)
             elif is_async:
-                crew.begin(attempt)
+                self.begin(attempt)
             else:
                 begun += 1
                 submit(attempt)
         queue.had_sync, queue.had_async = had
         queue.had_ms = monotonic_ms()
         if begun:
-            crew.note_submitted(begun, queue.had_ms)
+            self.submitted_ms = queue.had_ms
+            if self.jobs_left is not None:
+                self.jobs_left -= begun
         if put_back:
-            self._settlement.give_back(put_back)
+            self.give_back(put_back)
             # The jobs that were given back wait in the queue.
             queue.is_ready = True
+
+    def _is_async(self, queue: str, leased: Leased) -> bool:
+        """Guess whether a job is async. A wrong guess costs a detour through a thread, which decodes the payload."""
+        if leased.is_foreign:
+            handler = get_handler(queue)
+            return handler is not None and handler.is_async
+        return peek_task(leased.payload) in self.async_names
+
+    def begin(self, attempt: Attempt) -> None:
+        if self.jobs_left is not None:
+            self.jobs_left -= 1
+        if attempt.is_async:
+            self._submit_async(attempt)
+        else:
+            self.submitted_ms = monotonic_ms()
+            self.threads.submit(attempt)
+            self.threads.wake()
+
+    def submit_found(self) -> None:
+        """Hand the event loop the attempts that threads have found to belong there."""
+        while self.waiting_async:
+            self._submit_async(self.waiting_async.popleft())
+
+    def _submit_async(self, attempt: Attempt) -> None:
+        self.submitted_async_ms = monotonic_ms()
+        try:
+            self.coroutines.submit(attempt)
+        except RuntimeError as error:
+            # The attempt is given back with all others that have not begun.
+            self.cannot_work(f"the event loop: {error}")
+
+    def queued(self) -> int:
+        """How many attempts were handed out and not begun."""
+        return self.threads.queued() + self.coroutines.queued()
+
+    def give_back(self, attempts: Iterable[Attempt]) -> None:
+        """Have it reported to the server that these attempts were not run."""
+        for attempt in attempts:
+            attempt.give_back()
+            self.ended.append(attempt)
+
+    def give_back_unbegun(self, attempts: list[Attempt]) -> None:
+        """Do as `give_back` for attempts that were handed out, and were counted as begun."""
+        if self.jobs_left is not None:
+            self.jobs_left += len(attempts)
+        self.give_back(attempts)
+
+    def give_back_queued(self) -> None:
+        """Give back every attempt that has not begun."""
+        attempts = self.threads.take_back() + self.coroutines.take_back()
+        while self.waiting_async:
+            attempts.append(self.waiting_async.popleft())
+        self.give_back_unbegun(attempts)
+        if (held := self.suspects.take_held()) is not None:
+            self.give_back([held])
+
+    def orphans(self) -> list[Attempt]:
+        """Return attempts whose thread or loop has died. Their leases are left to end, like those of a dead process."""
+        if not self.inability:
+            return []
+        return self.threads.orphans() + self.coroutines.orphans()
+
+    def hopeless(self) -> list[Attempt]:
+        """Return the orphans, and the attempts on an executor that shows no sign of life."""
+        attempts = self.orphans()
+        for executor in (self.threads, self.coroutines):
+            if executor.is_stuck:
+                attempts += executor.attempts()
+        return attempts
+
+    def is_beyond_waiting(self) -> bool:
+        """Whether nothing that still runs may end by itself."""
+        orphans = self.orphans()
+        return all(
+            attempt.is_refused or attempt in self.stuck or attempt in orphans
+            for attempt in self.running
+        )

@@ -6,7 +6,7 @@ from django_delayq.calls.line import Line
 from django_delayq.clock import boottime_ms, monotonic_ms
 from django_delayq.logs import get_log
 from django_delayq.worker.attempt_log import log_end
-from django_delayq.worker.crew import Crew
+from django_delayq.worker.dispatch import SETTLE_AFTER_MS, SETTLE_BATCH, Dispatch
 from django_delayq.worker.outage import Outage
 from django_delayq.worker.pace import Pace
 from django_delayq.worker.reports import Reports
@@ -15,23 +15,18 @@ from django_delayq.worker.verdict import Verdict
 
 logger = get_log("django_delayq.worker")
 
-#: So many ended attempts are worth a call while jobs still wait in this process.
-SETTLE_BATCH = 100
-#: How long an ended attempt waits for others, at most.
-SETTLE_AFTER_MS = 5.0
-
 
 class Ends:
     """Decides when the settlement reports to the server, and reads the replies. Owned by the claim loop's thread."""
 
     def __init__(
-        self, line: Line, crew: Crew, outage: Outage, forward: Forwarder
+        self, line: Line, dispatch: Dispatch, outage: Outage, forward: Forwarder
     ) -> None:
-        self.settlement = Settlement(line, forward)
+        self.settlement = Settlement(line, forward, dispatch.ended)
         #: What is written down now and then.
         self.reports = Reports(self.settlement.recording, self.settlement.counting)
         self.pace = Pace()
-        self._crew = crew
+        self._dispatch = dispatch
         self._outage = outage
         #: How many jobs have run here. Other threads read it.
         self.finished = 0
@@ -53,7 +48,11 @@ class Ends:
             self.reports.tell(now_ms)
         if not settlement:
             return
-        if not force and self._crew.queued() and len(settlement.ended) < SETTLE_BATCH:
+        if (
+            not force
+            and self._dispatch.queued()
+            and len(settlement.ended) < SETTLE_BATCH
+        ):
             if self._settle_ms is None:
                 self._settle_ms = now_ms + SETTLE_AFTER_MS
             if now_ms < self._settle_ms:
@@ -76,7 +75,7 @@ class Ends:
         self._has_told = False
         settled, failure = self.settlement.learn()
         count = 0
-        running, is_told = self._crew.running, logger.isEnabledFor(logging.INFO)
+        running, is_told = self._dispatch.running, logger.isEnabledFor(logging.INFO)
         for attempt in settled:
             running.pop(attempt, None)
             if attempt.verdict is Verdict.SUCCEED:
@@ -88,7 +87,7 @@ class Ends:
                 count += 1
             log_end(attempt)
         self.finished += count
-        threads = self._crew.threads
+        threads = self._dispatch.threads
         is_busy = threads.queued() > 0 or count >= threads.size
         self.pace.measure(count, is_busy=is_busy)
         if failure is not None:
@@ -111,6 +110,6 @@ class Ends:
     def note_busy(self) -> None:
         """Note until when there were jobs to run; call this before others are handed out."""
         now_ms = until_ms = monotonic_ms()
-        if not self._crew.threads.queued():
+        if not self._dispatch.threads.queued():
             until_ms += self.settlement.last_ended_ms - boottime_ms()
         self.pace.note(now_ms, until_ms)

@@ -19,9 +19,8 @@ from django_delayq.delivery.workers import ORDERED
 from django_delayq.exceptions import DelayqError
 from django_delayq.faults import fault_line
 from django_delayq.logs import get_log
-from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.claiming import Claiming
-from django_delayq.worker.ends import SETTLE_AFTER_MS, SETTLE_BATCH
+from django_delayq.worker.dispatch import SETTLE_AFTER_MS
 from django_delayq.worker.parts import SELF, Parts
 from django_delayq.worker.progressing import Progressing
 from django_delayq.worker.queue_state import QueueState
@@ -50,20 +49,22 @@ class ClaimLoop:
         self._parts = parts
         self._is_burst = parts.options.is_burst
         self._revive = revive
-        self.queues, self.alarm, self.crew = parts.queues, parts.alarm, parts.crew
+        self.queues, self.alarm, self.dispatch = (
+            parts.queues,
+            parts.alarm,
+            parts.dispatch,
+        )
         self.ends, self.shutdown = parts.ends, parts.shutdown
         self.forwarding = parts.forwarding
-        self._line, self._threads = parts.line, parts.crew.threads
-        self._outage, self._suspects = parts.outage, parts.suspects
+        self._line, self._threads = parts.line, parts.dispatch.threads
+        self._outage, self._suspects = parts.outage, parts.dispatch.suspects
         #: The server has refused this process from its start, and will not change its mind.
         self.is_refused = False
         self._settlement = self.ends.settlement
-        # The same deque: every job that ends is appended, and this saves one look-up.
-        self._ended = self._settlement.ended
         self._claiming = Claiming(parts, watch)
         #: What tasks say of their progress.
         self.progressing = Progressing(
-            parts.line, parts.crew, lambda: self.alarm.wake(SELF)
+            parts.line, parts.dispatch, lambda: self.alarm.wake(SELF)
         )
         self.ends.reports.add(self.progressing)
         self._registering = Registering(
@@ -72,24 +73,10 @@ class ClaimLoop:
         self.ends.reports.add(self._registering)
         self._changes = own_clients.changes
         self._planner = self._claiming.planner
-        self._dispatch = self._claiming.dispatch
         #: How many turns the loop has made. Other threads read it.
         self.turns = 0
-        # When the waiting loop will look again by itself: a job that ends before then need not wake it.
-        # Written by the loop, read by the threads that run jobs.
-        self._awake_ms = 0.0
 
     # From other threads.
-
-    def job_ended(self, attempt: Attempt) -> None:
-        """Accept an attempt that has a verdict."""
-        self._ended.append(attempt)
-        # The loop soon looks by itself, and does so while jobs are queued: see _wait.
-        if len(self._ended) >= SETTLE_BATCH or (
-            monotonic_ms() + SETTLE_AFTER_MS < self._awake_ms
-            and not self._threads.queued()
-        ):
-            self.alarm.wake(SELF)
 
     def destination_changed(self, queue: str) -> None:
         """Note that something was pushed to a queue's destination list, and that the watch of that list is used up."""
@@ -140,25 +127,26 @@ class ClaimLoop:
                 self._wait_for_server(error)
 
     def _is_over(self) -> bool:
-        crew, shutdown = self.crew, self.shutdown
+        dispatch, shutdown = self.dispatch, self.shutdown
         if shutdown.stop_ms is None:
-            if not crew.stuck and not crew.is_unable:
+            if not dispatch.stuck and not dispatch.inability:
                 return False
             self.stop(self._parts.options.worker.grace_s)
         self._claiming.take_under_way()
-        shutdown.return_queued()
-        return crew.is_beyond_waiting() or monotonic_ms() >= shutdown.deadline_ms
+        self.dispatch.give_back_queued()
+        return dispatch.is_beyond_waiting() or monotonic_ms() >= shutdown.deadline_ms
 
     def _turn(self) -> None:
         self.turns += 1
         self._forget_if_changed()
         shutdown, suspects = self.shutdown, self._suspects
         is_stalled = self._planner.give_back_stalled(monotonic_ms())
-        self.crew.submit_found()
+        if self.dispatch.waiting_async:
+            self.dispatch.submit_found()
         if is_stalled or shutdown.stop_ms is not None or suspects.held is not None:
             self.ends.settle(force=True)
             if (suspect := suspects.take_held()) is not None:
-                self.crew.begin(suspect)
+                self.dispatch.begin(suspect)
         else:
             self.ends.tell()
         try:
@@ -169,7 +157,7 @@ class ClaimLoop:
         if (
             shutdown.takes_no_more()
             and shutdown.stop_ms is None
-            and len(self.crew.running) == self._settlement.count_refused()
+            and len(self.dispatch.running) == self._settlement.count_refused()
         ):
             self.stop(self._parts.options.worker.grace_s)
         if shutdown.stop_ms is None:
@@ -196,11 +184,11 @@ class ClaimLoop:
 
     def _is_idle(self) -> bool:
         """Whether nothing runs in burst mode, and nothing is on its way to another queue."""
-        if self.crew.running or self.forwarding.is_busy:
+        if self.dispatch.running or self.forwarding.is_busy:
             return False
         if self.forwarding.has_stored():
             # What it stored may have gone to a queue of ours.
-            self._dispatch.has_had_jobs = True
+            self.dispatch.has_had_jobs = True
         return True
 
     def _ask_time(self) -> None:
@@ -242,11 +230,11 @@ class ClaimLoop:
             for queue in queues
         ):
             return False
-        if not self._dispatch.has_had_jobs:
+        if not self.dispatch.has_had_jobs:
             self.shutdown.stop(0.0)
             return True
         # The last job may have scheduled another, whose message comes on another connection.
-        self._dispatch.has_had_jobs = False
+        self.dispatch.has_had_jobs = False
         for queue in queues:
             queue.is_ready = not queue.problem
         return True
@@ -259,8 +247,8 @@ class ClaimLoop:
         timeout_ms = float("inf")
         # Set before we look at what has ended, so that a job that ends later sees whether it has to wake us.
         is_short = any(queue.is_ready for queue in self.queues.values())
-        self._awake_ms = float("inf") if is_short else ring_ms
-        if self.crew.queued():
+        self.dispatch.awake_ms = float("inf") if is_short else ring_ms
+        if self.dispatch.queued():
             timeout_ms = SETTLE_AFTER_MS
         elif self._settlement.is_waiting:
             # Ends that can go out with the next claim need no write of their own.
@@ -274,7 +262,7 @@ class ClaimLoop:
         # Only now: a thread that wakes while we hold the interpreter would wait for us.
         self._threads.wake()
         self._hear(max(0.0, timeout_ms))
-        self._awake_ms = 0.0
+        self.dispatch.awake_ms = 0.0
 
     def _hear(self, timeout_ms: float) -> None:
         """Wait until the alarm rings, and note for which queues."""

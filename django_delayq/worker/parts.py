@@ -8,13 +8,12 @@ from redis.client import Redis
 from django_delayq.calls.line import Line
 from django_delayq.conf import QueueSettings, WorkerSettings
 from django_delayq.waiting.alarm import Alarm
-from django_delayq.worker.crew import Crew
+from django_delayq.worker.dispatch import Dispatch
 from django_delayq.worker.ends import Ends
 from django_delayq.worker.forwarding import Forwarding
 from django_delayq.worker.outage import Outage
 from django_delayq.worker.queue_state import QueueState
 from django_delayq.worker.shutdown import Shutdown
-from django_delayq.worker.suspects import Suspects
 
 #: The alarm's key for wake-ups that concern no single queue.
 SELF = ""
@@ -49,9 +48,8 @@ class Parts:
     line: Line
     queues: Mapping[str, QueueState]
     alarm: Alarm[str]
-    crew: Crew
+    dispatch: Dispatch
     outage: Outage
     forwarding: Forwarding
-    suspects: Suspects
     ends: Ends
     shutdown: Shutdown

@@ -23,7 +23,7 @@ class Planner:
     """Decides how much a queue is asked for. Owned by the claim loop's thread."""
 
     def __init__(self, parts: Parts) -> None:
-        self._queues, self._crew = parts.queues, parts.crew
+        self._queues, self._dispatch = parts.queues, parts.dispatch
         self._settlement, self._pace = parts.ends.settlement, parts.ends.pace
         self._shutdown = parts.shutdown
         #: When the next queue may be looked at again for jobs of one kind; infinite: no queue waits for that. Each
@@ -37,7 +37,7 @@ class Planner:
 
         ``is_enough``: an earlier queue has more jobs, which come first; ``is_later``: an earlier queue waits for room.
         """
-        crew = self._crew
+        dispatch = self._dispatch
         if self._settlement.is_refused(queue.settings.name):
             # The server would give us this queue's jobs but refuse their ends.
             return NOTHING
@@ -45,16 +45,16 @@ class Planner:
         common = 0 if is_enough or is_later else self.common(room)
         # While jobs already wait here, one call for many is cheaper than many calls for one.
         enough = self.enough(queue)
-        if common >= enough or (common and not crew.queued()):
+        if common >= enough or (common and not dispatch.queued()):
             return Plan(min(common, queue.sizer.size))
-        if not crew.async_names:
+        if not dispatch.async_names:
             return NOTHING
         # There is room for one kind at most. Sync jobs that wait for busy threads must not delay async jobs, or the
         # other way round: the queue is claimed from for the kind that can start.
         if room.coroutines:
-            if not crew.coroutines.queued():
+            if not dispatch.coroutines.queued():
                 return self._look(queue, Room(0, room.coroutines), queue.had_sync)
-        elif room.sync and not is_enough and not crew.threads.queued():
+        elif room.sync and not is_enough and not dispatch.threads.queued():
             return self._look(queue, Room(room.sync, 0), queue.had_async)
         return NOTHING
 
@@ -66,24 +66,24 @@ class Planner:
         """
         if self._shutdown.takes_no_more() or self._shutdown.is_quiet:
             return NO_ROOM
-        crew, jobs_left = self._crew, self._crew.jobs_left
-        coroutines = crew.coroutines.count()
+        dispatch, jobs_left = self._dispatch, self._dispatch.jobs_left
+        coroutines = dispatch.coroutines.count()
         # A job that has ended occupies no thread, even if the server does not know yet.
-        busy = len(crew.running) - coroutines - self._settlement.count()
+        busy = len(dispatch.running) - coroutines - self._settlement.count()
         busy += sum(
             q.under_way.plan.limit for q in self._queues.values() if q.under_way
         )
         busy += begun
         most = MAX_BATCH if jobs_left is None else min(jobs_left, MAX_BATCH)
         rate = self._pace.rate
-        ahead = max(crew.threads.size, int(rate * max(AHEAD_MS, call_ms)))
+        ahead = max(dispatch.threads.size, int(rate * max(AHEAD_MS, call_ms)))
         threads = ahead - max(0, busy - int(rate * call_ms))
-        free = crew.coroutines.size - coroutines
+        free = dispatch.coroutines.size - coroutines
         return Room(max(0, min(threads, most)), max(0, min(free, most)))
 
     def common(self, room: Room) -> int:
         """Return how many jobs may be taken on if their kind is not known."""
-        return min(room) if self._crew.async_names else room.sync
+        return min(room) if self._dispatch.async_names else room.sync
 
     def enough(self, queue: QueueState) -> int:
         """Return how many jobs are worth a call while others wait here.
@@ -93,7 +93,7 @@ class Planner:
         sizer = queue.sizer
         most = min(sizer.size, int(self._pace.rate * max(AHEAD_MS, sizer.call_ms)) // 2)
         worth = int(sizer.call_ms / sizer.element_ms) if sizer.element_ms else 0
-        return max(min(worth, most), min(self._crew.threads.size, sizer.size))
+        return max(min(worth, most), min(self._dispatch.threads.size, sizer.size))
 
     def _look(self, queue: QueueState, room: Room, had_others: bool) -> Plan:
         if not had_others:
@@ -106,14 +106,20 @@ class Planner:
 
     def give_back_stalled(self, now_ms: float) -> bool:
         """Give back jobs that wait longer than foreseen: other workers may be idle. Return whether there were any."""
-        crew, is_stalled = self._crew, False
-        if crew.threads.queued() and now_ms > crew.submitted_ms + self._stalled_ms():
+        dispatch, is_stalled = self._dispatch, False
+        if (
+            dispatch.threads.queued()
+            and now_ms > dispatch.submitted_ms + self._stalled_ms()
+        ):
             is_stalled = True
-            self._settlement.give_back(crew.uncount(crew.threads.take_back()))
+            dispatch.give_back_unbegun(dispatch.threads.take_back())
             self._pace.forget()
-        if now_ms > crew.submitted_async_ms + STALLED_MS and crew.coroutines.queued():
+        if (
+            now_ms > dispatch.submitted_async_ms + STALLED_MS
+            and dispatch.coroutines.queued()
+        ):
             is_stalled = True
-            self._settlement.give_back(crew.uncount(crew.coroutines.take_back()))
+            dispatch.give_back_unbegun(dispatch.coroutines.take_back())
         return is_stalled
 
     def _stalled_ms(self) -> float:

@@ -24,20 +24,17 @@ from django_delayq.connection import connection_url
 from django_delayq.delivery.claiming import LOOKS_A_LEASE
 from django_delayq.jobs import outbox
 from django_delayq.jobs.exception_text import class_name
-from django_delayq.jobs.middleware import compose
-from django_delayq.jobs.stopping import Stop
 from django_delayq.logs import get_log
 from django_delayq.redaction import redact
 from django_delayq.waiting.alarm import CAP_MS, Alarm
 from django_delayq.waiting.channel import ChannelListener
 from django_delayq.waiting.watch import DestinationWatch
 from django_delayq.worker.attempt import Attempt
-from django_delayq.worker.crew import Crew
+from django_delayq.worker.dispatch import Dispatch
 from django_delayq.worker.ends import Ends
 from django_delayq.worker.forwarding import Forwarding
 from django_delayq.worker.heartbeat import PULSE_S, Heartbeat, Pulse
 from django_delayq.worker.loop import ClaimLoop
-from django_delayq.worker.loop_executor import LoopExecutor
 from django_delayq.worker.memory_limit import MemoryLimit, MemoryWatch
 from django_delayq.worker.operating_system import (
     HEEDED,
@@ -49,9 +46,6 @@ from django_delayq.worker.outage import Flag, Outage
 from django_delayq.worker.parts import SELF, Parts, WorkerOptions
 from django_delayq.worker.queue_state import QueueState
 from django_delayq.worker.shutdown import Shutdown
-from django_delayq.worker.suspects import Suspects
-from django_delayq.worker.thread_executor import Shared, ThreadExecutor
-from django_delayq.worker.time_limit import Timer
 from django_delayq.worker.watchdog import Watchdog
 
 logger = get_log("django_delayq.worker")
@@ -96,20 +90,6 @@ class WorkerProcess:
         self._options = options
         worker = options.worker
         client = own_clients.make()
-        self._timer = Timer("delayq-time-limits")
-        stop = Stop()
-        shared = Shared(
-            timer=self._timer,
-            stop=stop,
-            done=self._job_ended,
-            stuck=self._job_stuck,
-            died=self._cannot_work,
-            found_async=self._found_async,
-            around=compose(conf.get_settings()),
-            report=self._job_reports,
-        )
-        self._threads = ThreadExecutor(worker.threads, shared)
-        self._coroutines = LoopExecutor(worker.coroutines, shared)
         self._listener = ChannelListener(client)
         self._destinations = DestinationWatch(client)
         claiming = forwarding = client
@@ -122,17 +102,18 @@ class WorkerProcess:
         look_ms = worker.lease_ms / LOOKS_A_LEASE
         alarm: Alarm[str] = Alarm(cap_ms=min(CAP_MS, look_ms))
         wake = partial(alarm.wake, SELF)
-        crew = Crew(
-            self._threads, self._coroutines, max_jobs=options.max_jobs, wake=wake
-        )
-        suspects = Suspects(
-            crew.running, max_kills=worker.max_kills, follows_death=follows_death
+        dispatch = Dispatch(
+            worker,
+            wake=wake,
+            report=self._job_reports,
+            max_jobs=options.max_jobs,
+            follows_death=follows_death,
         )
         outage = Outage(pause_ms(claiming, look_ms), accepted or Flag())
         # A forward that waits for a node must not hold up the loop, so it has a client of its own.
         forwards = Forwarding(forwarding, [each for each, _ in options.queues], wake)
         line = line_of(claiming)
-        ends = Ends(line, crew, outage, forwards.note)
+        ends = Ends(line, dispatch, outage, forwards.note)
         self.loop = ClaimLoop(
             Parts(
                 options=options,
@@ -144,12 +125,11 @@ class WorkerProcess:
                     for settings, weight in options.queues
                 },
                 alarm=alarm,
-                crew=crew,
+                dispatch=dispatch,
                 outage=outage,
                 forwarding=forwards,
-                suspects=suspects,
                 ends=ends,
-                shutdown=Shutdown(crew, ends, suspects, stop),
+                shutdown=Shutdown(dispatch, ends),
             ),
             watch=self._watch,
             # The embedded server comes back by itself, unless its guardian has died as well.
@@ -163,9 +143,9 @@ class WorkerProcess:
         self._watchdog = Watchdog(
             renewing,
             lease_ms=worker.lease_ms,
-            executors=(self._threads, self._coroutines),
-            running=crew.snapshot,
-            cannot_work=crew.cannot_work,
+            executors=(dispatch.threads, dispatch.coroutines),
+            running=dispatch.snapshot,
+            cannot_work=dispatch.cannot_work,
             while_able=self._while_able,
         )
         self._heartbeat: Heartbeat | None = None
@@ -188,26 +168,14 @@ class WorkerProcess:
         # The supervisor's pipe and our own, once `heed` has been called.
         self._pipes: list[int] = []
 
-    def _job_ended(self, attempt: Attempt) -> None:
-        self.loop.job_ended(attempt)
-
     def _job_reports(self, attempt: Attempt, stored: bytes) -> None:
         self.loop.progressing.note(attempt, stored)
-
-    def _job_stuck(self, attempt: Attempt) -> None:
-        self.loop.crew.job_stuck(attempt)
 
     def _while_able(self) -> None:
         if self._heartbeat is not None:
             self._heartbeat.beat()
         if self._memory is not None:
             self._memory.look()
-
-    def _cannot_work(self, why: str) -> None:
-        self.loop.crew.cannot_work(why)
-
-    def _found_async(self, attempt: Attempt) -> None:
-        self.loop.crew.found_async(attempt)
 
     def _watch(self, queue: str) -> None:
         destination = self.loop.queues[queue].settings.keys.queue.destination
@@ -237,8 +205,7 @@ class WorkerProcess:
         return self._end(before_giving_back)
 
     def _start(self) -> None:
-        self._timer.start()
-        self._threads.start()
+        self.loop.dispatch.start()
         if self._memory is not None:
             self._memory.start()
         self._watchdog.start()
@@ -249,11 +216,12 @@ class WorkerProcess:
             self._subscribe(queue.settings)
 
     def _end(self, before_giving_back: Callable[[], None]) -> int:
-        self._threads.close()
+        dispatch = self.loop.dispatch
+        dispatch.threads.close()
         if self._relay is not None:
             self._relay.stop(CANCEL_S)
-        self._coroutines.stop(CANCEL_S)
-        self._threads.stop(CANCEL_S)
+        dispatch.coroutines.stop(CANCEL_S)
+        dispatch.threads.stop(CANCEL_S)
         if self.loop.is_refused:
             self.loop.forwarding.stop(0.0)
             self._watchdog.stop()
@@ -270,12 +238,12 @@ class WorkerProcess:
         finally:
             self.loop.forwarding.stop(CANCEL_S)
             self._watchdog.stop()
-        if self.loop.crew.is_unable:
+        if self.loop.dispatch.inability:
             return UNABLE
         is_burst = self._options.is_burst
         if self.loop.shutdown.is_dismissed:
             return DISMISSED
-        if self.loop.crew.stuck or self.loop.shutdown.is_retiring:
+        if self.loop.dispatch.stuck or self.loop.shutdown.is_retiring:
             return REPLACE_ME
         if self._options.max_jobs is not None and not is_burst:
             return REPLACE_ME
@@ -313,7 +281,9 @@ class WorkerProcess:
             self._listen(supervisor, signals, pulse)
         except BaseException as error:
             # A task may have closed the pipes.
-            self.loop.crew.cannot_work(f"signals are not heard: {class_name(error)}")
+            self.loop.dispatch.cannot_work(
+                f"signals are not heard: {class_name(error)}"
+            )
 
     def _listen(self, supervisor: int, signals: int, pulse: Pulse) -> None:
         waiting, is_over = [supervisor, signals], False
@@ -333,7 +303,7 @@ class WorkerProcess:
     def close(self) -> None:
         """End threads and connections if the process itself continues."""
         self._watchdog.stop()
-        self._timer.stop()
+        self.loop.dispatch.close()
         self._listener.stop()
         self._destinations.stop()
 

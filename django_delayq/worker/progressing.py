@@ -14,7 +14,7 @@ from django_delayq.delivery.limits import MAX_BATCH
 from django_delayq.delivery.progress import JobProgress, note_progress
 from django_delayq.logs import get_log
 from django_delayq.worker.attempt import Attempt
-from django_delayq.worker.crew import Crew
+from django_delayq.worker.dispatch import Dispatch
 from django_delayq.worker.reports import Report
 
 logger = get_log("django_delayq.worker")
@@ -26,10 +26,12 @@ PROGRESS_EVERY_MS = 500.0
 class Progressing(Report):
     """The progress that the tasks of one process have reported. The claim loop's thread owns all but `note`."""
 
-    def __init__(self, line: Line, crew: Crew, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, line: Line, dispatch: Dispatch, wake: Callable[[], None]
+    ) -> None:
         """``wake`` ends the wait of the claim loop."""
         super().__init__(line)
-        self._crew = crew
+        self._dispatch = dispatch
         self._wake = wake
         self._told_ms = float("-inf")
         # What is to be written of each attempt: those who run jobs put it in, the loop takes it out.
@@ -57,7 +59,7 @@ class Progressing(Report):
             attempt, stored = self._latest.popitem()
             if attempt.verdict is None and attempt.has_lease:
                 latest[attempt] = stored
-        running = self._crew.running
+        running = self._dispatch.running
         over = [attempt for attempt in self._written if attempt not in running]
         for attempt in over:
             del self._written[attempt]

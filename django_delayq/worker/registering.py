@@ -49,7 +49,7 @@ class Registering(Report):
         self._host, self._pid = socket.gethostname(), os.getpid()
         self._version = version("django-delayq")
         self._queues = list(parts.queues)
-        self._crew, self._shutdown = parts.crew, parts.shutdown
+        self._dispatch, self._shutdown = parts.dispatch, parts.shutdown
         self._do = {QUIET: quiet, STOP: stop}
         self._meter = Meter()
         self._since_ms = boottime_ms()
@@ -65,10 +65,10 @@ class Registering(Report):
         self._ask("", call, self._take_in)
 
     def _info(self) -> WorkerInfo:
-        crew = self._crew
+        dispatch = self._dispatch
         running = [
             attempt
-            for attempt in crew.running
+            for attempt in dispatch.running
             if attempt.started_ms and attempt.verdict is None
         ]
         coroutines = sum([attempt.is_async for attempt in running])
@@ -79,8 +79,8 @@ class Registering(Report):
             self._version,
             signing.FORMAT,
             self._queues,
-            crew.threads.size,
-            crew.coroutines.size,
+            dispatch.threads.size,
+            dispatch.coroutines.size,
             len(running) - coroutines,
             coroutines,
             [_running_job(attempt) for attempt in longest],

@@ -4,7 +4,7 @@ The threads that run jobs add them. The claim loop reports them to the server, i
 """
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,16 +65,24 @@ class _Batch:
 class Settlement:
     """Attempts with a verdict, on their way to the server."""
 
-    def __init__(self, line: Line, forward: Forwarder = lambda *_: None) -> None:
-        """``forward`` takes over what has followed attempts into another queue, and is left in theirs."""
+    def __init__(
+        self,
+        line: Line,
+        forward: Forwarder = lambda *_: None,
+        ended: deque[Attempt] | None = None,
+    ) -> None:
+        """``forward`` takes over what has followed attempts into another queue, and is left in theirs.
+
+        ``ended`` gets them from the threads that run jobs.
+        """
         self._line = line
         self._forward = forward
         #: What is remembered for people of the attempts that are settled.
         self.recording = Recording(line)
         #: What was measured of them.
         self.counting = Counting(line, get_settings().statistics)
-        #: The threads that run jobs append, the loop pops: a deque needs no lock for that.
-        self.ended: deque[Attempt] = deque()
+        #: Attempts with a verdict, of which the server has not been told.
+        self.ended: deque[Attempt] = deque() if ended is None else ended
         # Owned by the loop. Sent, but no reply has come.
         self._unsure: list[Attempt] = []
         # The calls that were made, until `learn` reads their replies.
@@ -115,12 +123,6 @@ class Settlement:
     def next_ms(self) -> float | None:
         """When to try the refused ends again."""
         return min(self._again_ms.values(), default=None)
-
-    def give_back(self, attempts: Iterable[Attempt]) -> None:
-        """Have it reported to the server that these attempts were not run."""
-        for attempt in attempts:
-            attempt.give_back()
-            self.ended.append(attempt)
 
     def settle(self, *, force: bool = False) -> tuple[list[Attempt], Exception | None]:
         """Tell the server; return the attempts that it has settled, and an error that concerns the others, if any.

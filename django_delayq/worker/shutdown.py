@@ -15,15 +15,13 @@ from django_delayq.conf import get_settings
 from django_delayq.delivery import claiming
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.workers import unregister
-from django_delayq.jobs.stopping import Stop
 from django_delayq.logs import get_log
 from django_delayq.redaction import redact
 from django_delayq.signals import heard
 from django_delayq.worker import job_signals
 from django_delayq.worker.attempt_log import log_end
-from django_delayq.worker.crew import Crew
+from django_delayq.worker.dispatch import Dispatch
 from django_delayq.worker.ends import Ends
-from django_delayq.worker.suspects import Suspects
 
 logger = get_log("django_delayq.worker")
 
@@ -37,13 +35,10 @@ class Shutdown:
     `retire` and `stop` may be called from any thread; all else belongs to the claim loop's thread.
     """
 
-    def __init__(self, crew: Crew, ends: Ends, suspects: Suspects, stop: Stop) -> None:
-        """``stop`` notifies the jobs that run."""
-        self._crew = crew
+    def __init__(self, dispatch: Dispatch, ends: Ends) -> None:
+        self._dispatch = dispatch
         self._ends = ends
         self._settlement = ends.settlement
-        self._suspects = suspects
-        self._stop = stop
         #: The process claims no more, and ends when all that it claimed has ended.
         self.is_retiring = False
         #: The process claims no more, and goes on with what it has until it is stopped.
@@ -57,7 +52,7 @@ class Shutdown:
     def retire(self) -> None:
         """Claim no more, and end when everything that was claimed has ended, however long that takes."""
         self.is_retiring = True
-        self._stop.set()
+        self._dispatch.stop.set()
 
     def quiet(self) -> None:
         """Claim no more, and run what was claimed; the jobs do not notice."""
@@ -68,7 +63,7 @@ class Shutdown:
         self._grace_ms = grace_s * 1000
         if self.stop_ms is None:
             self.stop_ms = monotonic_ms()
-        self._stop.set()
+        self._dispatch.stop.set()
 
     @property
     def deadline_ms(self) -> float:
@@ -77,14 +72,8 @@ class Shutdown:
 
     def takes_no_more(self) -> bool:
         """Whether the process will run nothing beyond what it has now."""
-        left = self._crew.jobs_left
+        left = self._dispatch.jobs_left
         return self.is_retiring or (left is not None and left <= 0)
-
-    def return_queued(self) -> None:
-        """Give back the jobs that were not begun."""
-        self._settlement.give_back(self._crew.take_back())
-        if (held := self._suspects.take_held()) is not None:
-            self._settlement.give_back([held])
 
     def finish(self, before_giving_back: Callable[[], None]) -> None:
         """Settle, and give back the jobs that still run: the process is about to end.
@@ -95,10 +84,10 @@ class Shutdown:
         Raises:
             redis.exceptions.RedisError, OSError: the server is away; the leases end by themselves.
         """
-        crew, settlement = self._crew, self._settlement
-        self.return_queued()
-        for attempt in crew.stuck:
-            if attempt in crew.running and attempt.verdict is None:
+        dispatch, settlement = self._dispatch, self._settlement
+        dispatch.give_back_queued()
+        for attempt in dispatch.stuck:
+            if attempt in dispatch.running and attempt.verdict is None:
                 attempt.give_up()
                 if heard.attempts:
                     job_signals.signal_thread.call(
@@ -107,10 +96,10 @@ class Shutdown:
                     )
                 settlement.ended.append(attempt)
         job_signals.signal_thread.drain(TELL_S)
-        hopeless = crew.hopeless()
+        hopeless = dispatch.hopeless()
         running = [
             attempt
-            for attempt in crew.running
+            for attempt in dispatch.running
             if attempt.verdict is None and attempt not in hopeless
         ]
         self._ends.settle(force=True, is_last=True)

@@ -184,13 +184,13 @@ def test_a_worker_with_nothing_but_sync_jobs_before_it_looks_past_them_once_a_se
     worker = work(threads=2)
     wait_until(lambda: records.count("start") == 2, description="both are busy")
     looks = []
-    claim = worker.loop._dispatch.hand_out
+    claim = worker.loop.dispatch.hand_out
 
     def hand_out(queue: Any, reply: Any, only: Any, *more: Any) -> None:
         looks.append((only, len(reply.jobs)))
         claim(queue, reply, only, *more)
 
-    worker.loop._dispatch.hand_out = hand_out
+    worker.loop.dispatch.hand_out = hand_out
     jobs = schedule_many(
         tasks.note.using(queue=queue_name).prepare(0) for _ in range(200)
     )

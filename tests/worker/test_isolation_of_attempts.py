@@ -108,7 +108,8 @@ def test_jobs_of_the_event_loop_share_caches_only_one_after_the_other(
     wait_until(lambda: len(seen) == 2, description="both run")
     gate.set()
     wait_until(
-        lambda: not worker.process._coroutines.count(), description="both have ended"
+        lambda: not worker.loop.dispatch.coroutines.count(),
+        description="both have ended",
     )
     for _ in range(5):
         schedule(use, 0)

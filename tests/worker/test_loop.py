@@ -140,7 +140,7 @@ def idle_loop(configure, queue_name):
     worker = InlineWorker([queue_name], threads=8)
     worker.loop._planner._pace.rate = 10.0
     # Else there would have to be room for as many coroutines.
-    worker.loop.crew.async_names = frozenset()
+    worker.loop.dispatch.async_names = frozenset()
     worker.loop.queues[queue_name].sizer.size = 500
     yield worker.loop
     worker.stop()
@@ -167,7 +167,7 @@ def test_a_claim_is_as_large_as_what_begins_while_another_takes(
 ):
     queue = idle_loop.queues[queue_name]
     queue.sizer.call_ms = call_ms
-    idle_loop.crew.running = dict.fromkeys(range(running))
+    idle_loop.dispatch.running = dict.fromkeys(range(running))
 
     assert idle_loop._planner.plan(queue).limit == room
 
@@ -181,8 +181,8 @@ def test_while_jobs_wait_here_no_scan_is_paid_for_a_few(
 ):
     queue = idle_loop.queues[queue_name]
     queue.sizer.call_ms, queue.sizer.element_ms = call_ms, 0.05
-    idle_loop.crew.running = dict.fromkeys(range(running))
-    monkeypatch.setattr(idle_loop.crew.threads, "queued", lambda: 9)
+    idle_loop.dispatch.running = dict.fromkeys(range(running))
+    monkeypatch.setattr(idle_loop.dispatch.threads, "queued", lambda: 9)
 
     assert idle_loop._planner.plan(queue).limit == limit
 
@@ -191,7 +191,7 @@ def test_with_free_threads_a_scan_is_paid_for_a_single_job(idle_loop, queue_name
     queue = idle_loop.queues[queue_name]
     queue.sizer.call_ms, queue.sizer.element_ms = 30, 0.05
     idle_loop._planner._pace.rate = 0.01
-    idle_loop.crew.running = dict.fromkeys(range(7))
+    idle_loop.dispatch.running = dict.fromkeys(range(7))
 
     assert idle_loop._planner.plan(queue).limit == 1
 
@@ -366,7 +366,7 @@ def storm(configure, queue_name, monkeypatch):
     wait_until(lambda: counts(many).due == 1000, description="all of them are due")
     worker = InlineWorker([few, many], cap_ms=NEVER_MS)
     # Else a queue whose turn it is not would be looked at for async jobs.
-    worker.loop.crew.async_names = frozenset()
+    worker.loop.dispatch.async_names = frozenset()
     yield worker.loop
     worker.loop.stop(0)
     # It reads the answer that is under way.
@@ -679,7 +679,7 @@ def watch_suspects(monkeypatch, *, kills):
 
     def hand_out(dispatch, queue, reply, *rest):
         suspects = sum(job.kills == kills for job in reply.jobs)
-        leased.append(suspects + dispatch._suspects.has_one())
+        leased.append(suspects + dispatch.suspects.has_one())
         original(dispatch, queue, reply, *rest)
 
     original = Dispatch.hand_out

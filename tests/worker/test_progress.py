@@ -124,7 +124,7 @@ def test_nothing_is_written_once_the_lease_is_lost(work, queue_name, gate) -> No
     worker = work()
     job = schedule(say_often.using(queue=queue_name), 0, gate)
     said(job)
-    (attempt,) = worker.loop.crew.snapshot()
+    (attempt,) = worker.loop.dispatch.snapshot()
     attempt.is_lost = True
     # What was on its way is written by then.
     settled = time.monotonic() + 1.2

@@ -84,7 +84,7 @@ class InlineWorker:
             {name: getattr(queue, name) for name in vars(queue) if name != "settings"}
             for queue in self.loop.queues.values()
         ]
-        running = [(each.id, each.verdict) for each in list(self.loop.crew.running)]
+        running = [(each.id, each.verdict) for each in list(self.loop.dispatch.running)]
         return f"{queues}\n{running}\n{vars(self.loop)}"
 
     def _run(self) -> None:
@@ -103,7 +103,8 @@ class InlineWorker:
 
     def holds(self) -> list[Any]:
         """Return what its threads run, which may go on when it has ended."""
-        threads, coroutines = self.process._threads, self.process._coroutines
+        dispatch = self.loop.dispatch
+        threads, coroutines = dispatch.threads, dispatch.coroutines
         held = zip(threads._threads, threads._held, strict=True)
         running = [attempt for thread, attempt in held if attempt and thread.is_alive()]
         if coroutines._thread is not None and coroutines._thread.is_alive():
