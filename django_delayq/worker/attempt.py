@@ -253,6 +253,9 @@ class Attempt(LeasedJob):
         if (self.is_lost or now_ms >= self.lease_end_ms) and not self.holds_lease():
             return False
         self.started_ms = now_ms
+        options = self.options
+        if options is None or options.expires is None:
+            return True
         return not self._expire_if_late(now_ms)
 
     def _expire_if_late(self, now_ms: float) -> bool:

@@ -308,8 +308,9 @@ class LoopExecutor:
                         attempt.value = value
                     attempt.succeed(value)
                 finally:
-                    # Before it closes the parent's connections.
-                    end_child(self._pid)
+                    if os.getpid() != self._pid:
+                        # Before it closes the parent's connections.
+                        end_child()
                     # Most tasks have used no thread, and starting one costs more than all the rest.
                     if context in SyncToAsync.context_to_thread_executor:
                         await sync_to_async(close_connections)()

@@ -56,10 +56,9 @@ def make_children_ordinary(pipes: list[int]) -> None:
     os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=let_go)
 
 
-def end_child(pid: int) -> None:
-    """End this process if its pid is another: a task forked it, and the job belongs to the parent."""
-    if os.getpid() != pid:
-        os._exit(RETURNED)
+def end_child() -> None:
+    """End this process, which a task has forked, and which has come to the task's end: the job belongs to the parent."""
+    os._exit(RETURNED)
 
 
 def is_first_process() -> bool:

@@ -43,27 +43,20 @@ logger = get_log("django_delayq.worker")
 _SIGN = object()
 
 
-class _Handover:
+class _Handover(deque[Any]):
     """Items for threads, in order. The thread that became idle last takes the next: its memory is still cached.
 
     No lock guards it: each step on a deque or a list is one step of the interpreter.
     """
 
     def __init__(self) -> None:
-        self._items: deque[Any] = deque()
+        super().__init__()
         # One lock for each idle thread, held until the thread is woken.
         self._idle: list[Lock] = []
 
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def put(self, item: Any) -> None:
-        """Add an item; `wake` has a thread take it."""
-        self._items.append(item)
-
     def wake(self) -> None:
         """Wake as many idle threads as there are items."""
-        for _ in range(len(self._items)):
+        for _ in range(len(self)):
             try:
                 bell = self._idle.pop()
             except IndexError:
@@ -75,10 +68,10 @@ class _Handover:
         """Wait for an item and take it. ``bell`` is the caller's own lock, and held."""
         while True:
             try:
-                return self._items.popleft()
+                return self.popleft()
             except IndexError:
                 self._idle.append(bell)
-            if self._items:
+            if self:
                 # An item may have been added before we counted as idle, so that nobody was woken for it.
                 try:
                     self._idle.remove(bell)
@@ -87,14 +80,6 @@ class _Handover:
                     # Another thread is about to wake us.
                     pass
             bell.acquire()
-
-    def get_nowait(self) -> Any:
-        """Take an item.
-
-        Raises:
-            IndexError: there is no item.
-        """
-        return self._items.popleft()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,6 +148,8 @@ class ThreadExecutor:
         self._pid = os.getpid()
         # Holds attempts, _SIGN, and None to end a thread.
         self._queue = _Handover()
+        #: Have idle threads take what was submitted.
+        self.wake = self._queue.wake
         self._threads = [
             threading.Thread(
                 target=self._work, args=(i,), name=f"delayq-task-{i}", daemon=True
@@ -206,16 +193,13 @@ class ThreadExecutor:
         has_answered, self._has_answered = self._has_answered, False
         if not self._is_asked:
             self._is_asked = True
-            self._queue.put(_SIGN)
+            self._queue.append(_SIGN)
             self._queue.wake()
         return has_answered
 
     def submit(self, attempt: Attempt) -> None:
         """Queue an attempt until `wake` is called. A thread that wakes before that would only wait for us."""
-        self._queue.put(attempt)
-
-    def wake(self) -> None:
-        self._queue.wake()
+        self._queue.append(attempt)
 
     def queued(self) -> int:
         """How many attempts were submitted and not begun."""
@@ -230,7 +214,7 @@ class ThreadExecutor:
         while True:
             try:
                 # This never waits, because the threads take from the same queue.
-                attempt = self._queue.get_nowait()
+                attempt = self._queue.popleft()
             except IndexError:
                 return attempts
             if attempt is _SIGN:
@@ -247,7 +231,7 @@ class ThreadExecutor:
         """End the idle threads, so that they close their database connections; wait ``timeout_s`` at most."""
         self.close()
         for _ in self._threads:
-            self._queue.put(None)
+            self._queue.append(None)
         self._queue.wake()
         deadline_s = time.monotonic() + timeout_s
         for thread in self._threads:
@@ -350,8 +334,9 @@ class ThreadExecutor:
             # If a task raises SystemExit or KeyboardInterrupt, it ends the attempt, not the worker.
             attempt.fail(error)
         finally:
-            # Before it closes the parent's connections.
-            end_child(self._pid)
+            if os.getpid() != self._pid:
+                # Before it closes the parent's connections.
+                end_child()
             if database_use.has_connected:
                 database_use.end(was_interrupted=limit is not None and limit.has_struck)
 

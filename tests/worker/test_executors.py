@@ -114,12 +114,12 @@ def test_the_thread_that_became_idle_last_takes_the_next():
         )
 
     for item in "ab":
-        handover.put(item)
+        handover.append(item)
         handover.wake()
         threads[2 if item == "a" else 1].join(30)
     assert taken == [(2, "a"), (1, "b")]
 
-    handover.put("c")
+    handover.append("c")
     handover.wake()
     threads[0].join(30)
     assert taken[2:] == [(0, "c")]
@@ -139,10 +139,10 @@ def test_what_is_handed_over_is_taken_once_and_in_full_by_threads_that_come_and_
     for thread in threads:
         thread.start()
     for number in range(20_000):
-        handover.put(number)
+        handover.append(number)
         handover.wake()
     for _ in threads:
-        handover.put(None)
+        handover.append(None)
     handover.wake()
     for thread in threads:
         thread.join(30)
