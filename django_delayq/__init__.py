@@ -107,7 +107,7 @@ if TYPE_CHECKING:
     )
     from django_delayq.queues.blocking import BlockingQueue
     from django_delayq.queues.delayed import DelayedQueue
-    from django_delayq.showing.overview import overview_data
+    from django_delayq.showing.overview_json import overview_data
 
 __version__ = "0.1.0"
 
@@ -241,7 +241,7 @@ _LATER = {
     ),
     "django_delayq.queues.blocking": ("BlockingQueue",),
     "django_delayq.queues.delayed": ("DelayedQueue",),
-    "django_delayq.showing.overview": ("overview_data",),
+    "django_delayq.showing.overview_json": ("overview_data",),
 }
 __getattr__ = import_later(
     __name__, {name: module for module, names in _LATER.items() for name in names}

@@ -23,14 +23,10 @@ from django_delayq.faults import describe_fault
 from django_delayq.health import queue_problems
 from django_delayq.health.worker_problems import LATE_MS
 from django_delayq.jobs.statistics import Series, Span
-from django_delayq.showing.overview import (
-    MINUTES,
-    Overview,
-    QueueStatus,
-    look,
-    overview_data,
-)
+from django_delayq.showing.overview import Overview, look
+from django_delayq.showing.overview_json import overview_data
 from django_delayq.showing.plain_json import json_response
+from django_delayq.showing.queue_status import MINUTES, QueueStatus
 from django_delayq.showing.time_texts import Moment, short_time_text, span_text
 from django_delayq.translating import (
     gettext,

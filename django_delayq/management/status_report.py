@@ -18,7 +18,8 @@ from django_delayq.management.terminal import (
     width_of,
     wrapped,
 )
-from django_delayq.showing.overview import MINUTES, Overview, QueueStatus
+from django_delayq.showing.overview import Overview
+from django_delayq.showing.queue_status import MINUTES, QueueStatus
 from django_delayq.showing.time_texts import short_time_text, span_text
 from django_delayq.translating import (
     gettext,

@@ -17,7 +17,8 @@ from django_delayq.delivery.statistics import Figures, Histogram, Outcome
 from django_delayq.health.problem import Level
 from django_delayq.jobs.statistics import BOUNDS_MS, Totals, totals_by_queue
 from django_delayq.jobs.workers import Worker, WorkerState
-from django_delayq.showing.overview import Overview, QueueStatus, look
+from django_delayq.showing.overview import Overview, look
+from django_delayq.showing.queue_status import QueueStatus
 
 #: Outcomes that each task has from its first attempt on, so that an increase from nothing is seen; others come with
 #: their first.

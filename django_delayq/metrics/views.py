@@ -15,7 +15,7 @@ from django_delayq import conf
 from django_delayq.exceptions import DelayqError
 from django_delayq.faults import describe_fault
 from django_delayq.metrics import exposition
-from django_delayq.showing.overview import overview_data
+from django_delayq.showing.overview_json import overview_data
 from django_delayq.showing.plain_json import json_response
 
 #: The format of Prometheus that `exposition` writes.

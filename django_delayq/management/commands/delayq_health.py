@@ -24,8 +24,8 @@ from django_delayq.health.server_problems import find_role
 from django_delayq.health.worker_problems import UNSERVED_MS, find_missing_workers
 from django_delayq.management.help import CommandWithExamples
 from django_delayq.management.times import span
-from django_delayq.showing.overview import QueueStatus, living, look_at_queues
 from django_delayq.showing.plain_json import json_text
+from django_delayq.showing.queue_status import QueueStatus, living, look_at_queues
 from django_delayq.showing.time_texts import span_text
 from django_delayq.translating import gettext, ngettext, say, say_fault
 from django_delayq.wording import one_line

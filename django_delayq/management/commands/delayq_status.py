@@ -19,7 +19,8 @@ from django_delayq.management.errors import explained
 from django_delayq.management.help import CommandWithExamples
 from django_delayq.management.terminal import Screen, width_of_screen
 from django_delayq.server_checks import server_problems
-from django_delayq.showing.overview import look, overview_data
+from django_delayq.showing.overview import look
+from django_delayq.showing.overview_json import overview_data
 from django_delayq.showing.plain_json import json_text
 
 #: Seconds between two looks with --watch, and between two of the server's checks, which write and read on trial.
