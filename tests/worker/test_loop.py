@@ -22,7 +22,7 @@ from django_delayq.delivery.states import State
 from django_delayq.jobs.stopping import Stop
 from django_delayq.waiting.alarm import Alarm
 from django_delayq.worker import loop as loops
-from django_delayq.worker import plan, planning, queue_state, suspects, upkeep
+from django_delayq.worker import plan, planning, queue_state, upkeep
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.dispatch import Dispatch
 from django_delayq.worker.process import DONE, REPLACE_ME
@@ -422,8 +422,8 @@ def test_jobs_that_may_have_killed_their_workers_come_while_a_later_queue_has_mo
     storm, client, monkeypatch
 ):
     # As good as always due again: the storm lasts for some hundred turns, whatever their time.
-    monkeypatch.setattr(suspects, "SUSPECT_MS", (1.0, 1.0))
-    monkeypatch.setattr(suspects, "SUSPECT_EACH_MS", 0.0)
+    monkeypatch.setattr("django_delayq.worker.dispatch.SUSPECT_MS", (1.0, 1.0))
+    monkeypatch.setattr("django_delayq.worker.dispatch.SUSPECT_EACH_MS", 0.0)
     few, many = storm.queues.values()
     schedule(tasks.note.using(queue=few.settings.name), 0)
     lose_leases(client, few.settings.name, 1, times=2)
