@@ -26,9 +26,8 @@ from django_delayq.testing.recorder import (
 )
 from django_delayq.testing.running import arun_attempt, run_attempt
 from django_delayq.worker import job_signals
-from django_delayq.worker.attempt import Attempt
+from django_delayq.worker.attempt import Attempt, Verdict
 from django_delayq.worker.attempt_log import log_end
-from django_delayq.worker.verdict import Verdict
 
 
 @dataclass(eq=False, slots=True)

@@ -3,6 +3,10 @@
 What happened is recorded, not reported: the loop settles it with the server, in batches.
 """
 
+import asyncio
+import re
+from enum import StrEnum
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, cast
 
 from django_delayq import logs
@@ -45,7 +49,6 @@ from django_delayq.signals import heard
 from django_delayq.worker import gates, time_limit
 from django_delayq.worker.leased_job import LeasedJob, this_worker
 from django_delayq.worker.payload import DoubleFound, Read
-from django_delayq.worker.verdict import Verdict, is_when, mistake_in, says_no_delay
 
 logger = logs.get_log("django_delayq.worker")
 
@@ -53,6 +56,29 @@ logger = logs.get_log("django_delayq.worker")
 FAILURE_TTL_MS = 3_600_000
 #: The wait before the next attempt if an exception breaks everything that would compute one: a minute.
 LAST_RESORT_DELAY_MS = 60_000
+#: In one tuple, as every value that a function returns is compared with it.
+_NEVER_RETURNED = (GeneratorType, AsyncGeneratorType, Decision)
+
+
+class Verdict(StrEnum):
+    """The outcome of a leased job, in the words of the log."""
+
+    SUCCEED = "succeeded"
+    RETRY = "retrying"
+    #: The task asked for it: the job runs again later, and nothing is counted.
+    SNOOZE = "snoozed"
+    #: The task asked for it.
+    CANCEL = "cancelled"
+    BURY = "dead"
+    QUARANTINE = "quarantined"
+    #: The job was too late to begin.
+    EXPIRE = "expired"
+    #: The job waits for what its `Hold` names.
+    HOLD = "held"
+    #: The job was not run, and nothing is counted.
+    GIVE_BACK = "given_back"
+    #: The job has run before.
+    DROP = "double"
 
 
 class Attempt(LeasedJob):
@@ -286,7 +312,7 @@ class Attempt(LeasedJob):
 
     def succeed(self, value: object) -> None:
         """Record that the function returned."""
-        if value is not None and (mistake := mistake_in(value)):
+        if value is not None and (mistake := _mistake_in(value)):
             self.fail(InvalidTask(f"{self.name} returned {mistake}"))
             return
         self.ended_ms = boottime_ms()
@@ -407,17 +433,17 @@ class Attempt(LeasedJob):
             self.verdict = Verdict.CANCEL
             return
         when = cast("Snooze", decision).when
-        if is_when(when):
+        if _is_when(when):
             self.when = when
             self.verdict = Verdict.SNOOZE
         else:
-            self._fail(says_no_delay(decision))
+            self._fail(_says_no_delay(decision))
 
     def _retry(self, decision: Retry) -> None:
         failures, most = self.leased.attempts + 1, self.max_attempts
         text = text_of_decision(decision, self.secrets)
-        if decision.when and not is_when(decision.when):
-            self._fail(says_no_delay(decision))
+        if decision.when and not _is_when(decision.when):
+            self._fail(_says_no_delay(decision))
         elif failures < most:
             self._note(decision, "failed", text)
             self.when = decision.when or self.backoff(failures)
@@ -514,3 +540,36 @@ class Attempt(LeasedJob):
             return number
         now_ms = boottime_ms() + self.server_minus_local_ms
         return max(0, number - round(now_ms))
+
+
+def _mistake_in(value: object) -> str | None:
+    """Say what a function returned by mistake: what runs only once somebody awaits it or loops over it, or a decision."""
+    if isinstance(value, CoroutineType):
+        # Otherwise Python would warn that it was never awaited; our own message says so.
+        value.close()
+        kind = "a coroutine"
+    elif isinstance(value, _NEVER_RETURNED):
+        if isinstance(value, Decision):
+            return f"a {class_name(value)}, which decides nothing unless it is raised"
+        kind = "a generator"
+    elif hasattr(type(value), "__await__") and not isinstance(value, asyncio.Future):
+        # A future is not lazy: what it stands for runs by itself.
+        kind = f"an awaitable {type(value).__name__}"
+    else:
+        return None
+    return (
+        f"{kind}, whose body has not run, and nobody runs it. A decorator around an async def has to be async def"
+        " itself, and await it; elsewhere, await or loop over what you return"
+    )
+
+
+def _is_when(when: object) -> bool:
+    # A subclass may have put anything there, and a script would stop halfway at what is no number.
+    return isinstance(when, str) and re.fullmatch(r"[+=][0-9]{1,16}", when) is not None
+
+
+def _says_no_delay(decision: Decision) -> InvalidTask:
+    name = class_name(decision)
+    return InvalidTask(
+        f"{name} says no delay: let its __init__ call super().__init__(delay), and leave `when` alone"
+    )

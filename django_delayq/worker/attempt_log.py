@@ -5,8 +5,7 @@ from typing import Any
 
 from django_delayq.clock import boottime_ms
 from django_delayq.logs import get_log
-from django_delayq.worker.attempt import Attempt
-from django_delayq.worker.verdict import Verdict
+from django_delayq.worker.attempt import Attempt, Verdict
 
 logger = get_log("django_delayq.worker")
 

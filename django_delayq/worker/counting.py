@@ -29,9 +29,8 @@ from django_delayq.delivery.statistics import (
 )
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.logs import get_log
-from django_delayq.worker.attempt import Attempt
+from django_delayq.worker.attempt import Attempt, Verdict
 from django_delayq.worker.reports import Report
-from django_delayq.worker.verdict import Verdict
 
 logger = get_log("django_delayq.worker")
 

@@ -5,13 +5,13 @@ import logging
 from django_delayq.calls.line import Line
 from django_delayq.clock import boottime_ms, monotonic_ms
 from django_delayq.logs import get_log
+from django_delayq.worker.attempt import Verdict
 from django_delayq.worker.attempt_log import log_end
 from django_delayq.worker.dispatch import SETTLE_AFTER_MS, SETTLE_BATCH, Dispatch
 from django_delayq.worker.outage import Outage
 from django_delayq.worker.pace import Pace
 from django_delayq.worker.reports import Reports
 from django_delayq.worker.settlement import Forwarder, Settlement
-from django_delayq.worker.verdict import Verdict
 
 logger = get_log("django_delayq.worker")
 

@@ -38,13 +38,12 @@ from django_delayq.signals import (
     log_failure,
     tell,
 )
-from django_delayq.worker.attempt import Attempt
+from django_delayq.worker.attempt import Attempt, Verdict
 from django_delayq.worker.django_connections import (
     close_connections,
     make_caches,
     take_over,
 )
-from django_delayq.worker.verdict import Verdict
 
 logger = get_log("django_delayq.worker")
 

@@ -27,10 +27,9 @@ from django_delayq.delivery.states import State
 from django_delayq.logs import get_log
 from django_delayq.signals import job_scheduled
 from django_delayq.worker import job_signals
-from django_delayq.worker.attempt import Attempt
+from django_delayq.worker.attempt import Attempt, Verdict
 from django_delayq.worker.counting import Counting
 from django_delayq.worker.recording import Recording
-from django_delayq.worker.verdict import Verdict
 
 logger = get_log("django_delayq.worker")
 

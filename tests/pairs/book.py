@@ -29,8 +29,7 @@ from django_delayq import (
 )
 from django_delayq.calls.running import run
 from django_delayq.delivery.looking import counts
-from django_delayq.worker.attempt import Attempt
-from django_delayq.worker.verdict import Verdict
+from django_delayq.worker.attempt import Attempt, Verdict
 from tests.pairs.features import FEATURES
 from tests.pairs.stage import Stage
 

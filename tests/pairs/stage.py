@@ -29,10 +29,9 @@ from django_delayq.management.backends import listening
 from django_delayq.testing import mode
 from django_delayq.testing.connection import InProcessServer
 from django_delayq.testing.frozen import FrozenQueue
-from django_delayq.worker.attempt import Attempt
+from django_delayq.worker.attempt import Attempt, Verdict
 from django_delayq.worker.queue_state import QueueState
 from django_delayq.worker.settlement import Settlement, renew
-from django_delayq.worker.verdict import Verdict
 from tests.faults.clock import ServerClock
 from tests.polling import wait_until
 from tests.servers import Server

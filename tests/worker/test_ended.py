@@ -26,10 +26,9 @@ from django_delayq.conf import get_settings
 from django_delayq.delivery.claiming import Leased
 from django_delayq.delivery.ended import EndRecord, note_ended
 from django_delayq.worker import recording
-from django_delayq.worker.attempt import Attempt
+from django_delayq.worker.attempt import Attempt, Verdict
 from django_delayq.worker.process import DONE
 from django_delayq.worker.recording import Recording
-from django_delayq.worker.verdict import Verdict
 from tests.polling import wait_until
 from tests.worker.conftest import every_server
 from tests.worker.project import tasks

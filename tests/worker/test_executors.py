@@ -11,11 +11,10 @@ from django_delayq.delivery.claiming import Leased
 from django_delayq.delivery.storing import new_token
 from django_delayq.jobs.decorator import delayed_task
 from django_delayq.jobs.stopping import Stop
-from django_delayq.worker.attempt import Attempt
+from django_delayq.worker.attempt import Attempt, Verdict
 from django_delayq.worker.loop_executor import LoopExecutor
 from django_delayq.worker.thread_executor import Shared, _Handover
 from django_delayq.worker.time_limit import Timer
-from django_delayq.worker.verdict import Verdict
 from tests.polling import wait_until
 from tests.signed import signed
 

@@ -26,9 +26,8 @@ from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.statistics import UNKNOWN, Figures, Outcome, bucket_of
 from django_delayq.jobs.statistics import queue_statistics, statistics_totals
 from django_delayq.worker import counting, planning
-from django_delayq.worker.attempt import Attempt
+from django_delayq.worker.attempt import Attempt, Verdict
 from django_delayq.worker.counting import Counting, counted
-from django_delayq.worker.verdict import Verdict
 from tests.clock import at
 from tests.polling import wait_until
 from tests.worker.conftest import every_server
