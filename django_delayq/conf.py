@@ -25,12 +25,7 @@ from django_delayq.codecs import Codec, default_codec, get_codec
 from django_delayq.delivery.durability import Durable
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.rates import limit_text, share_of_rate
-from django_delayq.delivery.sharding import (
-    MOST_SHARDS,
-    shard_name,
-    shard_of,
-    share_of,
-)
+from django_delayq.delivery.sharding import MOST_SHARDS, shard_name, shard_of, share_of
 from django_delayq.delivery.statistics import MOST_TASKS
 from django_delayq.delivery.storing import Target
 from django_delayq.delivery.workers import RegistryKeys

@@ -344,7 +344,6 @@ SHARED_LEFT = {
     "statistics",
     "storing",
     "taking",
-    "telling",
     "workers",
 }
 

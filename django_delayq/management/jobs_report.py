@@ -13,11 +13,7 @@ from django_delayq.jobs.arguments import shown_arguments
 from django_delayq.jobs.ended import EndedJob, ended_jobs
 from django_delayq.jobs.job import Job
 from django_delayq.jobs.lookup import get_job, handle_of
-from django_delayq.management.terminal import (
-    Column,
-    width_of,
-    wrapped,
-)
+from django_delayq.management.terminal import Column, width_of, wrapped
 from django_delayq.redaction import redact
 from django_delayq.showing import job as showing
 from django_delayq.showing.fields import Field

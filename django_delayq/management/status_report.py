@@ -11,13 +11,7 @@ from django_delayq.delivery.statistics import Histogram
 from django_delayq.faults import describe_fault, is_forbidden
 from django_delayq.health.problem import Level, ServerProblem
 from django_delayq.jobs.workers import Worker, WorkerState
-from django_delayq.management.terminal import (
-    Column,
-    fitted,
-    table,
-    width_of,
-    wrapped,
-)
+from django_delayq.management.terminal import Column, fitted, table, width_of, wrapped
 from django_delayq.showing.overview import Overview
 from django_delayq.showing.queue_status import MINUTES, QueueStatus
 from django_delayq.showing.time_texts import short_time_text, span_text

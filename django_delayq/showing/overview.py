@@ -19,9 +19,7 @@ from django_delayq.exceptions import DelayqError, InvalidSettings
 from django_delayq.faults import is_forbidden
 from django_delayq.health.facts import Facts, ask_nodes, whole
 from django_delayq.health.problem import ServerProblem, worst_first
-from django_delayq.health.queue_problems import (
-    find_missing_queues,
-)
+from django_delayq.health.queue_problems import find_missing_queues
 from django_delayq.health.server_problems import find_in_facts
 from django_delayq.health.shard_problems import find_other_shards
 from django_delayq.health.worker_problems import (

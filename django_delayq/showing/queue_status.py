@@ -22,12 +22,8 @@ from django_delayq.faults import is_forbidden
 from django_delayq.health.pause_problems import find_paused
 from django_delayq.health.problem import ServerProblem
 from django_delayq.health.queue_facts import QueueFacts
-from django_delayq.health.queue_problems import (
-    find_queue_problems,
-)
-from django_delayq.health.worker_problems import (
-    find_unserved,
-)
+from django_delayq.health.queue_problems import find_queue_problems
+from django_delayq.health.worker_problems import find_unserved
 from django_delayq.jobs.pausing import merged_pauses
 from django_delayq.jobs.statistics import Series, series_of, together_of
 from django_delayq.jobs.workers import Worker, WorkerState, workers

@@ -13,12 +13,7 @@ from django_delayq.showing.attempts import Failure, read_failure
 from django_delayq.showing.fields import SCORE_LABELS, held_until_note
 from django_delayq.showing.texts import clean
 from django_delayq.showing.time_texts import Moment
-from django_delayq.translating import (
-    gettext,
-    kind_label,
-    ngettext,
-    state_label,
-)
+from django_delayq.translating import gettext, kind_label, ngettext, state_label
 
 _FRAME = re.compile(r'  File "([^"\n]+)", line \d+')
 #: Files of Python and of installed packages, on whatever machine the worker runs.

@@ -16,11 +16,7 @@ from django_delayq.jobs.envelope import Envelope, Follower
 from django_delayq.jobs.following import home_of
 from django_delayq.jobs.registry import get_task
 from django_delayq.redaction import brief, show
-from django_delayq.testing.recorder import (
-    Note,
-    Recorder,
-    start_of,
-)
+from django_delayq.testing.recorder import Note, Recorder, start_of
 from django_delayq.wire.delay import Delay, parse_delay
 
 #: By so much a start time may differ from one that a test expects, where the code has asked for a moment and not for a

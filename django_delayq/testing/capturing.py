@@ -13,9 +13,7 @@ from django_delayq.testing import mode
 from django_delayq.testing.captured_jobs import Captured
 from django_delayq.testing.connection import InProcessServer
 from django_delayq.testing.immediate_jobs import Immediate
-from django_delayq.testing.recorder import (
-    Recorder,
-)
+from django_delayq.testing.recorder import Recorder
 
 
 @contextmanager

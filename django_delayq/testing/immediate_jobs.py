@@ -18,12 +18,7 @@ from django_delayq.delivery.states import State
 from django_delayq.delivery.storing import NewJob
 from django_delayq.jobs.decisions import Decision
 from django_delayq.signals import job_scheduled
-from django_delayq.testing.recorder import (
-    ENDED,
-    Note,
-    Recorder,
-    epoch_now_ms,
-)
+from django_delayq.testing.recorder import ENDED, Note, Recorder, epoch_now_ms
 from django_delayq.testing.running import arun_attempt, run_attempt
 from django_delayq.worker import job_signals
 from django_delayq.worker.attempt import Attempt, Verdict
