@@ -57,6 +57,12 @@ class Inspected(NamedTuple):
     #: The worker that has claimed it, as a killed attempt names it; empty: none.
     worker: str
 
+    @property
+    def due_ms(self) -> int:
+        """When the job is due next, if it waits, or else when it was first due; epoch ms, 0 if that is not known."""
+        waits = self.state in (State.SCHEDULED, State.DUE, State.RETRYING)
+        return self.score_ms if waits else self.start_time_ms
+
 
 def read_format(keys: DeliveryKeys) -> Command[int]:
     """Read the format of a queue, which is ours unless a later version has raised it."""

@@ -19,7 +19,8 @@ from django_delayq.exceptions import MaybeChanged
 from django_delayq.faults import describe_fault
 from django_delayq.jobs.actions import CANCEL, NO_DETAILS, Action, Details
 from django_delayq.jobs.answers import missing_line
-from django_delayq.jobs.job import Job, cancel_calls, tell_cancelled
+from django_delayq.jobs.cancellation import cancel_calls, tell_cancelled
+from django_delayq.jobs.job import Job
 
 #: Jobs whose changes share one write.
 BATCH = 100

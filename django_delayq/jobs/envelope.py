@@ -355,6 +355,19 @@ def open_payload(
         raise
 
 
+def call_in(payload: bytes, queue: str) -> Envelope | None:
+    """Read a payload that this project has signed for a queue; None: it is not, or cannot be read here."""
+    configured = get_settings()
+    if not is_readable(payload, configured.max_foreign_bytes):
+        return None
+    settings = configured.find(queue)
+    codec = settings.payload_codec if settings else None
+    try:
+        return open_payload(payload, queue, get_keyring(), codec)
+    except DecodeError:
+        return None
+
+
 def claimed_call(payload: bytes, codec: Codec | None = None) -> Envelope:
     """Read a payload without checking who wrote it. Use it to show the call, never to run it.
 

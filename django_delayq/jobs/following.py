@@ -5,8 +5,9 @@ no signature of its own until the worker gives it one: a payload in a payload wo
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -17,6 +18,7 @@ from django_delayq.exceptions import EncodeError, InvalidTask, QueueNotFound
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.draft import Draft
 from django_delayq.jobs.envelope import Envelope, Follow, Follower
+from django_delayq.redaction import show
 
 #: How many jobs may follow one, by `then` and by `on_dead` each.
 MOST_FOLLOWERS = 100
@@ -26,12 +28,54 @@ MOST_LINKS = 32
 LEAST_BYTES = 2_048
 
 
-def draft_of(job_id: str, state: State, draft: Draft | None, name: str) -> Draft:
-    """Return what was prepared of a job, if it can still carry others or be carried, by ``name``: `then` or `on_dead`.
+class Prepared(NamedTuple):
+    """A job that may carry others or be carried."""
+
+    id: str
+    queue: str
+    state: State
+    #: None: this process has not prepared it, or has given it away.
+    draft: Draft | None
+
+
+def join(name: str, carrier: Prepared, jobs: Sequence[Prepared | object]) -> None:
+    """Have a prepared job carry others that follow it by ``name``: `then` or `on_dead`.
+
+    Raises:
+        InvalidTask: one of them cannot follow, or the job already has followers; they are too many, or too many in a
+            row; or the queue is shared.
+        EncodeError: the payload is larger than MAX_PAYLOAD_BYTES.
+    """
+    draft = _draft_of(carrier, name)
+    _check_free(carrier.id, draft, name)
+    if not 0 < len(jobs) <= MOST_FOLLOWERS:
+        raise InvalidTask(
+            f"{name}() takes 1 to {MOST_FOLLOWERS} prepared jobs, and got {len(jobs)}"
+        )
+    drafts = {job.id: (job.queue, _draft_of(job, name)) for job in _all(jobs, name)}
+    if len(drafts.keys() | {carrier.id}) <= len(jobs):
+        raise InvalidTask(f"{name}() got a job twice, or the job itself")
+    followers = [_follower_of(queue, its) for queue, its in drafts.values()]
+    _carry(carrier.queue, draft, name, followers)
+
+
+def _all(jobs: Sequence[Prepared | object], name: str) -> Iterator[Prepared]:
+    """Yield jobs; raise InvalidTask at the first value that is none."""
+    for job in jobs:
+        if not isinstance(job, Prepared):
+            raise InvalidTask(
+                f"{name}() takes jobs that were prepared, task.prepare(delay, …), not {show(job)}"
+            )
+        yield job
+
+
+def _draft_of(job: Prepared, name: str) -> Draft:
+    """Return what was prepared of a job, if it can still carry others or be carried.
 
     Raises:
         InvalidTask: it cannot.
     """
+    job_id, _, state, draft = job
     if draft is None or draft.sent_ms is not None or draft.awaits_commit is not None:
         why = "it was sent" if draft is not None else "it is sent or follows another"
         raise InvalidTask(
@@ -52,7 +96,7 @@ def draft_of(job_id: str, state: State, draft: Draft | None, name: str) -> Draft
     return draft
 
 
-def check_free(job_id: str, draft: Draft, name: str) -> None:
+def _check_free(job_id: str, draft: Draft, name: str) -> None:
     """Make sure that no jobs follow a prepared one by ``name`` yet.
 
     Raises:
@@ -66,7 +110,7 @@ def check_free(job_id: str, draft: Draft, name: str) -> None:
         )
 
 
-def carry(queue: str, draft: Draft, name: str, followers: list[Follower]) -> None:
+def _carry(queue: str, draft: Draft, name: str, followers: list[Follower]) -> None:
     """Have a prepared job of a queue carry others that follow it by ``name``.
 
     Raises:
@@ -95,7 +139,7 @@ def carry(queue: str, draft: Draft, name: str, followers: list[Follower]) -> Non
     draft.extras = replace(draft.extras, follow=follow)
 
 
-def follower_of(queue: str, draft: Draft) -> Follower:
+def _follower_of(queue: str, draft: Draft) -> Follower:
     """Return what another job carries of a prepared one."""
     new, priority, limit = draft.new, draft.extras.priority, draft.extras.limit
     settings = conf.get_settings().queue(queue)

@@ -4,7 +4,7 @@ It asks the server by the job's id, and keeps only the answer of the last look. 
 run.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeVar
 
@@ -15,9 +15,7 @@ from django_delayq.calls.call import Call
 from django_delayq.calls.steps import Steps, aperform, perform
 from django_delayq.clients.clients import own_clients
 from django_delayq.clients.performing import aperformed, performed
-from django_delayq.clock import epoch_ms
 from django_delayq.delivery import changing, looking
-from django_delayq.delivery.changing import Kept
 from django_delayq.delivery.durability import (
     Durability,
     Wait,
@@ -30,27 +28,21 @@ from django_delayq.delivery.looking import Inspected
 from django_delayq.delivery.progress import read_progress
 from django_delayq.delivery.states import GRAVES, OVER, Change, State
 from django_delayq.exceptions import (
-    DecodeError,
     InvalidTask,
-    JobNotFound,
     LeaseLost,
 )
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import following, stored_results
 from django_delayq.jobs import result as results
 from django_delayq.jobs.attempt import Here
+from django_delayq.jobs.cancellation import cancel_calls, tell_cancelled
 from django_delayq.jobs.draft import Draft
-from django_delayq.jobs.envelope import Follower
-from django_delayq.jobs.options import check_durable, check_priority, seconds
+from django_delayq.jobs.options import check_durable, check_priority
 from django_delayq.jobs.progress import Progress, as_progress, stored_progress
 from django_delayq.jobs.record import Record, read_record, record_of
-from django_delayq.jobs.registry import get_task
 from django_delayq.jobs.stopping import Stop
-from django_delayq.jobs.telling import BY_CALL, Telling, task_of
 from django_delayq.logs import get_log
 from django_delayq.masking import mask
-from django_delayq.redaction import show
-from django_delayq.signals import job_cancelled
 from django_delayq.wire.delay import (
     MAX_START_TIME_MS,
     MIN_START_TIME_MS,
@@ -320,35 +312,16 @@ class Job(Generic[R_co]):
         return self._be_followed("on_dead", jobs)
 
     def _be_followed(self: J, name: str, jobs: tuple["Job[Any]", ...]) -> J:
-        draft = self._draft_to_follow(self, name)
-        following.check_free(self.id, draft, name)
-        following.carry(self.queue, draft, name, self._followers(name, jobs))
+        others = [job._prepared if isinstance(job, Job) else job for job in jobs]
+        following.join(name, self._prepared, others)
         for job in jobs:
             # From now on only the server can say where it is.
             job._draft = None
         return self
 
-    def _followers(self, name: str, jobs: tuple["Job[Any]", ...]) -> list[Follower]:
-        if not 0 < len(jobs) <= following.MOST_FOLLOWERS:
-            raise InvalidTask(
-                f"{name}() takes 1 to {following.MOST_FOLLOWERS} prepared jobs, and got {len(jobs)}"
-            )
-        if len({job for job in (self, *jobs) if isinstance(job, Job)}) <= len(jobs):
-            for job in jobs:
-                self._draft_to_follow(job, name)
-            raise InvalidTask(f"{name}() got a job twice, or the job itself")
-        return [
-            following.follower_of(job.queue, self._draft_to_follow(job, name))
-            for job in jobs
-        ]
-
-    def _draft_to_follow(self, job: "Job[Any]", name: str) -> Draft:
-        """Return what was prepared of a job, if it can still carry others or be carried."""
-        if not isinstance(job, Job):
-            raise InvalidTask(
-                f"{name}() takes jobs that were prepared, task.prepare(delay, …), not {show(job)}"
-            )
-        return following.draft_of(job.id, job.state, job._draft, name)
+    @property
+    def _prepared(self) -> following.Prepared:
+        return following.Prepared(self.id, self.queue, self.state, self._draft)
 
     def check(self) -> None:
         """Raise `LeaseLost` if this worker no longer has the job's lease: ``current_job().check()``.
@@ -753,13 +726,8 @@ class Job(Generic[R_co]):
             self._read(seen.payload)
         if seen.state is State.MISSING:
             return self.state
-        due_ms = (
-            seen.score_ms
-            if seen.state in (State.SCHEDULED, State.DUE, State.RETRYING)
-            else seen.start_time_ms
-        )
-        if due_ms:
-            self.start_time_ms = due_ms
+        if seen.due_ms:
+            self.start_time_ms = seen.due_ms
         if seen.worker:
             self._claimed = (seen.claimed_ms, seen.worker)
         self.attempts, self.kills = seen.attempts, seen.kills
@@ -769,17 +737,8 @@ class Job(Generic[R_co]):
         return self.state
 
     def _read(self, payload: bytes) -> None:
-        settings = conf.get_settings().find(self.queue)
-        if not envelopes.is_readable(payload, conf.get_settings().max_foreign_bytes):
-            return
-        try:
-            envelope = envelopes.open_payload(
-                payload,
-                self.queue,
-                conf.get_keyring(),
-                settings.payload_codec if settings else None,
-            )
-        except DecodeError:
+        envelope = envelopes.call_in(payload, self.queue)
+        if envelope is None:
             return
         self.task, self.args, self.kwargs, self.options = (
             envelope.task,
@@ -799,36 +758,15 @@ class Job(Generic[R_co]):
             self.history = [last, *self.history]
 
     def _check_waitable(self) -> None:
-        carried = self.options or {}
-        if "keep_result" in carried:
-            keeps = carried["keep_result"] is not None
-        elif self.task is None:
-            # After a job has ended, only the result itself shows that one was kept.
-            keeps = self.state in OVER
-        else:
-            keeps = get_task(self.task).options.keep_result is not None
-        if not keeps:
-            raise InvalidTask(
-                f"job {self.id} keeps no result, so there is nothing to wait for;"
-                " decorate the task with keep_result=seconds, or use task.using(keep_result=seconds)"
-            )
+        results.check_kept(self.id, self.task, self.options, self.state)
         if self.is_unsent:
             state = self._look_here()
             if state is State.CANCELLED:
                 raise results.missing(self.id, state, self.error)
-            if self.draft.awaits_commit is None:
-                why = "schedule_many([job]) sends it"
-            elif state is State.UNCOMMITTED:
-                why = (
-                    "it waits for the commit of its transaction; wait for it after that"
-                )
-            else:
-                why = "its transaction was rolled back, or the server refused it after the commit"
-            raise JobNotFound(f"job {self.id} was not sent: {why}")
+            is_left = self.draft.awaits_commit is not None
+            raise results.unsent(self.id, state, is_left=is_left)
         if self._is_left:
-            raise JobNotFound(
-                f"job {self.id} was not sent: it waits for the commit of its transaction; wait for it after that"
-            )
+            raise results.unsent(self.id, State.UNCOMMITTED, is_left=True)
 
     def _result(self, text: bytes | str) -> R_co:
         body = stored_results.read_result(text, self.token)
@@ -840,45 +778,6 @@ class Job(Generic[R_co]):
 def _repeat(name: str) -> str:
     """Say what to do if too few replicas or disks have a change that may be made twice."""
     return f"Call {name}() again to wait for them"
-
-
-def cancel_calls(
-    queue: str, jobs: Sequence["Job[Any]"]
-) -> Iterator[Call[dict[str, Change | State]]]:
-    """Return the calls that cancel jobs of a queue; those of a call share the search for them in Redisson's list."""
-    return changing.cancel_many(
-        conf.keys_of(queue),
-        (job.token for job in jobs),
-        keep_ended=conf.keep_ended(queue),
-        kept=_kept_if_cancelled(jobs),
-    )
-
-
-def tell_cancelled(jobs: Sequence["Job[Any]"]) -> Steps[None]:
-    """Send the signal of those that are cancelled.
-
-    One may have been cancelled before: by a call whose reply was lost, and which sent no signal.
-    """
-    if job_cancelled.receivers:
-        cancelled = [job for job in jobs if job.state is State.CANCELLED]
-        yield Telling(job_cancelled, cancelled, {"reason": BY_CALL})
-
-
-def _kept_if_cancelled(jobs: Iterable["Job[Any]"]) -> Kept:
-    """Return for how long the records of jobs are kept, if these are cancelled before they run."""
-    found = {job.token: kept_s * 1000 for job in jobs if (kept_s := _kept_s(job))}
-    text = stored_results.result_text(
-        State.CANCELLED, error="cancelled before it ran", at_ms=epoch_ms()
-    )
-    return Kept(text, {token: round(ttl_ms) for token, ttl_ms in found.items()})
-
-
-def _kept_s(job: "Job[Any]") -> float | None:
-    carried = job.options or {}
-    if "keep_result" in carried:
-        return seconds(carried["keep_result"])
-    task = task_of(job)
-    return None if task is None else seconds(task.options.keep_result)
 
 
 def _timeout_ms(timeout: float | timedelta | None) -> float:

@@ -12,7 +12,14 @@ from django_delayq.calls.command import Command
 from django_delayq.calls.steps import Pause, Steps
 from django_delayq.clock import monotonic_ms
 from django_delayq.delivery.states import GRAVES, OVER, State
-from django_delayq.exceptions import JobCancelled, JobExpired, JobFailed, JobNotFound
+from django_delayq.exceptions import (
+    InvalidTask,
+    JobCancelled,
+    JobExpired,
+    JobFailed,
+    JobNotFound,
+)
+from django_delayq.jobs.registry import get_task
 from django_delayq.redaction import show
 from django_delayq.wire.delay import parse_timeout_ms
 
@@ -95,6 +102,42 @@ def value_of(job_id: str, body: dict[str, Any]) -> Any:
     if "error" in body:
         raise _error_of(state)(f"job {job_id} is {state}: {body['error']}")
     return body.get("result")
+
+
+def check_kept(
+    job_id: str, task: str | None, options: dict[str, Any] | None, state: State
+) -> None:
+    """Make sure that a job keeps its result; ``options`` are those of its call.
+
+    Raises:
+        InvalidTask: it does not.
+    """
+    carried = options or {}
+    if "keep_result" in carried:
+        keeps = carried["keep_result"] is not None
+    elif task is None:
+        # After a job has ended, only the result itself shows that one was kept.
+        keeps = state in OVER
+    else:
+        keeps = get_task(task).options.keep_result is not None
+    if not keeps:
+        raise InvalidTask(
+            f"job {job_id} keeps no result, so there is nothing to wait for;"
+            " decorate the task with keep_result=seconds, or use task.using(keep_result=seconds)"
+        )
+
+
+def unsent(job_id: str, state: State, *, is_left: bool) -> JobNotFound:
+    """Return the error of a job that was not sent; ``is_left`` says whether it was left to a commit."""
+    if not is_left:
+        why = "schedule_many([job]) sends it"
+    elif state is State.UNCOMMITTED:
+        why = "it waits for the commit of its transaction; wait for it after that"
+    else:
+        why = (
+            "its transaction was rolled back, or the server refused it after the commit"
+        )
+    return JobNotFound(f"job {job_id} was not sent: {why}")
 
 
 def missing(
