@@ -187,8 +187,10 @@ class Wait:
         if is_short and self._short is None:
             self._short = told
 
-    def check(self, jobs: Sequence[Any], done: str, advice: str) -> None:
+    def check(self, jobs: Sequence[Any], first: str, done: str, advice: str) -> None:
         """Raise the error if an operation was not made durable in time; ``done`` says what became of its jobs.
+
+        ``first`` is the id of the first of them.
 
         Raises:
             NotDurable: fewer replicas or disks have it than were asked for.
@@ -196,9 +198,9 @@ class Wait:
         short = self._short
         if short is None or not jobs:
             return
-        what = f"job {jobs[0].id} is {done}"
+        what = f"job {first} is {done}"
         if len(jobs) > 1:
-            what = f"{len(jobs):,} jobs, {jobs[0].id} first, are {done}"
+            what = f"{len(jobs):,} jobs, {first} first, are {done}"
         told = short if isinstance(short, Told) else Told(0, False)
         raise NotDurable(
             f"{what} on the primary, but durable asks for {self.durable}: {self._why(short)}. {advice}",

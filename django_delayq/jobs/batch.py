@@ -355,7 +355,7 @@ class Batch(Generic[R]):
         if short is not None:
             raise short
         if waiting is not None:
-            waiting.check([self.callback], "stored", WAITS_NOT)
+            waiting.check([self.callback], self.callback.id, "stored", WAITS_NOT)
 
     @contextmanager
     def _scheduling(self) -> Iterator[None]:

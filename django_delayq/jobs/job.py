@@ -458,7 +458,7 @@ class Job(Generic[R_co]):
         waiting = self._waiting_for(durable)
         is_changed = yield from operation(waiting)
         if is_changed and waiting is not None:
-            waiting.check([self], "changed", advice)
+            waiting.check([self], self.id, "changed", advice)
         return is_changed
 
     def _waiting_for(self, durable: Durability | None) -> Wait | None:

@@ -135,6 +135,7 @@ def check_durable(waiting: Wait, jobs: Sequence[Job[Any]]) -> None:
     """
     waiting.check(
         jobs,
+        jobs[0].id if jobs else "",
         "stored",
         "They still run, unless the primary fails before enough copies exist. To wait again, pass error.jobs to"
         f" schedule_many within {limits.REPEAT_MS // 1000} s: no job is stored twice",
