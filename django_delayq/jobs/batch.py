@@ -29,7 +29,7 @@ from django_delayq.exceptions import (
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import sharding
 from django_delayq.jobs.commit import Hook, is_awaited
-from django_delayq.jobs.draft import Draft
+from django_delayq.jobs.draft import Draft, awaits_commit
 from django_delayq.jobs.following import written_anew
 from django_delayq.jobs.job import Job
 from django_delayq.jobs.leaving import check_room
@@ -146,17 +146,17 @@ class Batch(Generic[R]):
                 explain(error, joined)
                 raise
             # From now on only the hook sends it.
-            self._awaits_commit = hook.awaits_commit()
+            self._awaits_commit = awaits_commit(hook)
             self.callback.leave_to_commit(self._awaits_commit)
             for job in joined:
-                job.wait_for_commit(hook.awaits_commit())
+                job.wait_for_commit(awaits_commit(hook))
             hook.join(commit.using)
         return joined
 
     def _store_promised(self, jobs: list[Job[T]]) -> None:
         with self._scheduling():
             # Until it is sent, it can be scheduled again.
-            awaits_commit, draft = self._awaits_commit, self._draft
+            does_wait, draft = self._awaits_commit, self._draft
             self._awaits_commit, self.callback._draft = None, draft
             self.callback.note_commit()
             try:
@@ -164,7 +164,7 @@ class Batch(Generic[R]):
             finally:
                 if draft is not None:
                     # If it is not sent, it is missing, as any other job of this commit.
-                    draft.awaits_commit = awaits_commit
+                    draft.awaits_commit = does_wait
 
     def _store(
         self, joined: list[Job[T]], *, is_promised: bool = False

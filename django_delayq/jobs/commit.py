@@ -5,7 +5,6 @@ have run, and are then raised to the caller that committed. If a foreign hook ra
 """
 
 import threading
-import weakref
 from asyncio import _get_running_loop
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -126,17 +125,6 @@ class Hook:
         """Have the open transaction of a database call this with its commit."""
         self._commit = _Commit.of(connections[using])
         transaction.on_commit(self, using=using)
-
-    def awaits_commit(self) -> Callable[[], bool]:
-        """Return what says whether the commit is still to come."""
-        # The database connection holds the hook until the commit, and drops it with a rollback.
-        held = weakref.ref(self)
-
-        def awaits_commit() -> bool:
-            waiting = held()
-            return waiting is not None and not waiting.has_run
-
-        return awaits_commit
 
     def send(self) -> None:
         """Send the jobs."""

@@ -1,6 +1,8 @@
 """The call that a process has prepared: what of a job is there before the server has it."""
 
+import weakref
 from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 
@@ -49,3 +51,22 @@ class Draft(msgspec.Struct, gc=False):
     awaits_commit: Callable[[], bool] | None = None
     #: When it was to be due, epoch ms by the server's clock, if another job holds its unique key.
     asked_ms: int = 0
+
+
+class CommitHook(Protocol):
+    """The hook of a commit, which sends jobs."""
+
+    #: Whether it was called, however that ended.
+    has_run: bool
+
+
+def awaits_commit(hook: CommitHook) -> Callable[[], bool]:
+    """Return what says whether the commit that calls a hook is still to come."""
+    # The database connection holds the hook until the commit, and drops it with a rollback.
+    held = weakref.ref(hook)
+
+    def is_to_come() -> bool:
+        waiting = held()
+        return waiting is not None and not waiting.has_run
+
+    return is_to_come

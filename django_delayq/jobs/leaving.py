@@ -11,6 +11,7 @@ from django_delayq.clients.clients import own_clients
 from django_delayq.delivery.looking import counts
 from django_delayq.jobs import outbox
 from django_delayq.jobs.commit import Hook, is_awaited, promised
+from django_delayq.jobs.draft import awaits_commit
 from django_delayq.jobs.job import Job
 from django_delayq.jobs.once import alias_within
 from django_delayq.jobs.options import Commit
@@ -53,7 +54,7 @@ def leave_to_commits(
     for using, waiting in hooked.items():
         hook = Hook(waiting, partial(send, waiting))
         for job in waiting:
-            job.wait_for_commit(hook.awaits_commit())
+            job.wait_for_commit(awaits_commit(hook))
         hook.join(using)
 
 

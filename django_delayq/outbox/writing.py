@@ -35,7 +35,7 @@ from django_delayq.delivery.storing import ROW_REPEAT_MS, Scheduled
 from django_delayq.exceptions import DelayqError, InvalidTask
 from django_delayq.jobs import sharding
 from django_delayq.jobs.commit import Hook, is_awaited
-from django_delayq.jobs.draft import Draft
+from django_delayq.jobs.draft import Draft, awaits_commit
 from django_delayq.jobs.job import Job
 from django_delayq.jobs.limit import MAX_LIMIT_KEY, MAX_LIMIT_NAME
 from django_delayq.jobs.options import Commit
@@ -142,7 +142,7 @@ def write(job: Job[Any], commit: Commit) -> None:
     ):
         cursor.execute(_insert(connection), values)
     hook = _Hook(job, draft)
-    job.leave_to_commit(hook.awaits_commit())
+    job.leave_to_commit(awaits_commit(hook))
     if is_awaited(commit, job.task):
         hook.join(alias)
     else:
