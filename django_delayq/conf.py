@@ -627,6 +627,14 @@ def get_keyring() -> Keyring:
         raise InvalidSettings(f"{source}: {error}") from None
 
 
+def key_ids() -> list[str] | None:
+    """Return the ids of the keys, or None if the keys are wrong, which ``manage.py check`` reports."""
+    try:
+        return get_keyring().ids
+    except DelayqError:
+        return None
+
+
 def forget_connections(**kwargs: Any) -> None:
     """Drop the cached settings and the connections. Django calls this with ``setting_changed``."""
     setting = kwargs.get("setting", "DELAYQ")

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.core import checks
 from django.utils import translation
+from redis.client import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from django_delayq import conf
@@ -123,6 +124,7 @@ def _problems_now() -> "list[ServerProblem]":
 
 def server_problems(
     queues: Iterable[conf.QueueSettings] | None = None,
+    client: Redis | None = None,
 ) -> "list[ServerProblem]":
     """Ask the server of the settings about everything that `find_server_problems` knows; by default for all queues.
 
@@ -133,22 +135,16 @@ def server_problems(
     from django_delayq.health.problems import find_server_problems
 
     asked = conf.get_settings().queues_of() if queues is None else list(queues)
-    client = own_clients.of_thread()
+    if client is None:
+        client = own_clients.of_thread()
+        client = client if has_nodes(client) else own_clients.shared()
     return find_server_problems(
-        client if has_nodes(client) else own_clients.shared(),
+        client,
         [queue.name for queue in asked],
-        key_ids=_key_ids(),
+        key_ids=conf.key_ids(),
         max_jobs=conf.limits_of(asked),
         durable=conf.durables_of(asked),
         shards=conf.shards_of(asked),
         prefix=conf.get_settings().prefix,
         keys_of=conf.keys_of,
     )
-
-
-def _key_ids() -> list[str] | None:
-    try:
-        return conf.get_keyring().ids
-    except DelayqError:
-        # `check_settings` reports what is wrong with the keys.
-        return None

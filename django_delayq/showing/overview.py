@@ -15,7 +15,7 @@ from django_delayq.clock import monotonic_ms
 from django_delayq.conf import QueueSettings
 from django_delayq.connection import connection_url
 from django_delayq.delivery.looking import Counts
-from django_delayq.exceptions import DelayqError, InvalidSettings
+from django_delayq.exceptions import InvalidSettings
 from django_delayq.faults import is_forbidden
 from django_delayq.health.facts import Facts, ask_nodes, whole
 from django_delayq.health.problem import ServerProblem, worst_first
@@ -115,7 +115,7 @@ def look(
     names = {queue.name for queue in queues}
     shown = serving and [each for each in serving if not names.isdisjoint(each.queues)]
     counted = [each.counts for each in found if isinstance(each.counts, Counts)]
-    key_ids = _key_ids()
+    key_ids = conf.key_ids()
     told = [
         *other_shards.values(),
         *(problem for each in found for problem in each.all_problems(key_ids)),
@@ -158,14 +158,6 @@ def _url() -> str | None:
         return connection_url()
     except InvalidSettings:
         # A server has answered: that of a test, which needs no CONNECTION.
-        return None
-
-
-def _key_ids() -> list[str] | None:
-    try:
-        return conf.get_keyring().ids
-    except DelayqError:
-        # `manage.py check` reports what is wrong with the keys.
         return None
 
 

@@ -17,7 +17,6 @@ from django_delayq.calls.connections import has_nodes
 from django_delayq.clients.clients import own_clients
 from django_delayq.exceptions import DelayqError, InvalidSettings
 from django_delayq.health.problem import Level
-from django_delayq.health.problems import find_server_problems
 from django_delayq.jobs.middleware import compose
 from django_delayq.logs import get_log
 from django_delayq.management.backends import prepare_tasks
@@ -25,6 +24,7 @@ from django_delayq.management.help import CommandWithExamples
 from django_delayq.management.reloader import RELOADER, run_reloaded
 from django_delayq.management.worker_banner import banner_of
 from django_delayq.redaction import redact
+from django_delayq.server_checks import server_problems
 from django_delayq.setting_values import WEIGHT
 from django_delayq.showing.overview import look_around
 from django_delayq.translating import gettext
@@ -248,18 +248,8 @@ class Command(CommandWithExamples):
             # One that hangs is not to keep the jobs of the others.
             client = own_clients.make(**at_most(client, NODE_PATIENCE_S))
         queues = [queue for queue, _ in options.queues]
-        names = [queue.name for queue in queues]
         try:
-            for problem in find_server_problems(
-                client,
-                names,
-                key_ids=conf.get_keyring().ids,
-                max_jobs=conf.limits_of(queues),
-                durable=conf.durables_of(queues),
-                shards=conf.shards_of(queues),
-                prefix=conf.get_settings().prefix,
-                keys_of=conf.keys_of,
-            ):
+            for problem in server_problems(queues, client):
                 if problem.is_fatal:
                     raise InvalidSettings(f"{problem.message} {problem.hint}")
                 logger.log(
@@ -269,7 +259,7 @@ class Command(CommandWithExamples):
             client.close()
         try:
             # While everything starts, the others may just not be there yet.
-            for problem in look_around(names):
+            for problem in look_around([queue.name for queue in queues]):
                 logger.warning("%s %s", problem.message, problem.hint)
         except ResponseError as error:
             # What the server refuses was found before.
