@@ -282,7 +282,6 @@ GERUNDS_LEFT = {
     "worker.asking",
     "worker.claiming",
     "worker.counting",
-    "worker.forwarding",
     "worker.pausing",
     "worker.planning",
     "worker.progressing",

@@ -43,7 +43,7 @@ from django_delayq.testing.running import is_on_loop, run_attempt
 from django_delayq.worker import job_signals
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.attempt_log import log_end
-from django_delayq.worker.forwarding import forward_at_once
+from django_delayq.worker.forwards import forward_at_once
 from django_delayq.worker.queue_state import QueueState
 from django_delayq.worker.settlement import Settlement
 

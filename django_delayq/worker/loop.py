@@ -55,7 +55,7 @@ class ClaimLoop:
             parts.dispatch,
         )
         self.ends, self.shutdown = parts.ends, parts.shutdown
-        self.forwarding = parts.forwarding
+        self.forwards = parts.forwards
         self._line, self._threads = parts.line, parts.dispatch.threads
         self._outage, self._suspects = parts.outage, parts.dispatch.suspects
         #: The server has refused this process from its start, and will not change its mind.
@@ -184,9 +184,9 @@ class ClaimLoop:
 
     def _is_idle(self) -> bool:
         """Whether nothing runs in burst mode, and nothing is on its way to another queue."""
-        if self.dispatch.running or self.forwarding.is_busy:
+        if self.dispatch.running or self.forwards.is_busy:
             return False
-        if self.forwarding.has_stored():
+        if self.forwards.has_stored():
             # What it stored may have gone to a queue of ours.
             self.dispatch.has_had_jobs = True
         return True
@@ -315,7 +315,7 @@ class ClaimLoop:
         """Whether a queue could not be served."""
         return (
             bool(self._settlement)
-            or self.forwarding.is_failing
+            or self.forwards.is_failing
             or any(
                 queue.problem or queue.newer_format for queue in self.queues.values()
             )

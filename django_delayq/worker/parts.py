@@ -10,7 +10,7 @@ from django_delayq.conf import QueueSettings, WorkerSettings
 from django_delayq.waiting.alarm import Alarm
 from django_delayq.worker.dispatch import Dispatch
 from django_delayq.worker.ends import Ends
-from django_delayq.worker.forwarding import Forwarding
+from django_delayq.worker.forwards import Forwards
 from django_delayq.worker.outage import Outage
 from django_delayq.worker.queue_state import QueueState
 from django_delayq.worker.shutdown import Shutdown
@@ -50,6 +50,6 @@ class Parts:
     alarm: Alarm[str]
     dispatch: Dispatch
     outage: Outage
-    forwarding: Forwarding
+    forwards: Forwards
     ends: Ends
     shutdown: Shutdown

@@ -32,7 +32,7 @@ from django_delayq.waiting.watch import DestinationWatch
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.dispatch import Dispatch
 from django_delayq.worker.ends import Ends
-from django_delayq.worker.forwarding import Forwarding
+from django_delayq.worker.forwards import Forwards
 from django_delayq.worker.heartbeat import PULSE_S, Heartbeat, Pulse
 from django_delayq.worker.loop import ClaimLoop
 from django_delayq.worker.memory_limit import MemoryLimit, MemoryWatch
@@ -111,7 +111,7 @@ class WorkerProcess:
         )
         outage = Outage(pause_ms(claiming, look_ms), accepted or Flag())
         # A forward that waits for a node must not hold up the loop, so it has a client of its own.
-        forwards = Forwarding(forwarding, [each for each, _ in options.queues], wake)
+        forwards = Forwards(forwarding, [each for each, _ in options.queues], wake)
         line = line_of(claiming)
         ends = Ends(line, dispatch, outage, forwards.note)
         self.loop = ClaimLoop(
@@ -127,7 +127,7 @@ class WorkerProcess:
                 alarm=alarm,
                 dispatch=dispatch,
                 outage=outage,
-                forwarding=forwards,
+                forwards=forwards,
                 ends=ends,
                 shutdown=Shutdown(dispatch, ends),
             ),
@@ -209,7 +209,7 @@ class WorkerProcess:
         if self._memory is not None:
             self._memory.start()
         self._watchdog.start()
-        self.loop.forwarding.start()
+        self.loop.forwards.start()
         if self._relay is not None:
             self._relay.start(sweep_first=self._options.is_burst)
         for queue in list(self.loop.queues.values()):
@@ -223,7 +223,7 @@ class WorkerProcess:
         dispatch.coroutines.stop(CANCEL_S)
         dispatch.threads.stop(CANCEL_S)
         if self.loop.is_refused:
-            self.loop.forwarding.stop(0.0)
+            self.loop.forwards.stop(0.0)
             self._watchdog.stop()
             before_giving_back()
             return REFUSED
@@ -236,7 +236,7 @@ class WorkerProcess:
             )
             return 1
         finally:
-            self.loop.forwarding.stop(CANCEL_S)
+            self.loop.forwards.stop(CANCEL_S)
             self._watchdog.stop()
         if self.loop.dispatch.inability:
             return UNABLE

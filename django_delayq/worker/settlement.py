@@ -33,7 +33,7 @@ from django_delayq.worker.recording import Recording
 
 logger = get_log("django_delayq.worker")
 
-#: Takes over what a queue has for another one: see `Forwarding.note`.
+#: Takes over what a queue has for another one: see `Forwards.note`.
 Forwarder = Callable[[QueueSettings, str, Sequence[Forward], float], object]
 
 #: How long after a refusal the server is told again about the ends in that queue, at most.

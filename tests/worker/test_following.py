@@ -26,8 +26,8 @@ from django_delayq.delivery.durability import Durable
 from django_delayq.delivery.following import Following
 from django_delayq.delivery.storing import NewJob
 from django_delayq.jobs import kept
-from django_delayq.worker import forwarded
-from django_delayq.worker import forwarding as forwarding_of_worker
+from django_delayq.worker import forward_removal
+from django_delayq.worker import forwards as forwards_of_worker
 from tests.chaos.history import hold_back
 from tests.polling import wait_until
 from tests.queues.proxy import Proxy
@@ -499,7 +499,7 @@ def test_follower_survives_a_primary_that_is_replaced_before_its_removal(
 ) -> None:
     """The new primary has the forward, and not what the old one has stored for it."""
     other = f"{queue_name}-other"
-    receive, moves = forwarding_of_worker.receive, [1]
+    receive, moves = forwards_of_worker.receive, [1]
 
     def receive_and_move(*args, **named):
         if not moves:
@@ -513,7 +513,7 @@ def test_follower_survives_a_primary_that_is_replaced_before_its_removal(
             pair.proxy.cut()
         return received
 
-    monkeypatch.setattr(forwarding_of_worker, "receive", receive_and_move)
+    monkeypatch.setattr(forwards_of_worker, "receive", receive_and_move)
     monkeypatch.setattr(pair, "wait_for_replicas", once(pair.wait_for_replicas))
     child = note(other, "b")
     schedule_many([note(queue_name, "a").then(child)])
@@ -540,8 +540,8 @@ def test_follower_runs_before_a_replica_has_it_and_its_forward_stays_until_then(
     pair, work, records, queue_name, monkeypatch, caplog
 ) -> None:
     monkeypatch.setattr(handing_over, "REPLICA", Durable(replicas=1, timeout=0.05))
-    monkeypatch.setattr(forwarding_of_worker, "LOOK_S", 0.2)
-    monkeypatch.setattr(forwarding_of_worker, "FRESH_MS", 0)
+    monkeypatch.setattr(forwards_of_worker, "LOOK_S", 0.2)
+    monkeypatch.setattr(forwards_of_worker, "FRESH_MS", 0)
     other = f"{queue_name}-other"
     pair.replicas[0].suspend()
     try:
@@ -589,4 +589,4 @@ def test_one_check_does_for_many_forwards(
 
     took_ms = 1000 * (checks[-1] - checks[0])
     # One more as the worker stops.
-    assert len(checks) <= 2 + took_ms / forwarded.GATHER_MS
+    assert len(checks) <= 2 + took_ms / forward_removal.GATHER_MS

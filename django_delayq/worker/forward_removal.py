@@ -64,7 +64,7 @@ def remove(
         run(client, storing.let_go(target.keys, names, now_ms=now_ms))
 
 
-class Forwarded:
+class ForwardRemoval:
     """Removes forwards that were stored.
 
     ``changed`` guards all of it. ``read_again`` is called for a queue that lacks what it had got, and ``wake`` when there

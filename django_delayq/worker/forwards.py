@@ -31,7 +31,12 @@ from django_delayq.jobs.kept import known_since
 from django_delayq.logs import get_log
 from django_delayq.redaction import redact
 from django_delayq.worker import job_signals
-from django_delayq.worker.forwarded import MOST, MOST_BYTES, Forwarded, remove
+from django_delayq.worker.forward_removal import (
+    MOST,
+    MOST_BYTES,
+    ForwardRemoval,
+    remove,
+)
 
 logger = get_log("django_delayq.worker")
 
@@ -101,8 +106,8 @@ class _InHand(NamedTuple):
     there_ms: float
 
 
-class Forwarding:
-    """Forwards what is left in the queues of a process.
+class Forwards:
+    """Takes along what is left in the queues of a process.
 
     ``queues`` are those that it serves; ``wake`` is called when there is nothing left to do.
     """
@@ -113,18 +118,18 @@ class Forwarding:
         queues: Sequence[QueueSettings],
         wake: Callable[[], object],
     ) -> None:
-        self._client = client
+        self.client = client
         self._queues = queues
-        self._wake = wake
+        self.wake = wake
         # Guards all that follows, and what the threads share.
-        self._changed = threading.Condition()
+        self.changed = threading.Condition()
         self._targets: dict[str, _Target] = {}
-        self._is_stopping = False
+        self.is_stopping = False
         self._is_looking = False
         # Something was stored since `has_stored` was asked last.
         self._has_stored = False
-        self._forwarded = Forwarded(
-            self._changed,
+        self.removal = ForwardRemoval(
+            self.changed,
             read_again=lambda source, queue: self.note(source, queue, [], 0.0),
             wake=wake,
         )
@@ -144,7 +149,7 @@ class Forwarding:
         there_ms: float,
     ) -> None:
         """Take over what the end of a job has left for another queue. Without forwards, read them."""
-        with self._changed:
+        with self.changed:
             target = self._target(queue)
             room = MOST_IN_HAND - len(target.in_hand)
             if target.is_failing or len(forwards) > room or not forwards:
@@ -156,10 +161,10 @@ class Forwarding:
     @property
     def is_busy(self) -> bool:
         """Whether something is on its way, or may be: queues that refuse theirs do not count."""
-        with self._changed:
+        with self.changed:
             return (
                 self._is_looking
-                or self._forwarded.is_busy
+                or self.removal.is_busy
                 or any(
                     target.has_work and not target.is_failing
                     for target in self._targets.values()
@@ -169,7 +174,7 @@ class Forwarding:
     @property
     def is_failing(self) -> bool:
         """Whether a queue has refused what is still to be forwarded."""
-        with self._changed:
+        with self.changed:
             return any(
                 target.has_work and target.is_failing
                 for target in self._targets.values()
@@ -177,21 +182,21 @@ class Forwarding:
 
     def has_stored(self) -> bool:
         """Return whether something was stored since this was asked last."""
-        with self._changed:
+        with self.changed:
             had, self._has_stored = self._has_stored, False
         return had
 
     def stop(self, timeout_s: float) -> None:
         """Forward what is in hand, and end; wait ``timeout_s`` at most."""
         until_ms = monotonic_ms() + 1000 * timeout_s
-        with self._changed:
-            self._is_stopping = True
-            self._changed.notify_all()
+        with self.changed:
+            self.is_stopping = True
+            self.changed.notify_all()
             threads = [each.thread for each in self._targets.values()]
         for thread in threads:
             if thread is not None:
                 thread.join(max(0.0, until_ms - monotonic_ms()) / 1000)
-        self._forwarded.stop(max(0.0, until_ms - monotonic_ms()) / 1000)
+        self.removal.stop(max(0.0, until_ms - monotonic_ms()) / 1000)
 
     def _target(self, queue: str) -> "_Target":
         target = self._targets.get(queue)
@@ -201,25 +206,25 @@ class Forwarding:
 
     def _look_on(self) -> None:
         is_first = True
-        while not self._is_stopping:
+        while not self.is_stopping:
             try:
                 self._look(0 if is_first else FRESH_MS)
             except Exception:
                 logger.exception("what waits to be forwarded cannot be looked for")
-            with self._changed:
+            with self.changed:
                 self._is_looking = False
             if is_first:
-                self._wake()
+                self.wake()
             is_first = False
-            with self._changed:
-                self._changed.wait_for(
-                    lambda: self._is_stopping, LOOK_S * random.uniform(0.9, 1.1)
+            with self.changed:
+                self.changed.wait_for(
+                    lambda: self.is_stopping, LOOK_S * random.uniform(0.9, 1.1)
                 )
 
     def _look(self, fresh_ms: int) -> None:
         calls = [forwarding.forwards(queue.keys) for queue in self._queues]
         try:
-            replies = run_all(self._client, calls)
+            replies = run_all(self.client, calls)
         except (RedisError, OSError):
             # The claim loop says so.
             return
@@ -232,18 +237,6 @@ class Forwarding:
 
     # For the threads.
 
-    @property
-    def client(self) -> Redis:
-        return self._client
-
-    @property
-    def changed(self) -> threading.Condition:
-        return self._changed
-
-    @property
-    def is_stopping(self) -> bool:
-        return self._is_stopping
-
     def note_stored(
         self,
         source: QueueSettings,
@@ -251,16 +244,9 @@ class Forwarding:
         forwards: Sequence[Forward],
         offset_ms: float,
     ) -> None:
-        with self._changed:
+        with self.changed:
             self._has_stored = True
-        self._forwarded.add(source, queue, forwards, offset_ms)
-
-    def waits_for_room(self, queue: str) -> bool:
-        """Whether too much of what a queue got is still to be removed."""
-        return self._forwarded.is_full(queue)
-
-    def note_idle(self) -> None:
-        self._wake()
+        self.removal.add(source, queue, forwards, offset_ms)
 
 
 class _Target:
@@ -269,7 +255,7 @@ class _Target:
     State that the thread does not own is guarded by ``changed``.
     """
 
-    def __init__(self, name: str, owner: Forwarding) -> None:
+    def __init__(self, name: str, owner: Forwards) -> None:
         self._name = name
         self._owner = owner
         self.thread: threading.Thread | None = None
@@ -323,7 +309,7 @@ class _Target:
                 self._is_at_work = False
                 is_idle = not self.has_work
             if is_idle or self.is_failing:
-                self._owner.note_idle()
+                self._owner.wake()
 
     def _waits_for_work(self) -> bool:
         """Return whether there is work; if not, the thread is to end."""
@@ -355,7 +341,7 @@ class _Target:
                 self._sources.clear()
                 return
             source, after = next(iter(self._sources.values()))
-            if owner.waits_for_room(self._name):
+            if owner.removal.is_full(self._name):
                 owner.changed.wait(IDLE_S)
                 return
         self._source = source
