@@ -14,7 +14,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib import resources
 from pathlib import Path
 
 import redis
@@ -204,16 +203,15 @@ def _told(lines: Sequence[str], jobs: float) -> str:
 
 def _script_names() -> dict[str, str]:
     """Return the name of each script of the package by its SHA-1."""
+    import django_delayq
     from django_delayq.calls.script import variants_of
     from django_delayq.delivery.binding import PACKAGES
 
-    folder = resources.files(PACKAGES[0]).joinpath("lua")
-    stems = [file.name.removesuffix(".lua") for file in folder.iterdir()]
+    files = Path(django_delayq.__file__).parent.rglob("lua/[!_]*.lua")
     return {
         script.sha: script.name
-        for name in stems
-        if name[0] != "_"
-        for script in variants_of(PACKAGES, name)
+        for file in files
+        for script in variants_of(PACKAGES, file.stem)
     }
 
 

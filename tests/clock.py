@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from django_delayq.calls.call import Call
 from django_delayq.calls.command import Command
-from django_delayq.calls.script import LOADED, NAMES, Script
+from django_delayq.calls.script import LOADED, Script
 
 C = TypeVar("C", bound=Call[Any] | Command[Any])
 
@@ -33,6 +33,5 @@ def _with_a_given_time(script: Script) -> Script:
         "redis.call('TIME')", "{ math.floor(ARGV.now / 1000000), ARGV.now % 1000000 }"
     )
     sha = sha1(source.encode(), usedforsecurity=False).hexdigest()
-    NAMES[sha] = NAMES[script.sha]
     LOADED[sha] = replace(script, source=source, sha=sha)
     return LOADED[sha]

@@ -27,22 +27,18 @@ from django_delayq.calls.script import (
     load_script,
     preludes_of,
 )
-from django_delayq.delivery import binding
+from django_delayq.delivery.binding import PACKAGES
 from django_delayq.jobs import schedule_writes
-from django_delayq.queues import calls as queues_calls
-from django_delayq.repair import calls as repair_calls
 from tests import conftest
 from tests.delivery.rig import Rig, names_of
 from tests.delivery.tour import DRAINS, TOUR
+from tests.scripts import FILES, SCRIPTS, script_of
 from tests.servers import Server
 
 ROOT = Path(__file__).parent.parent / "django_delayq"
-SCRIPTS = {
-    f"{path.parent.parent.name}/{path.stem}": path
-    for path in sorted(ROOT.rglob("*.lua"))
-    if not path.name.startswith("_")
+SHARED = {
+    name.removeprefix("_"): path for name, path in FILES.items() if name[0] == "_"
 }
-SHARED = {path.stem.removeprefix("_"): path for path in sorted(ROOT.rglob("_*.lua"))}
 #: A prelude has definitions for several scripts; a part is a piece of one script.
 PARTS = {
     name: path
@@ -50,29 +46,12 @@ PARTS = {
     if path.read_text("utf-8").startswith("-- Part of ")
 }
 PRELUDES = {name: path for name, path in SHARED.items() if name not in PARTS}
-#: Where the scripts of a layer and their preludes are: in the layer itself, and in those below it.
-PACKAGES = {
-    packages[0].rpartition(".")[2]: packages
-    for packages in (
-        queues_calls.PACKAGES,
-        repair_calls.PACKAGES,
-        binding.PACKAGES,
-        binding.PACKAGES[1:],
-    )
-}
 scripts = pytest.mark.parametrize("script", SCRIPTS)
-
-
-def loaded(script: str) -> Script:
-    """Return a script as the package sends it, preludes and all."""
-    package, _, name = script.partition("/")
-    return load_script(PACKAGES[package], name)
 
 
 def text_of(script: str) -> str:
     """Return a script with its parts and without its preludes."""
-    package, _, name = script.partition("/")
-    return script_module.text_of(PACKAGES[package], name)
+    return script_module.text_of(PACKAGES, script)
 
 
 def split(text: str) -> tuple[str, str]:
@@ -232,8 +211,12 @@ def test_the_reader_of_lua_tells_what_is_assigned_and_what_is_read(
 # Headers.
 
 
-def test_there_are_scripts() -> None:
+def test_there_are_scripts_and_no_two_files_have_one_name() -> None:
+    folders = {path.parent for path in FILES.values()}
+
     assert len(SCRIPTS) > 15
+    assert len(FILES) == len(list(ROOT.rglob("*.lua")))
+    assert folders == {ROOT.parent / p.replace(".", "/") / "lua" for p in PACKAGES}
     assert {"clock", "frame", "list", "job", "settle"} <= set(PRELUDES)
 
 
@@ -241,7 +224,7 @@ def test_there_are_scripts() -> None:
 def test_header_names_the_keys_that_the_script_uses(script: str) -> None:
     """For a key that the script uses and the header does not name, the loader raises an error."""
     header, body = split(text_of(script))
-    source = loaded(script).source
+    source = script_of(script).source
     named = keys_of(header)
     code = re.sub(r"--.*", "", source)
 
@@ -318,7 +301,7 @@ def with_preludes(script: str) -> str:
     """Return the body of a script and the definitions that it uses, with the names of keys and arguments."""
     header, body = split(text_of(script))
     parts = [body]
-    used = set(re.findall(r"\w+", loaded(script).source))
+    used = set(re.findall(r"\w+", script_of(script).source))
     for name in preludes_of(header):
         text = PRELUDES[name].read_text("utf-8")
         for names, definition in script_module._definitions_of(text):
@@ -372,7 +355,7 @@ def test_one_prelude_knows_how_a_job_is_packed(name: str) -> None:
 
     if name != "job":
         assert constants == []
-        assert not fields or name.rpartition("/")[2] in READ_BY_FIELDS
+        assert not fields or name in READ_BY_FIELDS
 
 
 @scripts
@@ -430,10 +413,8 @@ def test_every_reply_has_the_fields_that_the_header_names(script: str) -> None:
 
 def check_reply(script: Script, reply: Any) -> None:
     """Compare the reply to a call with what the header of the script says."""
-    name = script_module.NAMES[script.sha]
-    header, _ = split(text_of(name))
-    if name == "delivery/claim_few":
-        header, _ = split(text_of("delivery/claim"))
+    name = script.name
+    header, _ = split(text_of("claim" if name == "claim_few" else name))
     fields = reply_of(header)
     if not fields or reply is None:
         return
@@ -526,8 +507,7 @@ def test_part_says_which_locals_of_its_script_it_uses_and_which_it_sets(
     header, body = split(PARTS[part].read_text("utf-8"))
     match = re.match(r"-- Part of (\w+): [a-z]", header)
     assert match is not None
-    (script,) = (name for name in SCRIPTS if name.endswith(f"/{match[1]}"))
-    text = text_of(script)
+    text = text_of(match[1])
     of_script = names_in(text)[0]
     declared, read, assigned = names_in(body)
     uses, fills, sets = (listed(header, what) for what in ("Uses", "Fills", "Sets"))
@@ -570,7 +550,7 @@ def test_prelude_has_nothing_but_definitions(prelude: str) -> None:
 
 @scripts
 def test_what_a_script_does_not_use_is_not_sent(script: str) -> None:
-    source = loaded(script).source
+    source = script_of(script).source
     functions = re.findall(r"^local function (\w+)", source, re.MULTILINE)
     code = re.sub(r"--.*", "", source)
 
@@ -582,7 +562,7 @@ def test_what_a_script_does_not_use_is_not_sent(script: str) -> None:
 @scripts
 def test_no_name_is_global(script: str) -> None:
     """Redis refuses an assignment to a global only when the script reaches it, and a misspelt name is nil."""
-    source = loaded(script).source
+    source = script_of(script).source
     declared, read, assigned = names_in(source)
 
     assert assigned - declared == set()
@@ -592,7 +572,7 @@ def test_no_name_is_global(script: str) -> None:
 @scripts
 def test_keys_of_commands_are_passed_in_and_never_built(script: str) -> None:
     """A key that is not in KEYS might lie in another slot of a cluster, or be closed to the user."""
-    source = loaded(script).source
+    source = script_of(script).source
     calls = re.findall(
         r"redis\.p?call\(\s*((?:'\w+')|[^,)]+)\s*(?:,\s*([^,)]+))?", source
     )
@@ -620,7 +600,7 @@ def test_script_reads_the_clock_once(script: str) -> None:
 
 @scripts
 def test_script_compiles(client: "redis.Redis[bytes]", script: str) -> None:
-    text = loaded(script)
+    text = script_of(script)
 
     assert client.script_load(text.source) in (text.sha, text.sha.encode())
 

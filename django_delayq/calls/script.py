@@ -50,10 +50,7 @@ class Record(NamedTuple):
         return len(self.fields) or 1
 
 
-#: The layer and the name of each script that this process has loaded, such as ``delivery/claim``, by its SHA-1: for a
-#: server of tests that has no Lua.
-NAMES: dict[str, str] = {}
-#: The scripts themselves, likewise.
+#: Each script that this process has loaded, by its SHA-1: for a server of tests that has no Lua.
 LOADED: dict[str, Script] = {}
 
 #: How a definition in a prelude begins. It ends where the next one begins.
@@ -70,10 +67,10 @@ _WORD = re.compile(r"(?:--.*|'(?:\\.|[^'\\])*'|\b[A-Z]\w*\b)")
 def load_script(
     packages: tuple[str, ...], name: str, left_out: frozenset[str] = frozenset()
 ) -> Script:
-    """Read ``lua/<name>.lua`` of the first package, preceded by the definitions that it uses from its preludes.
+    """Read ``lua/<name>.lua`` of one of the packages, preceded by the definitions that it uses from its preludes.
 
-    A header line ``-- Prelude  clock, frame`` names ``_clock.lua`` and ``_frame.lua``. They are looked for in the
-    ``lua`` folders of all packages: the script's own layer and those below it, nearest first.
+    A header line ``-- Prelude  clock, frame`` names ``_clock.lua`` and ``_frame.lua``. They may be in any of the packages,
+    as no two of them have a file of the same name.
 
     The header writes keys that a call may leave out as ``name?``, or as ``name?group`` if it leaves out several
     together. In the script that is loaded without them, those in ``left_out`` are nil, and a line ``if keys.name then …
@@ -118,7 +115,6 @@ def load_script(
     source = _with_numbers(source, keys, name, left_out)
     source = _with_arguments(source, args, given, records, lists[:1], name)
     sha = sha1(source.encode(), usedforsecurity=False).hexdigest()
-    NAMES[sha] = f"{packages[0].rpartition('.')[2]}/{name}"
     named = tuple(map(name_of, given))
     script = Script(name, source, sha, keys, named, lists, _picker_of(named))
     LOADED[sha] = script
@@ -154,12 +150,12 @@ def text_of(
 ) -> str:
     """Return a script without its preludes, with each line ``-- Part  due`` replaced by the text of ``_due.lua``.
 
-    A part sees the locals of its script. In a branch that is not taken it costs nothing. ``-- Part  admit  if slots`` is
-    left out where that key is.
+    A part may be in another package than its script, and sees the locals of the script. In a branch that is not taken it
+    costs nothing. ``-- Part  admit  if slots`` is left out where that key is.
     """
     return _PART.sub(
-        lambda part: "" if part[2] in left_out else _find(packages[:1], f"_{part[1]}"),
-        _find(packages[:1], name),
+        lambda part: "" if part[2] in left_out else _find(packages, f"_{part[1]}"),
+        _find(packages, name),
     )
 
 
@@ -306,7 +302,9 @@ def preludes_of(text: str) -> list[str]:
 
 def _find(packages: tuple[str, ...], name: str) -> str:
     for package in packages:
-        file = resources.files(package).joinpath("lua", f"{name}.lua")
+        # By its path: importing the package of a feature here would import all that it needs.
+        root, *folders = package.split(".")
+        file = resources.files(root).joinpath(*folders, "lua", f"{name}.lua")
         if file.is_file():
             return file.read_text("utf-8")
     raise FileNotFoundError(f"no lua/{name}.lua in {', '.join(packages)}")

@@ -30,7 +30,7 @@ def open_batch(
 
 def withdraw_batch(keys: DeliveryKeys, token: str) -> Call[bool]:
     """Undo `open_batch`, if the batch has got no job; return whether that was done now. Safe to repeat."""
-    return bind("withdraw", keys)(bool, token=token)
+    return bind("withdraw_callback", keys)(bool, token=token)
 
 
 def close_batch(keys: DeliveryKeys, token: str) -> Call[bool]:

@@ -1,10 +1,17 @@
-"""What all descriptions of calls in this layer share: where the scripts are, and common arguments."""
+"""Where the Lua scripts are, and what all descriptions of calls share."""
 
 import secrets
 
 from django_delayq.calls.binding import binder
 
-PACKAGES = ("django_delayq.delivery", "django_delayq.wire")
+#: The packages with Lua: a script, its parts and its preludes may be in any of them. The same in every process, so that a
+#: script has the same SHA-1 in all of them.
+PACKAGES = (
+    "django_delayq.delivery",
+    "django_delayq.queues",
+    "django_delayq.repair",
+    "django_delayq.wire",
+)
 bind = binder(*PACKAGES)
 
 

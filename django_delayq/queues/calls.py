@@ -7,11 +7,10 @@ import msgspec
 from redis import asyncio as aio
 from redis.client import Redis
 
-from django_delayq.calls.binding import binder
 from django_delayq.calls.call import Call
 from django_delayq.calls.connections import has_nodes
 from django_delayq.calls.running import arun, run
-from django_delayq.delivery import binding
+from django_delayq.delivery.binding import bind
 from django_delayq.delivery.claiming import Leased
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import REPEAT_MS
@@ -30,10 +29,6 @@ TOGETHER = 400
 TOGETHER_BYTES = 1 << 19
 #: Jobs that one `clear` call forgets.
 CLEAR_BATCH = 500
-
-#: Where scripts and their preludes are looked for, nearest first.
-PACKAGES = ("django_delayq.queues", *binding.PACKAGES)
-bind = binder(*PACKAGES)
 
 
 @brief

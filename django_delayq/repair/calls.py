@@ -9,21 +9,16 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any, Literal, NamedTuple
 
-from django_delayq.calls.binding import binder
 from django_delayq.calls.call import Call
 from django_delayq.calls.script import rows
 from django_delayq.codecs.guess import LOOKED_AT
-from django_delayq.delivery import binding
+from django_delayq.delivery.binding import bind
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import MAX_BATCH
 from django_delayq.exceptions import DelayqError
 from django_delayq.redaction import brief
 from django_delayq.wire.calls import START, Cursor
 from django_delayq.wire.frame import READ_BY_SIZE, FrameFormat
-
-#: Where scripts and their preludes are, the nearest first.
-PACKAGES = ("django_delayq.repair", *binding.PACKAGES)
-bind = binder(*PACKAGES)
 
 #: About how many bytes one call reads or rewrites; these take some 3 ms.
 BYTE_BUDGET = 1 << 19

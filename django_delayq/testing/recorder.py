@@ -14,7 +14,7 @@ from typing import Any
 from redis.exceptions import NoScriptError, ResponseError
 
 from django_delayq import conf
-from django_delayq.calls.script import LOADED, NAMES
+from django_delayq.calls.script import LOADED
 from django_delayq.delivery.sharding import Held, Pin
 from django_delayq.delivery.states import Change, State
 from django_delayq.delivery.storing import NewJob
@@ -123,15 +123,15 @@ class Recorder:
 
     def _call(self, command: tuple[Any, ...]) -> Any:
         sha = _text(command[1])
-        script = NAMES.get(sha)
+        script = LOADED.get(sha)
         if script is None:
             raise NoScriptError("No matching script.")
         count = int(command[2])
-        answer = _SCRIPTS.get(script)
+        answer = _SCRIPTS.get(script.name)
         if answer is None:
-            raise self._cannot(script.rpartition("/")[2])
+            raise self._cannot(script.name)
         queue = _queue_of(map(_text, command[3 : 3 + count]))
-        return answer(self, queue, LOADED[sha].named(command[3 + count :]))
+        return answer(self, queue, script.named(command[3 + count :]))
 
     def _cannot(self, what: str) -> NotImplementedError:
         return NotImplementedError(
@@ -444,33 +444,33 @@ class Recorder:
 
 _Answer = Callable[[Recorder, str, dict[str, Any]], Any]
 _SCRIPTS: dict[str, _Answer] = {
-    "delivery/pin_shards": Recorder._pin_shards,
-    "delivery/store": Recorder._store,
-    "delivery/schedule": Recorder._schedule,
-    "delivery/open": Recorder._open,
-    "delivery/close": Recorder._close,
-    "delivery/withdraw": Recorder._withdraw,
-    "delivery/inspect": Recorder._inspect,
-    "delivery/cancel": Recorder._cancel,
-    "delivery/reschedule": Recorder._reschedule,
-    "delivery/reprioritize": Recorder._reprioritize,
-    "delivery/replace": Recorder._replace,
-    "delivery/replay": Recorder._none,
-    "delivery/discard": Recorder._none,
-    "delivery/fence": Recorder._none,
-    "delivery/read_progress": Recorder._nothing,
-    "delivery/counts": Recorder._counts,
-    "delivery/forwards": Recorder._forwards,
-    "delivery/ahead": Recorder._ahead,
-    "delivery/search": Recorder._search,
-    "delivery/page": Recorder._zero_of,
-    "delivery/held_names": Recorder._zero_of,
-    "delivery/pauses": Recorder._pauses,
-    "delivery/schedules": Recorder._schedules,
-    "delivery/read_workers": Recorder._workers,
-    "delivery/read_ended": Recorder._zero_of,
-    "delivery/read_figures": Recorder._figures,
-    "delivery/read_days": Recorder._days,
+    "pin_shards": Recorder._pin_shards,
+    "store": Recorder._store,
+    "schedule": Recorder._schedule,
+    "open": Recorder._open,
+    "close": Recorder._close,
+    "withdraw_callback": Recorder._withdraw,
+    "inspect": Recorder._inspect,
+    "cancel": Recorder._cancel,
+    "reschedule": Recorder._reschedule,
+    "reprioritize": Recorder._reprioritize,
+    "replace": Recorder._replace,
+    "replay": Recorder._none,
+    "discard": Recorder._none,
+    "fence": Recorder._none,
+    "read_progress": Recorder._nothing,
+    "counts": Recorder._counts,
+    "forwards": Recorder._forwards,
+    "ahead": Recorder._ahead,
+    "search": Recorder._search,
+    "page": Recorder._zero_of,
+    "held_names": Recorder._zero_of,
+    "pauses": Recorder._pauses,
+    "schedules": Recorder._schedules,
+    "read_workers": Recorder._workers,
+    "read_ended": Recorder._zero_of,
+    "read_figures": Recorder._figures,
+    "read_days": Recorder._days,
 }
 #: Commands about the server itself, which many a server refuses.
 _REFUSED = frozenset({"ACL", "CLIENT", "CONFIG", "HELLO", "INFO", "SUBSCRIBE"})

@@ -13,14 +13,12 @@ import threading
 import time
 from collections import defaultdict
 from contextlib import suppress
-from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
 
-from django_delayq.calls.script import NAMES, variants_of
-from django_delayq.delivery import binding
 from tests.chaos.arena import Arena, Load
 from tests.chaos.lines import now_ms
+from tests.scripts import names_by_sha
 from tests.servers import LASTING, Server
 
 #: Options of a server whose history can be read: the snapshots at the front of its files have no compressed text.
@@ -157,12 +155,9 @@ class Overheard:
 
     def calls(self) -> dict[str, list[float]]:
         """Return when each script was called, by `now_ms`; only scripts that this process knows."""
-        for path in resources.files(binding.PACKAGES[0]).joinpath("lua").iterdir():
-            if not path.name.startswith("_"):
-                list(variants_of(binding.PACKAGES, path.name.removesuffix(".lua")))
-        calls = defaultdict[str, list[float]](list)
+        names, calls = names_by_sha(), defaultdict[str, list[float]](list)
         for time_s, sha in _CALL.findall(self._said):
-            name = NAMES.get(sha.decode(), "another script")
+            name = names.get(sha.decode(), "another script")
             calls[name].append(float(time_s) * 1000 - self._ahead_ms)
         return calls
 

@@ -7,18 +7,15 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from functools import cache
-from importlib import resources
 
 import redis
 
-from django_delayq.calls.script import variants_of
-from django_delayq.delivery import binding
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.queues import calls as queues
 from django_delayq.queues.blocking import BlockingQueue
 from django_delayq.queues.delayed import DelayedQueue
 from tests.interop.peers import Peer
 from tests.polling import wait_until
+from tests.scripts import names_by_sha
 from tests.servers import Server
 
 VERSION = "4.7.0"
@@ -198,13 +195,7 @@ def _script_of(sha: str, key_count: str) -> str:
 
 @cache
 def _our_scripts() -> dict[str, str]:
-    names = {}
-    for packages in (("django_delayq.wire",), binding.PACKAGES, queues.PACKAGES):
-        for file in resources.files(packages[0]).joinpath("lua").iterdir():
-            if not file.name.startswith("_"):
-                for script in variants_of(packages, file.name.removesuffix(".lua")):
-                    names[script.sha] = file.name
-    return names
+    return {sha: f"{name}.lua" for sha, name in names_by_sha().items()}
 
 
 def main() -> None:

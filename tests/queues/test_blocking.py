@@ -15,7 +15,8 @@ from django_delayq.calls.binding import bind_in
 from django_delayq.calls.running import run
 from django_delayq.calls.steps import Pause
 from django_delayq.clients.performing import steps_of
-from django_delayq.delivery import binding, changing, claiming, looking, storing
+from django_delayq.delivery import changing, claiming, looking, storing
+from django_delayq.delivery.binding import PACKAGES
 from django_delayq.delivery.claiming import Mode
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.states import State
@@ -1013,6 +1014,5 @@ def commands(client: redis.Redis) -> int:
 
 
 def sha_of(name: str) -> bytes:
-    packages = binding.PACKAGES if name == "claim" else calls.PACKAGES
-    script, _ = bind_in(packages, name, DeliveryKeys.of("q"))
+    script, _ = bind_in(PACKAGES, name, DeliveryKeys.of("q"))
     return script.sha.encode()

@@ -17,6 +17,7 @@ from django_delayq.calls.running import run
 from django_delayq.calls.several import run_all
 from django_delayq.clients.performing import steps_of
 from django_delayq.delivery import looking, states, storing
+from django_delayq.delivery.binding import PACKAGES
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.exceptions import (
     DecodeError,
@@ -660,7 +661,7 @@ class TestWhatWaits:
             for value in range(20):
                 queue.offer(value, LATER)
             queue.poll()
-            script, _ = bind_in(calls.PACKAGES, "withdraw", DeliveryKeys.of(queue_name))
+            script, _ = bind_in(PACKAGES, "withdraw", DeliveryKeys.of(queue_name))
             lost = proxy.lose_reply_to(script.sha.encode())
 
             assert queue.poll(10) == list(range(1, 11))

@@ -18,10 +18,10 @@ from django_delayq.calls.script import load_script
 from django_delayq.clients.clients import Clients
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import limiting, looking, pausing
+from django_delayq.delivery.binding import PACKAGES
 from django_delayq.delivery.reasons import Reason
 from django_delayq.delivery.states import State
 from django_delayq.repair import exports, moving, pages, storing, taking
-from django_delayq.repair.calls import PACKAGES
 from django_delayq.repair.direct import Moving
 from django_delayq.repair.importing import Importing
 from django_delayq.repair.moving import CannotMove, Tally

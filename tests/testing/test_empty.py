@@ -18,7 +18,7 @@ from django_delayq import (
     paused,
     periodic,
 )
-from django_delayq.calls.script import NAMES
+from django_delayq.calls.script import LOADED
 from django_delayq.clients.clients import own_clients
 from django_delayq.testing import captured, immediate, mode
 from django_delayq.testing.connection import InProcessServer
@@ -98,31 +98,33 @@ def test_empty_replies_are_those_of_the_scripts() -> None:
         get_schedules()
 
     assert {
-        "delivery/counts",
-        "delivery/search",
-        "delivery/pauses",
+        "counts",
+        "search",
+        "pauses",
     } <= set(asked)
 
 
 _READS = (
-    "delivery/counts",
-    "delivery/ahead",
-    "delivery/search",
-    "delivery/page",
-    "delivery/held_names",
-    "delivery/pauses",
-    "delivery/schedules",
-    "delivery/read_workers",
-    "delivery/read_figures",
+    "counts",
+    "ahead",
+    "search",
+    "page",
+    "held_names",
+    "pauses",
+    "schedules",
+    "read_workers",
+    "read_figures",
 )
 
 
 def _script_of(command: tuple[Any, ...]) -> str | None:
     if _text(command[0]) == "EVALSHA":
-        return NAMES.get(_text(command[1]))
-    if _text(command[0]) == "EVAL":
-        return NAMES.get(sha1(_text(command[1]).encode()).hexdigest())
-    return None
+        sha = _text(command[1])
+    elif _text(command[0]) == "EVAL":
+        sha = sha1(_text(command[1]).encode()).hexdigest()
+    else:
+        return None
+    return LOADED[sha].name if sha in LOADED else None
 
 
 def _text(value: Any) -> str:

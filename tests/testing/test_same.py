@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from redis.exceptions import NoScriptError, ResponseError
 
 from django_delayq.calls.call import Call
-from django_delayq.calls.script import NAMES
 from django_delayq.delivery import claiming
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.states import State
@@ -166,7 +165,7 @@ class Both:
         command = operations.command_of(step)
         name = str(command[0])
         if isinstance(step, Call):
-            name = NAMES[step.script.sha]
+            name = step.script.name
             told = _ask(memory, command)
             if isinstance(told, NoScriptError):
                 told = _ask(memory, step.full_command())
@@ -195,10 +194,10 @@ class Both:
 #: Replies with the fields of a hash, whose order a server leaves open: the reply itself (None), or one part of it.
 UNORDERED = {
     "HGETALL": None,
-    "delivery/schedules": 3,
-    "delivery/counts": 15,
-    "delivery/read_figures": 2,
-    "delivery/read_days": 1,
+    "schedules": 3,
+    "counts": 15,
+    "read_figures": 2,
+    "read_days": 1,
 }
 
 
