@@ -147,14 +147,17 @@ def move_on(url: str, end_ms: Any) -> None:
     from benchmarks import tasks
     from django_delayq import conf, periodic
     from django_delayq.clients.clients import own_clients
+    from django_delayq.features.schedules.worker import SchedulesOfQueue
     from django_delayq.jobs.occurrences import Every
-    from django_delayq.worker.periodic import Periods
+    from django_delayq.worker.queue_state import QueueState
 
     periodic(Every(INTERVAL_MS), name="bench", catch_up="all")(tasks.tell_late)
-    each = Periods(own_clients.of_thread(), conf.get_settings().queue(QUEUE))
+    settings, client = conf.get_settings().queue(QUEUE), own_clients.of_thread()
+    state = QueueState(client, settings, 1, os.urandom(8), [SchedulesOfQueue])
+    (each,) = state.parts
     clock = 0.0
     while (clock := time.monotonic() * 1000) and time.time() * 1000 < end_ms.value:
-        if not (each.is_due(clock) and each.turn(clock, None)):
+        if not (each.is_due(clock, None) and each.turn(clock, None)):
             time.sleep(INTERVAL_MS / 4000)
 
 

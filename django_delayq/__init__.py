@@ -36,6 +36,15 @@ from django_delayq.exceptions import (
     TaskNotFound,
     TimeLimitExceeded,
 )
+from django_delayq.features.limits.api import (
+    LimitInForce,
+    aclear_limit,
+    alimits,
+    aset_limit,
+    clear_limit,
+    limits,
+    set_limit,
+)
 from django_delayq.jobs.batch import Batch
 from django_delayq.jobs.bulk import Changed
 from django_delayq.jobs.context import current_job
@@ -45,15 +54,6 @@ from django_delayq.jobs.ended import EndedJob, aended_jobs, ended_jobs
 from django_delayq.jobs.finding import FoundJobs, afind_jobs, find_jobs
 from django_delayq.jobs.job import Job
 from django_delayq.jobs.limit import Limit
-from django_delayq.jobs.limiting import (
-    LimitInForce,
-    aclear_limit,
-    alimits,
-    aset_limit,
-    clear_limit,
-    limits,
-    set_limit,
-)
 from django_delayq.jobs.lookup import aget_job, get_job
 from django_delayq.jobs.occurrences import cron, every
 from django_delayq.jobs.pausing import (

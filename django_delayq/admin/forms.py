@@ -10,8 +10,8 @@ from django.utils.translation import gettext_lazy
 
 from django_delayq.delivery.rates import MOST_AT_A_TIME, is_rate
 from django_delayq.exceptions import InvalidDelay
+from django_delayq.jobs.actor import MAX_REASON
 from django_delayq.jobs.options import HIGHEST, LOWEST
-from django_delayq.jobs.pausing import MAX_REASON
 from django_delayq.translating import gettext
 from django_delayq.wire.delay import parse_delay
 

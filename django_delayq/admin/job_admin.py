@@ -15,7 +15,6 @@ from django.urls import URLPattern, path, register_converter
 from django_delayq.admin import (
     bulk_page,
     job_page,
-    limits_page,
     overview_page,
     pause_page,
     queue_page,
@@ -28,6 +27,7 @@ from django_delayq.admin.job_actions import change_job, schedule_again
 from django_delayq.admin.paths import JobIdConverter
 from django_delayq.admin.visit import Page, Right, Visit, answer
 from django_delayq.conf import get_settings
+from django_delayq.features.limits import pages
 from django_delayq.jobs.actions import CANCEL, DISCARD, RETRY, RUN_NOW
 from django_delayq.models import Job
 
@@ -57,7 +57,7 @@ _PAGES: list[tuple[str, Page, str]] = [
     ("<str:queue>/pause/", pause_page.pause_queue, "pause"),
     ("<str:queue>/resume/", pause_page.resume_queue, "resume"),
     ("<str:queue>/schedules/", schedules_page.show_schedules, "schedules"),
-    ("<str:queue>/limits/", limits_page.show_limits, "limits"),
+    ("<str:queue>/limits/", pages.show_limits, "limits"),
 ]
 
 

@@ -10,24 +10,18 @@ from django_delayq.admin.search import LONGEST, Filter
 from django_delayq.admin.search_page import action_context
 from django_delayq.admin.visit import ENDED, Visit
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import (
-    ended,
-    forwarding,
-    holding,
-    limiting,
-    looking,
-    pausing,
-)
+from django_delayq.delivery import ended, forwarding, holding, looking, pausing
 from django_delayq.delivery.ended import EndRecord
 from django_delayq.delivery.looking import Counts
 from django_delayq.delivery.states import GRAVES, State
+from django_delayq.features.limits import calls as limit_calls
+from django_delayq.features.limits.api import concerning, in_force
 from django_delayq.health import queue_problems
 from django_delayq.health.forward_problems import find_not_forwarded
 from django_delayq.health.held_problems import find_held
 from django_delayq.health.pause_problems import find_paused
 from django_delayq.health.queue_facts import QueueFacts
 from django_delayq.jobs import registry
-from django_delayq.jobs.limiting import concerning, in_force
 from django_delayq.showing.job import ask
 from django_delayq.showing.time_texts import Moment
 from django_delayq.translating import (
@@ -69,7 +63,7 @@ def show_queue(visit: Visit, queue: str) -> HttpResponse:
         holding.held_names(settings.keys),
         looking.read_format(settings.keys),
         pausing.pauses(settings.keys),
-        limiting.limits(settings.keys),
+        limit_calls.limits(settings.keys),
         forwarding.forwards(settings.keys),
     ]
     counts, page, held, its_format, pauses, limits, forwards = ask(calls)

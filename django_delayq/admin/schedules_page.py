@@ -12,8 +12,8 @@ from django.utils.translation import gettext_lazy
 from django_delayq.admin.visit import Right, Visit, with_reason
 from django_delayq.conf import QueueSettings
 from django_delayq.exceptions import DelayqError
+from django_delayq.jobs.actor import MAX_REASON
 from django_delayq.jobs.occurrences import Cron, cron
-from django_delayq.jobs.pausing import MAX_REASON
 from django_delayq.jobs.schedules import Schedule, get_schedule, get_schedules
 from django_delayq.showing.schedules import enrolment_text, occurrences_of, pause_text
 from django_delayq.showing.texts import clean, cut

@@ -29,7 +29,7 @@ from django_delayq.delivery.states import State
 from django_delayq.exceptions import DelayqError, PartialAnswer, QueueNotFound
 from django_delayq.faults import describe_fault
 from django_delayq.health.queue_problems import find_missing_queues
-from django_delayq.jobs.pausing import MAX_REASON, acting_as
+from django_delayq.jobs.actor import MAX_REASON, acting_as
 from django_delayq.jobs.workers import Worker
 from django_delayq.models import Job
 from django_delayq.showing.texts import clean

@@ -8,6 +8,7 @@ from django_delayq.calls.binding import binder
 #: script has the same SHA-1 in all of them.
 PACKAGES = (
     "django_delayq.delivery",
+    "django_delayq.features.limits",
     "django_delayq.queues",
     "django_delayq.repair",
     "django_delayq.wire",

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 from django_delayq.calls.call import Call
 from django_delayq.delivery.binding import bind, new_request
+from django_delayq.delivery.bounds import REPEAT_MS
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.limits import REPEAT_MS
 from django_delayq.delivery.states import Change, State
 from django_delayq.redaction import brief
 from django_delayq.wire.publishing import note_refusal, read_published

@@ -13,8 +13,8 @@ from django_delayq.calls.call import Call
 from django_delayq.calls.script import rows
 from django_delayq.decoding import Decoder, score_of, whole_number
 from django_delayq.delivery.binding import bind, new_request
+from django_delayq.delivery.bounds import REPEAT_MS, SKEW_MS
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.limits import REPEAT_MS
 from django_delayq.delivery.storing import NewJob, Target
 from django_delayq.redaction import brief
 from django_delayq.wire.publishing import note_refusal, read_published
@@ -27,9 +27,6 @@ KEPT = "="
 CHANGED = b"0"
 #: Fields of a page.
 PAGE = 500
-#: A noted time that is further ahead of the server's clock than this counts as now: somebody has set the clock back. The
-#: same as SKEW_MS in _job.lua.
-SKEW_MS = 60_000
 
 
 class Advanced(NamedTuple):

@@ -4,8 +4,8 @@ from typing import Any, NamedTuple
 
 from django_delayq.calls.call import Call
 from django_delayq.delivery.binding import bind
+from django_delayq.delivery.bounds import REPEAT_MS
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.limits import REPEAT_MS
 from django_delayq.delivery.looking import Inspected, read_inspected
 from django_delayq.delivery.states import Change, State
 from django_delayq.delivery.storing import NewJob

@@ -15,8 +15,8 @@ from django_delayq.calls.call import Argument, Call
 from django_delayq.calls.command import Command
 from django_delayq.calls.script import rows
 from django_delayq.delivery.binding import bind
+from django_delayq.delivery.bounds import REPEAT_MS
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.limits import REPEAT_MS
 from django_delayq.delivery.states import State
 from django_delayq.redaction import brief
 from django_delayq.wire import signing

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 from django_delayq.calls.call import Call
 from django_delayq.delivery.binding import bind
+from django_delayq.delivery.bounds import BYTE_BUDGET, MAX_BATCH
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.limits import BYTE_BUDGET, MAX_BATCH
 from django_delayq.delivery.states import State
 from django_delayq.wire import signing
 

@@ -17,7 +17,7 @@ from django_delayq.calls.steps import Steps, aperform, perform
 from django_delayq.clients.clients import own_clients
 from django_delayq.clients.performing import aperformed, performed
 from django_delayq.clock import boottime_ms
-from django_delayq.delivery import batching, limits
+from django_delayq.delivery import batching, bounds
 from django_delayq.delivery.durability import Wait, durably
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import (
@@ -342,7 +342,7 @@ class Batch(Generic[R]):
             self._closing_ms = boottime_ms()
         is_new = yield from durably(call, waiting)
         yield from self.callback._refreshing()
-        is_soon = boottime_ms() - self._closing_ms <= limits.REPEAT_MS
+        is_soon = boottime_ms() - self._closing_ms <= bounds.REPEAT_MS
         if not is_new and self.callback.state is State.MISSING and is_soon:
             # The server has lost the callback, as in a failover after it was stored. The jobs that came later are counted
             # all the same. Of a batch that was closed long ago, it may have run and be forgotten.

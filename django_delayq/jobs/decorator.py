@@ -21,7 +21,7 @@ from django_delayq.jobs.options import (
 )
 from django_delayq.jobs.other_shard import asend_elsewhere, send_elsewhere
 from django_delayq.jobs.preparing import prepare
-from django_delayq.jobs.registry import register, register_handler
+from django_delayq.jobs.registry import get_task, register, register_handler
 from django_delayq.jobs.sending import asend, send
 from django_delayq.redaction import show
 from django_delayq.wire.delay import Delay
@@ -337,3 +337,23 @@ def _make_task(
     task = DelayedTask(function, name, options)
     register(task)
     return task
+
+
+#: How a caller names a task.
+Task = DelayedTask[..., Any] | str
+
+
+def name_of(task: Task) -> str:
+    """Return the name of a task.
+
+    Raises:
+        TaskNotFound: no task is registered under this name.
+        InvalidTask: it is neither a task nor a name.
+    """
+    if isinstance(task, str):
+        return get_task(task).name
+    if not isinstance(task, DelayedTask):
+        raise InvalidTask(
+            f"{show(task)} is not a task; give task= a function decorated with @delayed_task, or its name"
+        )
+    return task.name

@@ -8,8 +8,8 @@ from redis.client import Redis
 from django_delayq.calls.running import run
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import storing
+from django_delayq.delivery.bounds import MAX_BATCH
 from django_delayq.delivery.handing_over import HandOver
-from django_delayq.delivery.limits import MAX_BATCH
 
 
 def known_since(

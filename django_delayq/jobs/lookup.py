@@ -5,7 +5,7 @@ from typing import Any
 from django_delayq import conf
 from django_delayq.calls.steps import Steps
 from django_delayq.clients.performing import aperformed, performed
-from django_delayq.delivery import limits
+from django_delayq.delivery import bounds
 from django_delayq.delivery.searching import Found
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import JobNotFound
@@ -31,7 +31,7 @@ def get_job(job_id: str) -> Steps[Job[Any]]:
     job = handle_of(job_id)
     if (yield from job._looking()) is State.MISSING:
         raise JobNotFound(
-            f"no job has the id {show(job.id)}; it ended more than {limits.ENDED_MS // 1000} s ago, its transaction has not"
+            f"no job has the id {show(job.id)}; it ended more than {bounds.ENDED_MS // 1000} s ago, its transaction has not"
             " committed, or it never existed"
         )
     return job

@@ -10,7 +10,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from django_delayq import conf
 from django_delayq.calls.errors import may_have_run
 from django_delayq.clock import boottime_ms
-from django_delayq.delivery import limits
+from django_delayq.delivery import bounds
 from django_delayq.delivery.durability import Wait
 from django_delayq.delivery.states import State
 from django_delayq.delivery.storing import Scheduled
@@ -24,9 +24,9 @@ ADVICE = "Pass error.unsent to {} once workers have made room, start more worker
 #: What to do about a job that may be stored: if its caller has no handle, and if it has one.
 PREPARE = (
     " To be able to repeat it safely, make the job first: job = task.prepare(delay, ...), then"
-    f" schedule(job), and again within {limits.REPEAT_MS // 1000} s."
+    f" schedule(job), and again within {bounds.REPEAT_MS // 1000} s."
 )
-AGAIN = f" To repeat it safely, pass the job to schedule_many within {limits.REPEAT_MS // 1000} s."
+AGAIN = f" To repeat it safely, pass the job to schedule_many within {bounds.REPEAT_MS // 1000} s."
 
 
 def take(job: Job[Any], scheduled: Scheduled) -> None:
@@ -120,7 +120,7 @@ def forget_sending(
 
 def is_too_late(sent_ms: float) -> bool:
     """Whether sending a job again could run it twice, as the server may have forgotten that it ended."""
-    return boottime_ms() - sent_ms > limits.REPEAT_MS
+    return boottime_ms() - sent_ms > bounds.REPEAT_MS
 
 
 def waiting_for(job: Job[Any]) -> Wait | None:
@@ -138,5 +138,5 @@ def check_durable(waiting: Wait, jobs: Sequence[Job[Any]]) -> None:
         jobs[0].id if jobs else "",
         "stored",
         "They still run, unless the primary fails before enough copies exist. To wait again, pass error.jobs to"
-        f" schedule_many within {limits.REPEAT_MS // 1000} s: no job is stored twice",
+        f" schedule_many within {bounds.REPEAT_MS // 1000} s: no job is stored twice",
     )

@@ -3,11 +3,7 @@
 This module checks what a caller says, and knows the queues of a pause. The effect of a pause is in ``delivery``.
 """
 
-import getpass
-import socket
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, TypeVar
@@ -17,31 +13,26 @@ from django_delayq.calls.steps import Steps
 from django_delayq.clients.performing import aperformed, performed
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import holding, pausing
-from django_delayq.delivery.limits import MAX_BATCH
+from django_delayq.delivery.bounds import MAX_BATCH
 from django_delayq.delivery.pausing import MAX_PAUSED_TASKS
 from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.exceptions import (
-    EncodeError,
     InvalidArguments,
     InvalidDelay,
     InvalidTask,
     TaskNotFound,
 )
+from django_delayq.jobs.actor import actor, checked_text
 from django_delayq.jobs.answers import asking, complete
-from django_delayq.jobs.decorator import DelayedTask
+from django_delayq.jobs.decorator import Task, name_of
 from django_delayq.jobs.occurrences import in_zone
-from django_delayq.jobs.registry import get_task
 from django_delayq.jobs.sharding import on_each
 from django_delayq.logs import get_log
 from django_delayq.redaction import show
 from django_delayq.wire.delay import Delay, parse_delay
-from django_delayq.wording import one_line, steers
 
 logger = get_log("django_delayq.jobs")
 
-#: The longest reason, and name of who pauses, characters: each claim carries those of paused tasks.
-MAX_REASON = 500
-Task = DelayedTask[..., Any] | str
 P = TypeVar("P", bound=pausing.Pause)
 
 
@@ -230,22 +221,6 @@ def merged_pauses(pauses: Sequence[P]) -> list[P]:
     return merged
 
 
-def name_of(task: Task) -> str:
-    """Return the name of a task.
-
-    Raises:
-        TaskNotFound: no task is registered under this name.
-        InvalidTask: it is neither a task nor a name.
-    """
-    if isinstance(task, str):
-        return get_task(task).name
-    if not isinstance(task, DelayedTask):
-        raise InvalidTask(
-            f"{show(task)} is not a task; give task= a function decorated with @delayed_task, or its name"
-        )
-    return task.name
-
-
 def _queues_of(
     queue: str | None, task: str | None, verb: str
 ) -> Sequence[QueueSettings]:
@@ -295,56 +270,3 @@ def _is_over(until: int | float | Decimal | timedelta) -> bool:
         return until <= timedelta(0)
     # `parse_delay` says what is wrong with what no comparison is true of.
     return not (isinstance(until, Decimal) and until.is_nan()) and until <= 0
-
-
-def checked_text(text: object, what: str) -> str:
-    """Return a text that somebody gives about a pause.
-
-    Raises:
-        EncodeError: it is not a text, too long, or not Unicode; or it would steer a terminal.
-    """
-    if not isinstance(text, str):
-        raise EncodeError(
-            f"{what}= is text; got {show(text)}, of type {type(text).__name__}"
-        )
-    if len(text) > MAX_REASON:
-        raise EncodeError(
-            f"{what}= has {len(text):,} characters, and {MAX_REASON} are the most"
-        )
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise EncodeError(f"{what}= cannot be written as UTF-8: {error}") from None
-    if steers(text):
-        raise EncodeError(
-            f"{what}={show(text)} has control characters, or characters that change the direction of text; remove them"
-        )
-    return text
-
-
-_acting_as: ContextVar[str] = ContextVar("django_delayq_acting_as", default="")
-
-
-@contextmanager
-def acting_as(name: str) -> Iterator[None]:
-    """Record this name for every change inside the block, in place of the user and host of this process.
-
-    ``name`` is what `checked_text` takes.
-    """
-    token = _acting_as.set(one_line(name))
-    try:
-        yield
-    finally:
-        _acting_as.reset(token)
-
-
-def actor() -> str:
-    """Return who makes a change: the name of `acting_as`, else the user and the host of this process."""
-    if name := _acting_as.get():
-        return name
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError):
-        # A container may run under a number that has no name.
-        user = "somebody"
-    return one_line(f"{user}@{socket.gethostname()}")[:MAX_REASON]

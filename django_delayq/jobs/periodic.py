@@ -12,10 +12,8 @@ from typing import Any, Literal, TypeVar, Unpack
 import msgspec
 
 from django_delayq import conf
-from django_delayq.clock import boottime_ms
 from django_delayq.decoding import Decoder
 from django_delayq.delivery import storing
-from django_delayq.delivery.periods import SKEW_MS
 from django_delayq.delivery.storing import NewJob
 from django_delayq.exceptions import (
     EncodeError,
@@ -54,10 +52,6 @@ MAX_NAME = MAX_LIMIT_KEY
 OWN_LIMIT = "of schedule"
 #: The options of a schedule itself. The others are those of its task.
 OWN_OPTIONS = ("name", "args", "kwargs", "catch_up", "overlap")
-#: When this process has read its code, by `boottime_ms`. A worker's processes are forked after their supervisor has read
-#: the code, so all of them have the same.
-LOADED_MS = boottime_ms()
-
 T = TypeVar("T", bound=DelayedTask[..., Any])
 
 
@@ -108,24 +102,6 @@ class Change(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str = ""
     #: Other times than those of the definition.
     when: dict[str, Any] | None = None
-
-
-class LoadTime:
-    """When this process has read its code, by the clock of one server. The clock of this machine may be wrong."""
-
-    def __init__(self) -> None:
-        #: Epoch ms; 0: not found out yet.
-        self.ms = 0
-
-    def by(self, server_ms: int) -> int:
-        """Return it in epoch ms; ``server_ms`` is the server's time now.
-
-        It is found out once: slow replies must not reorder two processes. And again if it is to come, as that clock was
-        set back since.
-        """
-        if not self.ms or self.ms > server_ms + SKEW_MS:
-            self.ms = server_ms - round(boottime_ms() - LOADED_MS)
-        return self.ms
 
 
 @brief

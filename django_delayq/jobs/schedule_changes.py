@@ -8,18 +8,18 @@ import msgspec
 from django_delayq import conf
 from django_delayq.calls.steps import Steps
 from django_delayq.clock import boottime_ms
-from django_delayq.delivery import storing
+from django_delayq.delivery import storing, worker_code
 from django_delayq.delivery.periods import KEPT, Entry
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import InvalidSchedule, ScheduleNotFound
 from django_delayq.jobs import periodic as definitions
 from django_delayq.jobs import sharding
+from django_delayq.jobs.actor import actor, checked_text
 from django_delayq.jobs.draft import Draft
 from django_delayq.jobs.envelope import OCCURRENCE, SCHEDULE
 from django_delayq.jobs.job import Job
 from django_delayq.jobs.known_schedules import Found, Known, loading
 from django_delayq.jobs.occurrences import When
-from django_delayq.jobs.pausing import actor, checked_text
 from django_delayq.jobs.periodic import Change
 from django_delayq.jobs.schedule_moves import found_elsewhere, loading_others
 from django_delayq.jobs.schedule_writes import arrange, arranging
@@ -54,7 +54,7 @@ def _finding(queue_name: str, name: str) -> Steps[tuple[Known, Found, bytes | st
     if code is None:
         raise not_found(name)
     definition = msgspec.structs.replace(
-        code.definition(), loaded_ms=definitions.LoadTime().by(known.now_ms)
+        code.definition(), loaded_ms=worker_code.LoadTime().by(known.now_ms)
     )
     others = yield from loading_others(queue)
     for other, _ in found_elsewhere(others, name, definition.task):

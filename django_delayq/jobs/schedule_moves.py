@@ -9,9 +9,10 @@ from django_delayq import conf
 from django_delayq.calls.steps import Steps
 from django_delayq.calls.together import together
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import limiting, looking, periods
+from django_delayq.delivery import bounds, looking, worker_code
 from django_delayq.delivery.periods import KEPT, Entry
 from django_delayq.delivery.states import State
+from django_delayq.features.limits import calls as limit_calls
 from django_delayq.jobs import periodic as definitions
 from django_delayq.jobs.known_schedules import Found, Known, loading
 from django_delayq.jobs.periodic import Definition
@@ -52,7 +53,9 @@ def moving(
         if found.definition.moved_to:
             continue
         if not is_later(definition, found, other.now_ms):
-            latest_ms: int = yield limiting.latest_code(other.queue.keys, other.now_ms)
+            latest_ms: int = yield worker_code.latest_code(
+                other.queue.keys, other.now_ms
+            )
             if latest_ms > definition.loaded_ms:
                 return Move.ELSEWHERE
         yield from _sending(other, found, queue, definition.loaded_ms)
@@ -222,7 +225,7 @@ def _is_busy(found: Found) -> Steps[bool]:
     if not served:
         return False
     if limit:
-        for count in (limiting.count_slots, limiting.count_held):
+        for count in (limit_calls.count_slots, limit_calls.count_held):
             if (yield count(keys, limit)):
                 return True
     token = conf.get_keyring().token(
@@ -235,7 +238,7 @@ def _is_busy(found: Found) -> Steps[bool]:
 def is_later(definition: Definition, found: Found, now_ms: int) -> bool:
     """Whether a definition replaces that of another worker: its code is later, or nobody moves the other's on."""
     loaded_ms = found.definition.loaded_ms
-    if loaded_ms > now_ms + periods.SKEW_MS:
+    if loaded_ms > now_ms + bounds.SKEW_MS:
         # The server's clock was ahead.
         return True
     return definition.loaded_ms > loaded_ms or is_left(found.entry, now_ms)

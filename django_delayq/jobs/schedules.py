@@ -28,12 +28,11 @@ from django_delayq.exceptions import (
 from django_delayq.jobs import periodic as definitions
 from django_delayq.jobs import schedule_changes as changes
 from django_delayq.jobs.answers import asking, complete
-from django_delayq.jobs.decorator import DelayedTask
+from django_delayq.jobs.decorator import DelayedTask, Task, name_of
 from django_delayq.jobs.job import Job
 from django_delayq.jobs.known_schedules import Found, Known, loading
 from django_delayq.jobs.occurrences import When, datetime_of
 from django_delayq.jobs.options import CallOptions
-from django_delayq.jobs.pausing import Task, name_of
 from django_delayq.jobs.periodic import CatchUp, CodeSchedule, Definition
 from django_delayq.jobs.registry import get_task
 from django_delayq.jobs.schedule_writes import arranging

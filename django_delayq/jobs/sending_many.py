@@ -16,7 +16,7 @@ from django_delayq.calls.several import Behind, run_stream
 from django_delayq.calls.steps import Steps, aperform, perform
 from django_delayq.clients.clients import own_clients
 from django_delayq.clock import boottime_ms
-from django_delayq.delivery import limits
+from django_delayq.delivery import bounds
 from django_delayq.delivery.durability import Told, Wait, durably, fence, silence_of
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.states import State
@@ -608,7 +608,7 @@ class Sending:
         if self.waiting is not None and self._sent:
             text += f" (the call did not wait until {self.waiting.durable} had them)"
         full = self.failure if isinstance(self.failure, QueueFull) else None
-        seconds = limits.REPEAT_MS // 1000
+        seconds = bounds.REPEAT_MS // 1000
         if full is not None:
             text += f": {full}"
             if unknown:

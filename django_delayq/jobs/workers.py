@@ -25,7 +25,7 @@ from django_delayq.delivery.workers import (
     read_workers,
 )
 from django_delayq.exceptions import DecodeError, InvalidSearch, NotSigned
-from django_delayq.jobs.pausing import actor
+from django_delayq.jobs.actor import actor
 from django_delayq.redaction import show
 
 #: What a process can be told.

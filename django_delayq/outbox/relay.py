@@ -33,9 +33,8 @@ from django_delayq.conf import (
 )
 from django_delayq.decoding import Decoder
 from django_delayq.delivery import storing
+from django_delayq.delivery.bounds import MAX_BATCH, SKEW_MS
 from django_delayq.delivery.handing_over import NotHandedOver
-from django_delayq.delivery.limits import MAX_BATCH
-from django_delayq.delivery.periods import SKEW_MS
 from django_delayq.delivery.storing import ROW_REPEAT_MS, NewJob
 from django_delayq.exceptions import DecodeError, DelayqError
 from django_delayq.jobs import envelope as envelopes

@@ -16,7 +16,7 @@ from django_delayq.calls.steps import Pause, Steps
 from django_delayq.clients.clients import Given
 from django_delayq.clock import monotonic_ms
 from django_delayq.codecs import Codec
-from django_delayq.delivery import limits
+from django_delayq.delivery import bounds
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.exceptions import InvalidSettings
 from django_delayq.logs import get_log
@@ -162,7 +162,7 @@ class BlockingQueue(RedissonObject):
         try:
             while (left := limit - sum(len(batch.values) for batch in done)) > 0:
                 batch = yield from self._taker.take(
-                    self._keys, min(left, limits.MAX_BATCH)
+                    self._keys, min(left, bounds.MAX_BATCH)
                 )
                 done.append(batch)
                 for error in batch.errors:

@@ -11,9 +11,9 @@ from django_delayq.calls.call import Call
 from django_delayq.calls.connections import has_nodes
 from django_delayq.calls.running import arun, run
 from django_delayq.delivery.binding import bind
+from django_delayq.delivery.bounds import REPEAT_MS
 from django_delayq.delivery.claiming import Leased
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.limits import REPEAT_MS
 from django_delayq.redaction import brief
 from django_delayq.wire.calls import PAGE, START, Cursor, walk
 from django_delayq.wire.frame import FrameFormat

@@ -23,7 +23,7 @@ from django_delayq.calls.steps import Steps
 from django_delayq.clients.clients import Given
 from django_delayq.clock import boottime_ms
 from django_delayq.codecs import Codec
-from django_delayq.delivery.limits import REPEAT_MS
+from django_delayq.delivery.bounds import REPEAT_MS
 from django_delayq.exceptions import DecodeError, DelayqError
 from django_delayq.logs import get_log
 from django_delayq.queues import calls

@@ -13,8 +13,8 @@ from django_delayq.calls.call import Call
 from django_delayq.calls.script import rows
 from django_delayq.codecs.guess import LOOKED_AT
 from django_delayq.delivery.binding import bind
+from django_delayq.delivery.bounds import MAX_BATCH
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.limits import MAX_BATCH
 from django_delayq.exceptions import DelayqError
 from django_delayq.redaction import brief
 from django_delayq.wire.calls import START, Cursor

@@ -25,12 +25,13 @@ from redis.exceptions import ResponseError
 from django_delayq.calls.connections import nodes_of
 from django_delayq.calls.running import run
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import limiting, looking, pausing, prefixes
+from django_delayq.delivery import looking, pausing, prefixes
 from django_delayq.delivery.handing_over import HandOver, NotHandedOver
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.looking import Counts
 from django_delayq.delivery.sharding import read_shards
 from django_delayq.exceptions import DelayqError
+from django_delayq.features.limits import calls as limit_calls
 
 #: Keys that one step looks at, to find a server's queues.
 SCANNED = 1_000
@@ -178,7 +179,7 @@ def settings_of(client: Redis, queue: QueueSettings) -> Settings:
     for pause in run(client, pausing.pauses(queue.keys)):
         until = "" if pause.until is None else f"={pause.until_ms:.0f}"
         found.pauses.append((pause.task or "", until, pause.by, pause.reason))
-    for limit in run(client, limiting.limits(queue.keys)):
+    for limit in run(client, limit_calls.limits(queue.keys)):
         if limit.set:
             found.limits.append((limit.name, limit.set, limit.by))
     return found
@@ -197,4 +198,4 @@ def keep_settings(client: Redis, queue: QueueSettings, settings: Settings) -> No
     known = {each[0] for each in there.limits}
     for name, changes, by in settings.limits:
         if name not in known:
-            run(client, limiting.set_limit(keys, changes, name=name, by=by))
+            run(client, limit_calls.set_limit(keys, changes, name=name, by=by))

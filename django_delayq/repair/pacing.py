@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from django_delayq.calls.batch import BatchSizer
-from django_delayq.delivery.limits import MAX_BATCH
+from django_delayq.delivery.bounds import MAX_BATCH
 
 #: What the frames of one step should take of the server's time, ms.
 TARGET_MS = 3.0

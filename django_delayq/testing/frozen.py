@@ -23,10 +23,10 @@ from django_delayq.clients.clients import own_clients
 from django_delayq.clients.server import Server
 from django_delayq.clock import boottime_ms, monotonic_ms
 from django_delayq.delivery import claiming
+from django_delayq.delivery.bounds import MAX_BATCH
 from django_delayq.delivery.claiming import Claimed
 from django_delayq.delivery.forwarding import Forward
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.limits import MAX_BATCH
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import InvalidDelay
 from django_delayq.jobs import sharding
@@ -35,6 +35,7 @@ from django_delayq.jobs.finding import find_jobs
 from django_delayq.jobs.pausing import paused
 from django_delayq.management.backends import listening
 from django_delayq.redaction import brief, show
+from django_delayq.slices import loaded
 from django_delayq.testing import mode
 from django_delayq.testing.capturing import watch_tests
 from django_delayq.testing.connection import InProcessServer
@@ -133,6 +134,7 @@ class FrozenQueue:
         # Whole ms, in which start times are.
         self._now_us = int(begin.timestamp() * 1000) * 1000
         self._has_periods = periodic
+        self._parts = loaded("part", without="" if periodic else "schedules")
         #: The server; its keys can be looked at.
         self.server = MemoryServer(lambda: self._now_us)
         self._queues: dict[str, QueueState] = {}
@@ -240,7 +242,7 @@ class FrozenQueue:
         for settings in conf.get_settings().queues_of():
             name = settings.name
             if name not in self._queues and self._has_any(settings.keys):
-                state = QueueState(self._client, settings, 1, OWNER)
+                state = QueueState(self._client, settings, 1, OWNER, self._parts)
                 self._queues[name] = state
                 state.upkeep.begin()
         return list(self._queues.values())
@@ -268,8 +270,7 @@ class FrozenQueue:
         while is_progress:
             is_progress = False
             for state in self._states():
-                if self._has_periods:
-                    self._move_on(state)
+                self._take_turns(state)
                 while (one := self._run_one(state)) is not None:
                     ran.append(one)
                     is_progress = True
@@ -280,13 +281,16 @@ class FrozenQueue:
                         )
         return ran
 
-    def _move_on(self, state: QueueState) -> None:
-        """Move periodic schedules on, and enroll those in code, unless the queue is paused."""
-        if _is_paused(state.settings.name):
-            return
-        state.periods.next_ms = 0.0
-        while state.periods.turn(monotonic_ms(), self._now_us):
-            continue
+    def _take_turns(self, state: QueueState) -> None:
+        """Have features do what is due, such as moving periodic schedules on, and enrolling those in code."""
+        state.is_paused = _is_paused(state.settings.name)
+        for part in state.parts:
+            if part.wakes:
+                part.next_ms = 0.0
+            while part.is_due(monotonic_ms(), self._now_us) and part.turn(
+                monotonic_ms(), self._now_us
+            ):
+                continue
 
     def _claim(self, state: QueueState) -> Claimed:
         settings, worker = state.settings, conf.get_settings().worker
@@ -309,8 +313,8 @@ class FrozenQueue:
         )
         if reply.newer_format:
             raise claiming.newer_format(settings.name, reply.newer_format)
-        if reply.pauses or state.pauses:
-            state.pauses.take_in(reply)
+        for part in state.parts:
+            part.take_in(reply)
         if reply.limits is not None and reply.limits.has_slots:
             state.has_slots = True
         if reply.ends is not None:
@@ -319,7 +323,7 @@ class FrozenQueue:
 
     def _run_one(self, state: QueueState) -> Ran | None:
         """Run the next job of a queue that is due; return None if there is none."""
-        if self._has(state.settings.keys.held) or state.pauses.are_over:
+        if self._has(state.settings.keys.held):
             # What was held may run now.
             state.held.turn(monotonic_ms(), MAX_BATCH)
         reply = self._claim(state)
@@ -327,7 +331,7 @@ class FrozenQueue:
             # On a shared queue, this claim has transferred what the next one takes.
             reply = self._claim(state)
         if not reply.jobs:
-            wait_us = state.pauses.wait_us(reply) if state.pauses else reply.wait_us
+            wait_us = state.wait_us(reply)
             self._events[state.settings.name] = (
                 math.inf if wait_us < 0 else self._now_us + wait_us
             )
@@ -379,11 +383,10 @@ class FrozenQueue:
     def _next_us(self) -> float:
         """Return when something happens next, epoch us; infinite: nothing will."""
         first = min(self._events.values(), default=math.inf)
-        if self._has_periods:
-            for state in self._states():
-                # What comes while the queue is paused is missed, as by a worker.
-                if not state.pauses.is_paused:
-                    first = min(first, state.periods.due_us)
+        for state in self._states():
+            # What comes while the queue is paused is missed, as by a worker.
+            if not state.is_paused:
+                first = min(first, *(part.due_us for part in state.parts))
         return first
 
     def _move_to(self, now_us: float) -> None:

@@ -130,7 +130,7 @@ class Immediate(Recorder):
         # Whatever its delay, it runs at the moment for which it was scheduled.
         offset_ms = note.start_ms - boottime_ms()
         queue = conf.get_settings().queue(note.queue)
-        return note, Attempt(queue, leased, math.inf, offset_ms, gates=None)
+        return note, Attempt(queue, leased, math.inf, offset_ms)
 
     def _end(
         self, turn: _Turn, note: Note, attempt: Attempt, error: BaseException | None

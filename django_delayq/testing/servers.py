@@ -21,6 +21,7 @@ from django_delayq.clock import monotonic_ms
 from django_delayq.delivery.looking import counts
 from django_delayq.embedded.server import ensure_server
 from django_delayq.management.backends import listening
+from django_delayq.slices import loaded
 from django_delayq.testing import mode
 from django_delayq.worker.parts import WorkerOptions
 from django_delayq.worker.process import WorkerProcess
@@ -99,6 +100,7 @@ class TestWorker:
                 worker=replace(
                     settings.worker, threads=threads, grace_s=GRACE_S, heartbeat=None
                 ),
+                parts=loaded("part"),
             ),
             owner=os.urandom(8),
         )

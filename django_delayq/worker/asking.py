@@ -70,7 +70,7 @@ class Asking:
             priority_step_ms=settings.priority_step_ms,
             keeps_ended=settings.keep_ended > 0,
             has_slots=queue.has_slots,
-            has_declared=queue.upkeep.gives_limits,
+            has_declared=queue.upkeep.has_declared,
             limit_text=settings.limit_text,
             frame_format=settings.frame_format,
         )

@@ -41,13 +41,12 @@ from django_delayq.jobs.exception_text import (
     traceback_of,
     trimmed,
 )
-from django_delayq.jobs.limit import Limit
 from django_delayq.jobs.middleware import blamed
 from django_delayq.jobs.options import seconds
 from django_delayq.masking import mask
 from django_delayq.signals import heard
-from django_delayq.worker import gates, time_limit
-from django_delayq.worker.leased_job import LeasedJob, this_worker
+from django_delayq.worker import holds, time_limit
+from django_delayq.worker.leased_job import Gate, LeasedJob, this_worker
 from django_delayq.worker.payload import DoubleFound, Read
 
 logger = logs.get_log("django_delayq.worker")
@@ -168,22 +167,20 @@ class Attempt(LeasedJob):
             if not self._expire_if_late(boottime_ms()):
                 self._take_misfit(self.task)
             return None
-        if (here := self.gates) is not None:
-            if here.paused and self._hold(gates.of_pause(here.paused, self.task)):
+        for gate in self.gates:
+            if self.task.name in gate.tasks and self._is_held_by(gate):
                 return None
-            if here.gives_limits and self.options.limit is not None:
-                return self._take_limited(self.task, self.options.limit)
         return self.task
 
     def _hold_unread(self, error: BaseException) -> bool:
         """Hold a job that another worker may be able to read or to run."""
         hold: Hold | None = None
         if isinstance(error, NotSigned):
-            hold = gates.of_key(self.queue.name, self.leased.payload, error)
+            hold = holds.of_key(self.queue.name, self.leased.payload, error)
             if hold is not None:
                 self.unknown_task = error.missing
         elif isinstance(error, TaskNotFound):
-            hold = gates.of_task(error)
+            hold = holds.of_task(error)
             if hold is not None:
                 self.unknown_task = hold.reason.name
         return self._hold(hold)
@@ -196,22 +193,17 @@ class Attempt(LeasedJob):
         self.misfit = error
         if heard.attempts:
             self.raised = error
-        if not self._hold(gates.of_call(task, error, self.args, self.kwargs)):
+        if not self._hold(holds.of_call(task, error, self.args, self.kwargs)):
             self._reject(Verdict.QUARANTINE, error, kind="task")
 
-    def _take_limited(
-        self, task: TaskDefinition, limit: Limit
-    ) -> TaskDefinition | None:
-        if self.leased.is_foreign:
-            return task
+    def _is_held_by(self, gate: Gate) -> bool:
+        """Return whether a gate holds the job, or has failed, so that it does not run now."""
         try:
-            hold = gates.of_limit(
-                self.leased.limit, limit, task, self.args, self.kwargs
-            )
+            hold = gate.hold(self)
         except Exception as error:
             self.fail(error)
-            return None
-        return None if self._hold(hold) else task
+            return True
+        return self._hold(hold)
 
     def _bury_unrun(self) -> None:
         """Record that the job lost its worker too often. A claim leaves that to a worker if others follow the job then."""

@@ -11,7 +11,7 @@ from django_delayq.calls.steps import perform
 from django_delayq.clients.primary import pause_ms
 from django_delayq.clock import boottime_ms, monotonic_ms
 from django_delayq.delivery import claiming
-from django_delayq.delivery.claiming import Claimed, Limited, Mode
+from django_delayq.delivery.claiming import Claimed, Mode
 from django_delayq.exceptions import OtherShards
 from django_delayq.faults import fault_line
 from django_delayq.jobs import sharding
@@ -31,7 +31,7 @@ logger = get_log("django_delayq.worker")
 NOTICEABLE = 0.1
 #: For so long a look at held jobs waits for a moment in which no job is nearly due.
 HELD_PATIENCE_MS = 1_000.0
-#: For so long the loop lets threads go first before it moves schedules on.
+#: For so long the loop lets threads go first before the part of a queue has its turn.
 BEGIN_FIRST_S = 0.0003
 #: A queue whose node is away is asked again after this, then after pauses that double up to the alarm's cap.
 AWAY_FIRST_MS = 50.0
@@ -69,11 +69,11 @@ class Claiming:
                 is_later = True
             is_transfer = queue.is_due and queue.mode is Mode.SHARED
             if not plan.limit and not is_transfer and queue.under_way is None:
-                # The queue stays ready. Its schedules go on without room.
-                if self._may_move_on(queue) and queue.periods.is_due(monotonic_ms()):
+                # The queue stays ready. Its parts, such as its schedules, go on without room.
+                if queue.has_begun and not queue.newer_format:
                     try:
                         self._begin(queue)
-                        self._move_on(queue, monotonic_ms(), None)
+                        self._take_turns(queue, monotonic_ms(), None)
                     except Exception as error:
                         self._set_aside_or_raise(queue, error)
                 continue
@@ -187,11 +187,11 @@ class Claiming:
             queue.away_ms = 0.0
         if self._is_newer(queue, reply.newer_format):
             return
-        if (reply.pauses or queue.pauses) and queue.pauses.take_in(reply):
-            queue.held.next_ms = 0.0
-        queue.is_held_back = False
-        if reply.limits is not None:
-            self._take_limits(queue, reply.limits)
+        for part in queue.parts:
+            if part.take_in(reply):
+                queue.held.next_ms = 0.0
+        if reply.limits is not None and reply.limits.has_slots:
+            self._settlement.limited.add(queue.settings.name)
         if reply.ends is not None:
             job_signals.send_ends(queue.settings.name, reply.ends)
         now_ms = monotonic_ms()
@@ -249,18 +249,6 @@ class Claiming:
             self._alarm.ring_in(queue.settings.name, -1)
         return newer > 0
 
-    def _take_limits(self, queue: QueueState, limits: Limited) -> None:
-        name = queue.settings.name
-        queue.is_held_back = limits.is_held_back
-        if limits.has_slots:
-            self._settlement.limited.add(name)
-        if limits.dropped:
-            logger.warning(
-                "queue %s: %d jobs were cancelled, because their limits were full",
-                name,
-                limits.dropped,
-            )
-
     def _expect(
         self,
         queue: QueueState,
@@ -271,9 +259,7 @@ class Claiming:
         has_room: bool,
     ) -> None:
         """Take in what a reply says about the queue: when to look again, and what was lost there."""
-        name, wait_us = queue.settings.name, reply.wait_us
-        if queue.pauses:
-            wait_us = queue.pauses.wait_us(reply)
+        name, wait_us = queue.settings.name, queue.wait_us(reply)
         queue.is_due = wait_us == 0
         queue.next_ms = queue.next_us = float("inf")
         if wait_us > 0:
@@ -286,9 +272,7 @@ class Claiming:
             queue.is_ready = queue.is_due
             # What lies in the destination queue of a queue that is paused, or held back by its limits, would wake us
             # again and again.
-            is_watching = (
-                queue.is_watched or queue.pauses.is_paused or queue.is_held_back
-            )
+            is_watching = queue.is_watched or queue.is_paused or queue.is_held_back
             if not queue.is_ready and not is_watching:
                 queue.is_watched = True
                 self._arm(name)
@@ -321,7 +305,7 @@ class Claiming:
         # On a queue with a job every few ms another one is always nearly due.
         is_overdue = now_ms >= queue.held.next_ms + HELD_PATIENCE_MS
         is_looked_at = now_ms >= queue.held.next_ms and (is_overdue or not is_soon)
-        is_looked_at = is_looked_at and not queue.pauses.is_paused
+        is_looked_at = is_looked_at and not queue.is_paused
         is_kept_up = now_ms >= queue.upkeep.next_ms
         if is_looked_at or is_kept_up:
             self._dispatch.threads.wake()
@@ -336,13 +320,10 @@ class Claiming:
                 queue.held.rest(now_ms, error)
                 queue.upkeep.note(error)
         if is_kept_up:
-            upkeep = queue.upkeep
-            upkeep.turn(now_ms)
-            queue.periods.note_latest(upkeep.is_latest)
+            queue.upkeep.turn(now_ms)
             self._check_shards(queue)
-        is_due = now_us >= queue.periods.due_us or now_ms >= queue.periods.next_ms
-        if is_due and self._may_move_on(queue):
-            self._move_on(queue, now_ms, now_us)
+        if queue.has_begun and not queue.newer_format:
+            self._take_turns(queue, now_ms, now_us)
 
     def _check_shards(self, queue: QueueState) -> None:
         try:
@@ -353,20 +334,18 @@ class Claiming:
         except RedisError as error:
             queue.upkeep.note(error)
 
-    def _may_move_on(self, queue: QueueState) -> bool:
-        # What comes while the queue is paused is missed, or all of it would run at its end.
-        is_ours = queue.has_begun and not queue.newer_format
-        return is_ours and not queue.pauses.is_paused
-
-    def _move_on(self, queue: QueueState, now_ms: float, now_us: int | None) -> None:
-        """Move schedules on whose occurrences have come. ``now_us`` is the server's time, if a reply has just had it."""
-        self._dispatch.threads.wake()
-        # The job of this moment begins before the next one is made, which would keep the interpreter from its thread.
-        time.sleep(BEGIN_FIRST_S)
-        self._line.rest()
-        try:
-            if queue.periods.turn(now_ms, now_us):
-                queue.is_ready = True
-        except RedisError as error:
-            queue.periods.rest(now_ms, error)
-            queue.upkeep.note(error)
+    def _take_turns(self, queue: QueueState, now_ms: float, now_us: int | None) -> None:
+        """Have the parts of a queue do what is due. ``now_us`` is the server's time, if a reply has just had it."""
+        for part in queue.parts:
+            if not part.is_due(now_ms, now_us):
+                continue
+            self._dispatch.threads.wake()
+            # The jobs of this moment begin before a part has its turn, which would keep the interpreter from their threads.
+            time.sleep(BEGIN_FIRST_S)
+            self._line.rest()
+            try:
+                if part.turn(now_ms, now_us):
+                    queue.is_ready = True
+            except RedisError as error:
+                part.rest(now_ms, error)
+                queue.upkeep.note(error)

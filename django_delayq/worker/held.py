@@ -1,12 +1,13 @@
 """Releases held jobs that this process can run by now, as many as it can soon start."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from redis.client import Redis
 
 from django_delayq.calls.running import run
 from django_delayq.conf import QueueSettings, get_keyring
-from django_delayq.delivery import holding, limiting, pausing
+from django_delayq.delivery import holding
 from django_delayq.delivery.claiming import EndedHere
 from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.jobs.registry import all_tasks, find_task, get_handler
@@ -15,7 +16,6 @@ from django_delayq.redaction import show
 from django_delayq.wire.signing import readable_marks
 from django_delayq.worker import job_signals
 from django_delayq.worker.outage import StepPause
-from django_delayq.worker.pausing import Pauses
 
 logger = get_log("django_delayq.worker")
 
@@ -27,14 +27,32 @@ MOST_SHAPES = 1_000
 MOST_IDS = 10
 
 
+class Released(NamedTuple):
+    """How many held jobs may run now, and whether more may be held that could."""
+
+    jobs: int
+    has_more: bool
+
+    @classmethod
+    def of(cls, jobs: int, limit: int, cursor: bytes) -> "Released":
+        """Return the result of a call that has let ``jobs`` of ``limit`` go, and goes on at a cursor."""
+        return cls(jobs, jobs >= limit or bool(jobs and cursor))
+
+
 class HeldJobs:
     """Looks at the held jobs of one queue; call `turn` whenever `next_ms` has come. Owned by the claim loop."""
 
-    def __init__(self, client: Redis, settings: QueueSettings, pauses: Pauses) -> None:
+    def __init__(
+        self,
+        client: Redis,
+        settings: QueueSettings,
+        others: Sequence[Callable[[int], Released]] = (),
+    ) -> None:
+        """``others`` let go up to so many jobs that were held for something else than what a process lacked."""
         self._client = client
-        self._pauses = pauses
         self._settings = settings
-        self._cursor = self._limits_cursor = b""
+        self._others = others
+        self._cursor = b""
         #: When to look next, by our monotonic clock; a new process looks at once.
         self.next_ms = 0.0
         self._pause = StepPause()
@@ -50,15 +68,9 @@ class HeldJobs:
         """
         settings, keys = self._settings, self._settings.keys
         self.next_ms = now_ms + LOOK_AT_HELD_MS
-        if self._pauses.are_over:
-            # Until the server forgets them, each claim brings them along.
-            run(self._client, pausing.forget_over(keys))
         if not self._client.zcard(keys.held):
             return False
-        loosened = run(
-            self._client, limiting.loosen(keys, cursor=self._limits_cursor, limit=limit)
-        )
-        self._limits_cursor = loosened.cursor
+        released = [release(limit) for release in self._others]
         known = [Reason(Kind.TASK, task.name) for task in all_tasks()]
         keyring = get_keyring()
         known += [Reason(Kind.KEY, key) for key in keyring.ids]
@@ -77,16 +89,14 @@ class HeldJobs:
         reply = run(self._client, call)
         self._pause.note_success()
         self._cursor = reply.cursor
-        if any(
-            found.released >= limit or (found.released and found.cursor)
-            for found in (loosened, reply)
-        ):
+        released.append(Released.of(reply.released, limit, reply.cursor))
+        if any(each.has_more for each in released):
             # More may be held. The next claim finds out once there is room again.
             self.next_ms = now_ms
         if reply.ends:
             job_signals.send_ends(settings.name, reply.ends)
         _log_quarantined(settings.name, reply.ends)
-        return reply.released + loosened.released > 0
+        return any(each.jobs for each in released)
 
     def _of_codecs(self) -> list[Reason]:
         """Return what is held because another codec than the queue's did not read it."""

@@ -3,15 +3,16 @@
 import os
 import random
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from django_delayq import logs
 from django_delayq.clock import boottime_ms
 from django_delayq.conf import QueueSettings, get_keyring
 from django_delayq.delivery.claiming import Leased
+from django_delayq.delivery.holding import Hold
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import (
     DecodeError,
@@ -28,13 +29,21 @@ from django_delayq.jobs.options import TaskOptions, seconds
 from django_delayq.jobs.progress import running_report
 from django_delayq.jobs.stopping import running_stop
 from django_delayq.masking import WHOLE
-from django_delayq.worker.gates import Gates
 from django_delayq.worker.payload import read
 
 logger = logs.get_log("django_delayq.worker")
 
 #: What a payload has that says when it was enqueued. Arguments may have it as well.
 _AT = b'\\"at\\":'
+
+
+class Gate(NamedTuple):
+    """What may hold a job although this process can run it."""
+
+    #: The names of the tasks that it concerns: jobs of others cost nothing.
+    tasks: Container[str]
+    #: Says what a job is held for; None: it may run. An error that it raises counts as one of the task.
+    hold: Callable[["LeasedJob"], Hold | None]
 
 
 class LeasedJob:
@@ -64,7 +73,7 @@ class LeasedJob:
         leased: Leased,
         lease_end_ms: float,
         offset_ms: float,
-        gates: Gates | None,
+        gates: Sequence[Gate] = (),
     ) -> None:
         self.queue = queue
         self.leased = leased
@@ -72,7 +81,6 @@ class LeasedJob:
         self.lease_end_ms = lease_end_ms
         #: What to add to `boottime_ms` for the server's clock, epoch ms.
         self.server_minus_local_ms = offset_ms
-        #: None: nothing holds a job that this process can run.
         self.gates = gates
 
     @property

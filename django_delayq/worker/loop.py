@@ -14,7 +14,6 @@ from django_delayq.calls.errors import is_of_node
 from django_delayq.calls.line import Line
 from django_delayq.clients.clients import own_clients
 from django_delayq.clock import monotonic_ms
-from django_delayq.delivery.periods import CHANGED
 from django_delayq.delivery.workers import ORDERED
 from django_delayq.exceptions import DelayqError
 from django_delayq.faults import fault_line
@@ -87,8 +86,9 @@ class ClaimLoop:
         """Note that something has changed on a queue, and what. None: a subscription stands, and what came before is lost."""
         if message is None or message == ORDERED:
             self._registering.due_ms = 0.0
-        if message is None or message == CHANGED:
-            self.queues[queue].periods.next_ms = 0.0
+        for part in self.queues[queue].parts:
+            if part.wakes and (message is None or message in part.wakes):
+                part.next_ms = 0.0
         self.alarm.wake(SELF if message == ORDERED else queue)
 
     def retire(self) -> None:
@@ -306,7 +306,8 @@ class ClaimLoop:
         if self._is_burst:
             self._line.rest()
             for queue in self.queues.values():
-                queue.pauses.warn_of_left(self._parts.client, queue.settings.keys)
+                for part in queue.parts:
+                    part.warn_of_left()
         keys = [queue.settings.keys for queue in self.queues.values()]
         leave(self._parts.client, self._line, keys, self._parts.owner)
 

@@ -12,7 +12,7 @@ from django_delayq.worker.dispatch import Dispatch
 from django_delayq.worker.ends import Ends
 from django_delayq.worker.forwards import Forwards
 from django_delayq.worker.outage import Outage
-from django_delayq.worker.queue_state import QueueState
+from django_delayq.worker.queue_state import QueuePart, QueueState
 from django_delayq.worker.shutdown import Shutdown
 
 #: The alarm's key for wake-ups that concern no single queue.
@@ -28,6 +28,8 @@ class WorkerOptions:
     #: Claim by weight instead of by order.
     is_weighted: bool
     worker: WorkerSettings
+    #: What features do for each queue.
+    parts: Sequence[type[QueuePart]]
     #: End when nothing is due.
     is_burst: bool = False
     #: After so many jobs a process ends; unless in burst mode, it is replaced.

@@ -4,7 +4,7 @@ If too many were claimed, they are given back. A claim cannot choose between syn
 """
 
 from django_delayq.clock import monotonic_ms
-from django_delayq.delivery.limits import MAX_BATCH
+from django_delayq.delivery.bounds import MAX_BATCH
 from django_delayq.worker.parts import Parts
 from django_delayq.worker.plan import NO_ROOM, NOTHING, Plan, Room
 from django_delayq.worker.queue_state import QueueState

@@ -121,7 +121,9 @@ class WorkerProcess:
                 client=claiming,
                 line=line,
                 queues={
-                    settings.name: QueueState(claiming, settings, weight, owner)
+                    settings.name: QueueState(
+                        claiming, settings, weight, owner, options.parts
+                    )
                     for settings, weight in options.queues
                 },
                 alarm=alarm,

@@ -10,7 +10,7 @@ from redis.exceptions import ResponseError
 
 from django_delayq.calls.line import Line
 from django_delayq.clock import monotonic_ms
-from django_delayq.delivery.limits import MAX_BATCH
+from django_delayq.delivery.bounds import MAX_BATCH
 from django_delayq.delivery.progress import JobProgress, note_progress
 from django_delayq.logs import get_log
 from django_delayq.worker.attempt import Attempt

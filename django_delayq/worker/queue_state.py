@@ -1,15 +1,17 @@
-"""The claim loop's state of one queue. Owned by the loop's thread."""
+"""The claim loop's state of one queue, and what features do for a queue. Owned by the loop's thread."""
+
+import math
+from collections.abc import Sequence
 
 from redis.client import Redis
 
 from django_delayq.calls.batch import BatchSizer
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery.claiming import Mode
-from django_delayq.delivery.limits import MAX_BATCH
-from django_delayq.worker.gates import Gates
-from django_delayq.worker.held import HeldJobs
-from django_delayq.worker.pausing import Pauses
-from django_delayq.worker.periodic import Periods
+from django_delayq.delivery.bounds import MAX_BATCH
+from django_delayq.delivery.claiming import Claimed, Mode
+from django_delayq.worker.held import HeldJobs, Released
+from django_delayq.worker.leased_job import Gate
+from django_delayq.worker.outage import StepPause
 from django_delayq.worker.plan import Asked
 from django_delayq.worker.upkeep import Upkeep
 
@@ -49,11 +51,72 @@ class FewClaims:
         self._till_ms = sent_ms + lease_ms / FEW_A_LEASE
 
 
+class QueuePart:
+    """What a feature does for one queue in a worker process."""
+
+    #: The messages on the queue's channel after which there is something to do.
+    wakes: frozenset[bytes] = frozenset()
+    #: Holds jobs that the process could run; None: this part holds none now.
+    gate: Gate | None = None
+
+    def __init__(self, client: Redis, queue: "QueueState") -> None:
+        self._client, self._queue, self._settings = client, queue, queue.settings
+        self._pause = StepPause()
+        #: When there is something to do, by our monotonic clock. Other threads set it to 0.
+        self.next_ms = math.inf
+        #: The same by the server's clock, epoch us.
+        self.due_us = math.inf
+
+    @property
+    def has_schedules(self) -> bool:
+        """Whether the code of this process has schedules of the queue."""
+        return False
+
+    def take_in(self, reply: Claimed) -> bool:
+        """Take in the reply to a claim; return whether jobs that were held may run now."""
+        return False
+
+    def wait_us(self, reply: Claimed) -> float:
+        """Return the time until the next event that the script of the claim does not know of; infinite: there is none."""
+        return math.inf
+
+    def is_due(self, now_ms: float, now_us: int | None) -> bool:
+        """Return whether there is something to do. ``now_us`` is the server's time, if a reply has just had it."""
+        return now_ms >= self.next_ms
+
+    def turn(self, now_ms: float, now_us: int | None) -> bool:
+        """Do what is due, in bounded steps; return whether there may be something to claim now.
+
+        Raises:
+            redis.exceptions.RedisError: the server's own error.
+        """
+        return False
+
+    def rest(self, now_ms: float, error: Exception) -> None:
+        """Do nothing for a while: a turn has failed."""
+        self.next_ms = now_ms + self._pause.after(error)
+
+    def release(self, limit: int) -> Released:
+        """Let go up to ``limit`` jobs that this part has held, and that may run by now."""
+        return Released(0, False)
+
+    def forget(self) -> None:
+        """Read everything again: another server answers, or one that has forgotten."""
+
+    def warn_of_left(self) -> None:
+        """Log what the process leaves undone that ends because nothing else may run."""
+
+
 class QueueState:
     """One queue: what may be there, what it was asked without an answer, what its calls cost."""
 
     def __init__(
-        self, client: Redis, settings: QueueSettings, weight: float, owner: bytes
+        self,
+        client: Redis,
+        settings: QueueSettings,
+        weight: float,
+        owner: bytes,
+        parts: Sequence[type[QueuePart]],
     ) -> None:
         self.settings = settings
         self.weight = weight
@@ -85,6 +148,8 @@ class QueueState:
         self.has_slots = False
         #: The limits of the queue hold back what waits there.
         self.is_held_back = False
+        #: The queue is paused: nothing of it begins.
+        self.is_paused = False
         #: The queue's format, if that is later than we read: then the queue is left alone.
         self.newer_format = 0
         #: The server's last error that concerns this queue alone.
@@ -98,18 +163,27 @@ class QueueState:
             first=64, least=LEAST_BATCH, most=MAX_BATCH, least_ms=LEAST_JOB_MS
         )
         self.transfer_sizer = BatchSizer(first=100, least=LEAST_BATCH, most=MAX_BATCH)
-        self.upkeep = Upkeep(client, settings, owner)
-        self.pauses = Pauses(settings.name)
-        self.held = HeldJobs(client, settings, self.pauses)
-        self.periods = Periods(
-            client, settings, self.upkeep.load_time, self.upkeep.ask_whether_latest
+        #: In this order, each has its turn.
+        self.parts = [part(client, self) for part in parts]
+        self.upkeep = Upkeep(
+            client,
+            settings,
+            owner,
+            lambda: any(part.has_schedules for part in self.parts),
         )
+        self.held = HeldJobs(client, settings, [part.release for part in self.parts])
 
     @property
-    def gates(self) -> Gates | None:
-        """What may hold the jobs of a claim; None: nothing."""
-        paused, gives_limits = self.pauses.of_tasks, self.upkeep.gives_limits
-        return Gates(paused, gives_limits) if paused or gives_limits else None
+    def gates(self) -> list[Gate]:
+        """What may hold the jobs of a claim."""
+        return [part.gate for part in self.parts if part.gate is not None]
+
+    def wait_us(self, reply: Claimed) -> float:
+        """Return the time until the next event after a claim; negative: none is expected."""
+        first_us = min((part.wait_us(reply) for part in self.parts), default=math.inf)
+        if first_us == math.inf:
+            return reply.wait_us
+        return first_us if reply.wait_us < 0 else min(first_us, reply.wait_us)
 
     def expect_anything(self) -> None:
         """Note that there may be something to claim and to transfer."""
@@ -119,7 +193,8 @@ class QueueState:
         """Have everything read from the server again: another one answers, or it has forgotten."""
         self.is_outdated = True
         self.upkeep.forget()
-        self.periods.forget()
+        for part in self.parts:
+            part.forget()
         self.expect_anything()
 
     def expect_nothing(self) -> None:

@@ -20,9 +20,9 @@ from django_delayq.clients.primary import pause_ms
 from django_delayq.clock import boottime_ms, monotonic_ms
 from django_delayq.conf import QueueSettings, get_settings
 from django_delayq.delivery import holding, settling
+from django_delayq.delivery.bounds import MAX_BATCH
 from django_delayq.delivery.following import Following
 from django_delayq.delivery.forwarding import Forward, forward_of
-from django_delayq.delivery.limits import MAX_BATCH
 from django_delayq.delivery.states import State
 from django_delayq.logs import get_log
 from django_delayq.signals import job_scheduled

@@ -5,7 +5,7 @@ warns of what grows. Every step is one bounded call; the claim loop decides when
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from shlex import quote
 
@@ -17,13 +17,12 @@ from django_delayq.calls.running import run
 from django_delayq.clients.clients import own_clients
 from django_delayq.clock import epoch_ms, monotonic_ms
 from django_delayq.conf import QueueSettings, get_keyring
-from django_delayq.delivery import limiting, looking, prefixes, tending
+from django_delayq.delivery import looking, prefixes, tending, worker_code
 from django_delayq.delivery.rates import numbers_of
 from django_delayq.delivery.states import State
 from django_delayq.delivery.tending import Which
 from django_delayq.health.queue_facts import QueueFacts
 from django_delayq.health.queue_problems import LONG_LIST, find_nearly_full
-from django_delayq.jobs.periodic import LoadTime, schedules_on
 from django_delayq.jobs.registry import all_limits
 from django_delayq.logs import get_log
 from django_delayq.repair import calls
@@ -49,8 +48,16 @@ YOUNGEST = timedelta(days=1)
 class Upkeep:
     """Looks after one queue; call `turn` whenever `next_ms` has come."""
 
-    def __init__(self, client: Redis, settings: QueueSettings, owner: bytes) -> None:
+    def __init__(
+        self,
+        client: Redis,
+        settings: QueueSettings,
+        owner: bytes,
+        has_schedules: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """``has_schedules`` says whether our code has schedules of the queue."""
         self._client = client
+        self._has_schedules = has_schedules
         self._owner = owner
         self._settings = settings
         self._steps = self._paced()
@@ -70,10 +77,10 @@ class Upkeep:
         self._pause = StepPause()
         # When the server last noted that we serve the queue, by its clock, epoch ms; None: it has not.
         self._kept_ms: int | None = None
-        #: A job that does not know the limit of its task gets it when it is claimed.
-        self.gives_limits = False
+        #: The server knows that tasks of our code have limits.
+        self.has_declared = False
         #: When our code was loaded, by the server's clock.
-        self.load_time = LoadTime()
+        self.load_time = worker_code.LoadTime()
         #: No living process has later code with schedules of this queue.
         self.is_latest = False
         # When to declare our code again, by our monotonic clock; infinity: not before the next round of steps.
@@ -157,9 +164,6 @@ class Upkeep:
             self._check_in()
             self._tell_of_code()
 
-    def _has_schedules(self) -> bool:
-        return bool(schedules_on(self._settings.name))
-
     def ask_whether_latest(self) -> bool:
         """Declare our code. Return whether it is the latest that any living process has, among those with schedules here."""
         self._tell_of_code()
@@ -172,14 +176,14 @@ class Upkeep:
             (name, numbers_of(limit.concurrency, limit.rate))
             for name, limit in all_limits().items()
         ]
-        self.gives_limits = bool(limits)
+        self.has_declared = bool(limits)
         has_schedules = self._has_schedules()
         is_to_go_on = bool(limits) or has_schedules
-        pause_ms = limiting.DECLARE_MS if is_to_go_on else math.inf
+        pause_ms = worker_code.DECLARE_MS if is_to_go_on else math.inf
         self._declare_ms = monotonic_ms() + pause_ms
-        declared = run(
+        found = run(
             self._client,
-            limiting.declare(
+            worker_code.declare(
                 self._settings.keys,
                 limits,
                 owner=self._owner,
@@ -187,7 +191,7 @@ class Upkeep:
                 has_schedules=has_schedules,
             ),
         )
-        self.is_latest = declared.is_latest
+        self.is_latest = found.is_latest
 
     def _check_in(self) -> None:
         """Have the server note this process; say so if a node has forgotten it.

@@ -18,7 +18,7 @@ from django_delayq import (
     set_limit,
     store_schedule,
 )
-from django_delayq.jobs.pausing import acting_as
+from django_delayq.jobs.actor import acting_as
 from tests.admin import living
 from tests.admin.conftest import url
 from tests.admin.filling import Queue

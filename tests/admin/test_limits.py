@@ -9,9 +9,9 @@ from django.test import Client
 
 from django_delayq import Limit, conf, delayed_task, limits, set_limit
 from django_delayq.calls.running import run
-from django_delayq.delivery import limiting
+from django_delayq.delivery import worker_code
 from django_delayq.delivery.reasons import Kind, Reason
-from django_delayq.jobs.limiting import LimitInForce, concerning
+from django_delayq.features.limits.api import LimitInForce, concerning
 from tests.admin.conftest import url
 from tests.admin.filling import Queue
 from tests.admin.test_job_admin import content_of, messages_of
@@ -89,7 +89,7 @@ def test_queue_shows_the_limits_that_concern_it(
     def of_it() -> None: ...
 
     declared = {"admin-bank": 3, "admin-mail": 4, "admin-unknown": 5}
-    call = limiting.declare(
+    call = worker_code.declare(
         queue.keys,
         [(name, {"concurrency": most}) for name, most in declared.items()],
         owner=b"process1",

@@ -9,9 +9,10 @@ import sys
 import time
 from collections import Counter
 
-from django_delayq.delivery import limiting
+from django_delayq.delivery import worker_code
 from django_delayq.delivery.claiming import Leased
 from django_delayq.delivery.rates import numbers_of
+from django_delayq.features.limits import calls as limit_calls
 from tests.delivery.rig import LEASE, Rig, name_in
 from tests.servers import Server
 
@@ -32,7 +33,7 @@ class Walk:
     def declare(self) -> None:
         declared = [("stripe", numbers_of(concurrency=self.most))]
         self.rig.run(
-            limiting.declare(self.rig.keys, declared, owner=b"process1", loaded_ms=0)
+            worker_code.declare(self.rig.keys, declared, owner=b"process1", loaded_ms=0)
         )
 
     def step(self) -> None:
@@ -101,7 +102,7 @@ class Walk:
         self.leases.clear()
 
     def look(self) -> None:
-        self.rig.run(limiting.loosen(self.rig.keys))
+        self.rig.run(limit_calls.loosen(self.rig.keys))
 
     def cancel(self) -> None:
         most = min(len(self.keys), self.random.choice([1, 1, 10]))

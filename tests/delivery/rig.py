@@ -20,12 +20,12 @@ from django_delayq.calls.call import Call
 from django_delayq.calls.running import run
 from django_delayq.delivery import (
     batching,
+    bounds,
     changing,
     claiming,
     ended,
     forwarding,
     holding,
-    limits,
     looking,
     pausing,
     periods,
@@ -318,7 +318,7 @@ class Rig:
         priority_step_ms: int | None = None,
         keeps_ended: bool = False,
         limit_text: str = "",
-        byte_budget: int = limits.BYTE_BUDGET,
+        byte_budget: int = bounds.BYTE_BUDGET,
     ) -> Claimed:
         self._shortest_ms = min(self._shortest_ms, lease_ms)
         claimed = self.run(
@@ -372,7 +372,7 @@ class Rig:
         return job
 
     def transfer(
-        self, batch: int = 100, byte_budget: int = limits.BYTE_BUDGET
+        self, batch: int = 100, byte_budget: int = bounds.BYTE_BUDGET
     ) -> Transferred:
         return self.run(
             claiming.transfer(

@@ -3,7 +3,7 @@
 import pytest
 
 from django_delayq.calls.running import run
-from django_delayq.delivery import limiting, looking
+from django_delayq.delivery import looking, worker_code
 from django_delayq.delivery.rates import numbers_of
 from django_delayq.exceptions import NewerFormat
 from django_delayq.wire.signing import FORMAT
@@ -72,7 +72,7 @@ def test_limits_of_a_later_queue_stay_as_they_are(rig):
 
     declared = [("mail", numbers_of(concurrency=1))]
     assert not rig.run(
-        limiting.declare(rig.keys, declared, owner=b"process1", loaded_ms=0)
+        worker_code.declare(rig.keys, declared, owner=b"process1", loaded_ms=0)
     ).changed
 
     assert rig.client.hgetall(rig.keys.control) == before

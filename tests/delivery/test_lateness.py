@@ -4,10 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from django_delayq.delivery import limiting, looking, settling
+from django_delayq.delivery import looking, settling
 from django_delayq.delivery.claiming import Leased, Mode
 from django_delayq.delivery.rates import limit_text
 from django_delayq.delivery.reasons import Kind, Reason
+from django_delayq.features.limits import calls as limit_calls
 from tests.delivery.rig import LEASE, Rig, names_of
 from tests.delivery.test_limits import STRIPE, declare
 
@@ -92,7 +93,7 @@ def test_raised_limit_of_a_task_holds_until_it_was_raised_and_keeps_the_order(
     rig.claim()
     declare(rig, concurrency=10)
     rig.now = 400
-    rig.run(limiting.loosen(rig.keys))
+    rig.run(limit_calls.loosen(rig.keys))
 
     claimed = rig.claim()
 

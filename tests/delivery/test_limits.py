@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 
 from django_delayq.calls.running import run
-from django_delayq.delivery import claiming, limiting
+from django_delayq.delivery import claiming, worker_code
 from django_delayq.delivery.claiming import Limited, Mode
 from django_delayq.delivery.rates import limit_text, numbers_of, read_rate
 from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.states import Change, State
+from django_delayq.features.limits import calls as limit_calls
 from tests.clock import at
 from tests.delivery.rig import LEASE, OWNER, T0, Rig, name_in, names_of, token
 from tests.servers import Server
@@ -137,7 +138,9 @@ def test_claim_of_who_has_declared_needs_what_it_said_for_jobs_with_a_limit(
         assert names_of(found) == ["a"]
         return
     assert found is None
-    says = limiting.declare(rig.keys, (), owner=OWNER, loaded_ms=T0, has_schedules=True)
+    says = worker_code.declare(
+        rig.keys, (), owner=OWNER, loaded_ms=T0, has_schedules=True
+    )
     rig.run(says)
     assert names_of(rig.run(call)) == ["a"]
 
@@ -234,14 +237,14 @@ def test_job_that_gets_another_limit_frees_the_slot_of_its_old_one(rig: Rig) -> 
     rig.now = 5
     (a,) = rig.claim().jobs
 
-    rig.hold(a, task=limiting.held_for("new\0k"), hold_ms=None)
+    rig.hold(a, task=limit_calls.held_for("new\0k"), hold_ms=None)
 
     assert slots(rig) == 0
     assert rig.inspect("a").state is State.DUE
     a, b = rig.claim().jobs
     # A worker does not look again at a limit that one has just given.
     assert (name_in(a.payload), a.limit, b.limit) == ("a", "", "old\0k")
-    rig.hold(b, task=limiting.held_for("new\0k"), hold_ms=None)
+    rig.hold(b, task=limit_calls.held_for("new\0k"), hold_ms=None)
     (c,) = rig.claim().jobs
     assert (name_in(c.payload), c.limit) == ("c", "old\0k")
     assert rig.held_names().counts == {Reason(Kind.LIMIT, "new", "k"): 1}
@@ -281,12 +284,12 @@ def test_no_limit_is_taken_for_another(rig: Rig) -> None:
     jobs = {name_in(job.payload): job for job in rig.claim(50).jobs}
     assert jobs.keys() == {f"a{number}" for number in range(len(LIMITS))}
     assert rig.held_names(limit=50).counts == dict.fromkeys(
-        map(limiting.held_for, LIMITS), 2
+        map(limit_calls.held_for, LIMITS), 2
     )
 
     # Nothing goes round while the limits are full.
     for name in ("", "a", "of schedule"):
-        assert rig.run(limiting.loosen(rig.keys, name=name)).released == 0
+        assert rig.run(limit_calls.loosen(rig.keys, name=name)).released == 0
     for number in range(len(LIMITS)):
         rig.acknowledge(jobs[f"a{number}"])
         assert names_of(rig.claim(50)) == [f"b{number}"]
@@ -395,7 +398,7 @@ def test_rate_with_a_burst(rig: Rig) -> None:
 
 
 def loosen(rig: Rig) -> None:
-    rig.run(limiting.loosen(rig.keys))
+    rig.run(limit_calls.loosen(rig.keys))
 
 
 def test_moment_before_another_is_not_given_again(rig: Rig) -> None:
@@ -515,7 +518,7 @@ def test_limits_of_one_name_are_read_whatever_stands_beside_them(rig: Rig) -> No
     rig.client.hset(control, "queue_limit", '{"set":{"concurrency":2}}')
     rig.client.hset(control, "limit:", '{"code":{"concurrency":3}}')
 
-    found = rig.run(limiting.limits(rig.keys))
+    found = rig.run(limit_calls.limits(rig.keys))
 
     assert [each.name for each in found] == ["", ""]
 
@@ -543,13 +546,15 @@ def test_limits_and_paces_that_no_script_has_written_stop_nothing(
 
     assert len(rig.claim(limit_text=limit_text(rate="10/s")).jobs) == 2
     declared = [("stripe", numbers_of(rate="10/s"))]
-    call = limiting.declare(keys, declared, owner=b"process1", loaded_ms=0)
+    call = worker_code.declare(keys, declared, owner=b"process1", loaded_ms=0)
     assert rig.run(call).changed == 1
     rig.schedule({"c": 0}, limit=STRIPE)
     rig.now += 1
     assert len(rig.claim().jobs) == 1
-    assert rig.run(limiting.set_limit(keys, numbers_of(concurrency=1))) == 1
-    assert next(each.set for each in rig.run(limiting.limits(keys)))["concurrency"] == 1
+    assert rig.run(limit_calls.set_limit(keys, numbers_of(concurrency=1))) == 1
+    assert (
+        next(each.set for each in rig.run(limit_calls.limits(keys)))["concurrency"] == 1
+    )
 
 
 def owner_of(loaded_ms: int) -> bytes:
@@ -559,14 +564,14 @@ def owner_of(loaded_ms: int) -> bytes:
 def say(rig: Rig, most: int, *, loaded_ms: int) -> int:
     """Say that a limit is so many at a time, as a process whose code was loaded then."""
     declared = [("stripe", numbers_of(concurrency=most))]
-    call = limiting.declare(
+    call = worker_code.declare(
         rig.keys, declared, owner=owner_of(loaded_ms), loaded_ms=loaded_ms
     )
     return rig.run(call).changed
 
 
 def code_of(rig: Rig) -> Any:
-    (limit,) = rig.run(limiting.limits(rig.keys))
+    (limit,) = rig.run(limit_calls.limits(rig.keys))
     return limit.code["concurrency"]
 
 
@@ -576,12 +581,12 @@ def test_limit_of_the_latest_code_of_living_processes_counts(rig: Rig) -> None:
     assert say(rig, 1, loaded_ms=20) == 1
     # A process of the old code restarts, and says so again and again.
     for _ in range(10):
-        rig.now += limiting.DECLARE_MS
+        rig.now += worker_code.DECLARE_MS
         assert say(rig, 5, loaded_ms=10) == 0
         assert say(rig, 1, loaded_ms=20) == 0
     # Another with later code comes and goes.
     assert say(rig, 7, loaded_ms=30) == 1
-    rig.now += limiting.SILENT_MS
+    rig.now += worker_code.SILENT_MS
     assert say(rig, 1, loaded_ms=20) == 0
     rig.now += 1
 
@@ -597,14 +602,14 @@ def test_latest_code_is_read_in_each_protocol_of_redis(
 ) -> None:
     call = at(
         1000000000,
-        limiting.declare(
+        worker_code.declare(
             rig.keys, [], owner=owner_of(20), loaded_ms=20, has_schedules=True
         ),
     )
     rig.run(call)
 
     with server.client(protocol=protocol) as client:
-        assert run(client, limiting.latest_code(rig.keys, 1_000_000)) == 20
+        assert run(client, worker_code.latest_code(rig.keys, 1_000_000)) == 20
 
 
 def test_process_that_ends_takes_along_what_it_said_of_its_code(rig: Rig) -> None:
@@ -623,7 +628,7 @@ def test_process_that_ends_takes_along_what_it_said_of_its_code(rig: Rig) -> Non
 def test_processes_that_say_nothing_any_more_are_forgotten(rig: Rig) -> None:
     rig.now = 1_000_000
     say(rig, 1, loaded_ms=20)
-    rig.now += limiting.SILENT_MS + 1
+    rig.now += worker_code.SILENT_MS + 1
 
     say(rig, 5, loaded_ms=10)
 
@@ -633,7 +638,7 @@ def test_processes_that_say_nothing_any_more_are_forgotten(rig: Rig) -> None:
 
 def latest(rig: Rig, loaded_ms: int) -> bool:
     """Say that code has schedules; return whether no living process has later code with any."""
-    call = limiting.declare(
+    call = worker_code.declare(
         rig.keys, [], owner=owner_of(loaded_ms), loaded_ms=loaded_ms, has_schedules=True
     )
     return rig.run(call).is_latest
@@ -645,7 +650,7 @@ def test_process_is_the_latest_once_those_with_later_code_had_time_to_speak(
     rig.now = 1_000_000
     assert not latest(rig, 20)
     assert not latest(rig, 10)
-    rig.now += limiting.SILENT_MS // 2
+    rig.now += worker_code.SILENT_MS // 2
     assert not latest(rig, 10)
     assert latest(rig, 20)
 
@@ -653,7 +658,7 @@ def test_process_is_the_latest_once_those_with_later_code_had_time_to_speak(
     rig.run(claiming.leave(rig.keys, owner=owner_of(20)))
     assert not latest(rig, 5)
     assert latest(rig, 10)
-    rig.now += limiting.SILENT_MS + 1
+    rig.now += worker_code.SILENT_MS + 1
     assert not latest(rig, 10)
 
 

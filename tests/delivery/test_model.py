@@ -20,18 +20,18 @@ from django_delayq.delivery import (
     binding,
     changing,
     claiming,
-    limiting,
     looking,
     replacing,
     tending,
+    worker_code,
 )
+from django_delayq.delivery.bounds import MAX_BATCH, SKEW_MS
 from django_delayq.delivery.claiming import LOOKS_A_LEASE, Claimed, Leased, Mode
-from django_delayq.delivery.limits import MAX_BATCH
-from django_delayq.delivery.periods import SKEW_MS
 from django_delayq.delivery.rates import numbers_of
 from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.states import Change, State
 from django_delayq.delivery.storing import NewJob, Scheduled
+from django_delayq.features.limits import calls as limit_calls
 from django_delayq.wire.frame import FrameFormat
 from tests.delivery.rig import LEASE, OWNER, T0, Rig, name_in, payload, token
 from tests.delivery.tour import follower
@@ -670,11 +670,11 @@ class QueueMachine(RuleBasedStateMachine):
     def declare_limit(self) -> None:
         declared = [(LIMIT, numbers_of(concurrency=self.most))]
         self.rig.run(
-            limiting.declare(self.rig.keys, declared, owner=b"process1", loaded_ms=0)
+            worker_code.declare(self.rig.keys, declared, owner=b"process1", loaded_ms=0)
         )
 
     def loosen(self) -> None:
-        self.rig.run(limiting.loosen(self.rig.keys))
+        self.rig.run(limit_calls.loosen(self.rig.keys))
         self.follow_limits()
 
     @rule(most=st.integers(1, 3))

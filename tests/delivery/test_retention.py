@@ -6,8 +6,8 @@ import struct
 import pytest
 
 from django_delayq.delivery import claiming, tending
+from django_delayq.delivery.bounds import ENDED_MS
 from django_delayq.delivery.claiming import Mode
-from django_delayq.delivery.limits import ENDED_MS
 from django_delayq.delivery.rates import numbers_of
 from django_delayq.delivery.settling import Rejected
 from django_delayq.delivery.states import State

@@ -11,13 +11,13 @@ from django_delayq.delivery import (
     changing,
     claiming,
     durability,
-    limiting,
     looking,
     progress,
     rates,
     replacing,
     statistics,
     tending,
+    worker_code,
     workers,
 )
 from django_delayq.delivery.claiming import Leased, Mode
@@ -36,6 +36,7 @@ from django_delayq.delivery.statistics import (
 from django_delayq.delivery.storing import NewJob, tail_of
 from django_delayq.delivery.tending import Which
 from django_delayq.delivery.workers import KEPT_MS, RegistryKeys, WorkerInfo
+from django_delayq.features.limits import calls as limit_calls
 from django_delayq.repair import calls, pages
 from django_delayq.repair.calls import FrameName
 from django_delayq.repair.pages import Kind, MovedSchedule, Source
@@ -497,7 +498,7 @@ def _(rig: Rig) -> Callable[[], object]:
 def limit(rig: Rig, **numbers: Any) -> None:
     """Have a worker's code say what the limit "stripe" is."""
     declared = [("stripe", rates.numbers_of(**numbers))]
-    rig.run(limiting.declare(rig.keys, declared, owner=b"process1", loaded_ms=0))
+    rig.run(worker_code.declare(rig.keys, declared, owner=b"process1", loaded_ms=0))
 
 
 def fill_limit(rig: Rig, **numbers: Any) -> Leased:
@@ -590,7 +591,7 @@ def _(rig: Rig) -> Callable[[], object]:
 def _(rig: Rig) -> Callable[[], object]:
     rig.schedule({"a": 0})
     job = rig.lease()
-    name = limiting.held_for("stripe\0k")
+    name = limit_calls.held_for("stripe\0k")
     return lambda: rig.hold(job, task=name, hold_ms=None)
 
 
@@ -609,14 +610,16 @@ def _(rig: Rig) -> Callable[[], object]:
 
 @stop("set a limit", drains=True)
 def _(rig: Rig) -> Callable[[], object]:
-    call = limiting.set_limit(rig.keys, rates.numbers_of(concurrency=1), name="stripe")
+    call = limit_calls.set_limit(
+        rig.keys, rates.numbers_of(concurrency=1), name="stripe"
+    )
     return lambda: rig.run(call)
 
 
 @stop("clear a limit", drains=True)
 def _(rig: Rig) -> Callable[[], object]:
-    rig.run(limiting.set_limit(rig.keys, rates.numbers_of(concurrency=1)))
-    return lambda: rig.run(limiting.set_limit(rig.keys, None))
+    rig.run(limit_calls.set_limit(rig.keys, rates.numbers_of(concurrency=1)))
+    return lambda: rig.run(limit_calls.set_limit(rig.keys, None))
 
 
 @stop("declare limits", drains=True)
@@ -628,7 +631,7 @@ def _(rig: Rig) -> Callable[[], object]:
 def _(rig: Rig) -> Callable[[], object]:
     fill_limit(rig)
     limit(rig, concurrency=3)
-    return lambda: rig.run(limiting.loosen(rig.keys))
+    return lambda: rig.run(limit_calls.loosen(rig.keys))
 
 
 @stop("recover", drains=True)

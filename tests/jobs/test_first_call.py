@@ -28,15 +28,16 @@ from django_delayq import (
 )
 from django_delayq.clients.clients import own_clients
 from django_delayq.conf import get_settings
+from django_delayq.features.schedules.worker import SchedulesOfQueue
 from django_delayq.jobs import registry
 from django_delayq.jobs.options import TaskOptions
-from django_delayq.worker.periodic import Periods
 from django_delayq.worker.upkeep import Upkeep
 from tests.backend import samples as django_tasks
 from tests.jobs import samples
 from tests.jobs.conftest import LATER
 from tests.jobs.hand import Hand
 from tests.signed import opened
+from tests.worker.workers import part_of
 
 #: Bytes of a locator before its tail.
 TAIL_AT = 21
@@ -244,7 +245,9 @@ def test_schedule_in_code_keeps_its_options_from_the_first_job_on(
 ) -> None:
     periodic(HOURLY, queue=queue, args=[1], priority=7)(define(limit=LIMIT))
 
-    Periods(own_clients.of_thread(), get_settings().queue(queue)).turn(1.0, None)
+    part_of(
+        SchedulesOfQueue, own_clients.of_thread(), get_settings().queue(queue)
+    ).turn(1.0, None)
 
     (token,) = hand.tokens()
     assert get_job(f"{queue}:{token}").priority == 7

@@ -30,7 +30,7 @@ from django_delayq import (
 )
 from django_delayq.conf import get_settings
 from django_delayq.delivery import pausing
-from django_delayq.jobs.pausing import MAX_REASON
+from django_delayq.jobs.actor import MAX_REASON
 from tests.jobs import samples
 from tests.jobs.hand import Hand
 from tests.queues.proxy import Proxy

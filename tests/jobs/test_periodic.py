@@ -36,15 +36,16 @@ from django_delayq.clients.clients import own_clients
 from django_delayq.clock import iso_text
 from django_delayq.conf import get_settings
 from django_delayq.delivery.states import State
+from django_delayq.features.schedules.worker import SchedulesOfQueue
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import known_schedules, registry
 from django_delayq.jobs.known_schedules import Known, loading
 from django_delayq.jobs.periodic import MAX_NAME, all_schedules
 from django_delayq.jobs.schedules import MAX_STORED
 from django_delayq.translating import moment_text
-from django_delayq.worker.periodic import Periods
 from tests.polling import wait_until
 from tests.servers import ExternalServer, Server
+from tests.worker.workers import part_of
 
 NEVER = cron("0 0 1 1 *", tz="UTC")
 HOURLY = every(timedelta(hours=1))
@@ -61,7 +62,9 @@ def define(queue, when=NEVER, /, task="tests.periodic", limit=None, **options):
 
 def enroll(queue):
     """Play a worker that has started."""
-    each = Periods(own_clients.of_thread(), get_settings().queue(queue))
+    each = part_of(
+        SchedulesOfQueue, own_clients.of_thread(), get_settings().queue(queue)
+    )
     while each.turn(1.0, None):
         pass
 

@@ -48,7 +48,7 @@ from django_delayq.calls.running import run
 from django_delayq.calls.steps import perform
 from django_delayq.clients.clients import own_clients
 from django_delayq.conf import get_settings, keys_of
-from django_delayq.delivery import limiting
+from django_delayq.delivery import worker_code
 from django_delayq.delivery.sharding import (
     MOST_SHARDS,
     Pin,
@@ -607,7 +607,7 @@ def test_limits_statistics_and_schedules_of_code_leave_a_queue_empty(
     name = shards(2)
     begin(name)
     keys = get_settings().queues[f"{name}:1"].keys
-    call = limiting.declare(
+    call = worker_code.declare(
         keys, [("of-account", {"concurrency": 1})], owner=b"process1", loaded_ms=0
     )
     run(client, call)

@@ -21,7 +21,7 @@ from django.core.management import (
 from django_delayq import EncodeError, get_schedule, pause, set_limit
 from django_delayq.calls.running import run
 from django_delayq.clock import epoch_ms
-from django_delayq.delivery import ended, limiting, pausing
+from django_delayq.delivery import ended, pausing
 from django_delayq.delivery.ended import EndRecord
 from django_delayq.delivery.prefixes import PREFIXES
 from django_delayq.delivery.progress import JobProgress, note_progress
@@ -32,8 +32,9 @@ from django_delayq.delivery.workers import (
     WorkerInfo,
     register,
 )
+from django_delayq.features.limits import calls as limit_calls
 from django_delayq.jobs import periodic
-from django_delayq.jobs.pausing import acting_as
+from django_delayq.jobs.actor import acting_as
 from django_delayq.jobs.periodic import Change
 from django_delayq.jobs.progress import stored_progress
 from django_delayq.logs import get_log
@@ -114,7 +115,10 @@ def told(filled_queue: Queue) -> Iterator[dict[str, str]]:
     client.hset(keys.counters, HOSTILE, 5)
     run(client, pausing.pause(keys, by=HOSTILE, reason=HOSTILE))
     run(client, pausing.pause(keys, task=HOSTILE, by=HOSTILE, reason=HOSTILE))
-    run(client, limiting.set_limit(keys, {"concurrency": 1}, name=HOSTILE, by=HOSTILE))
+    run(
+        client,
+        limit_calls.set_limit(keys, {"concurrency": 1}, name=HOSTILE, by=HOSTILE),
+    )
     yield tokens
     client.hdel(PREFIXES, HOSTILE)
     for key in RegistryKeys.of():

@@ -22,9 +22,9 @@ from django_delayq.calls.command import Command
 from django_delayq.calls.line import Line, UnderWay
 from django_delayq.calls.running import run
 from django_delayq.clients.server import Server as Address
-from django_delayq.clock import boottime_ms
+from django_delayq.clock import boottime_ms, monotonic_ms
+from django_delayq.delivery import worker_code
 from django_delayq.delivery.forwarding import Forward
-from django_delayq.jobs import periodic
 from django_delayq.management.backends import listening
 from django_delayq.testing import mode
 from django_delayq.testing.connection import InProcessServer
@@ -103,12 +103,13 @@ class Stage(FrozenQueue):
         self._read.clear()
         return super().advance(*passes, **units)
 
-    def _move_on(self, state: QueueState) -> None:
+    def _take_turns(self, state: QueueState) -> None:
         name = state.settings.name
-        if state.periods.due_us <= self._now_us or name not in self._read:
+        is_due = any(part.is_due(monotonic_ms(), self._now_us) for part in state.parts)
+        if is_due or name not in self._read:
             self._read.add(name)
             self._quiet.discard(name)
-            super()._move_on(state)
+            super()._take_turns(state)
 
     def _run_one(self, state: QueueState) -> Any:
         name = state.settings.name
@@ -196,7 +197,7 @@ class Stage(FrozenQueue):
     def deploy(self) -> None:
         """Go on as a new process whose code has just been loaded; what ran is given up."""
         self.kill()
-        periodic.LOADED_MS = boottime_ms()
+        worker_code.LOADED_MS = boottime_ms()
 
     def kill(self) -> list[Attempt]:
         """End the worker without a word, and start another."""
@@ -282,7 +283,8 @@ class LiveStage(Stage):
         self._set_clock(now_us)
         self._events.clear()
         for state in self._queues.values():
-            state.periods.due_us = 0.0
+            for part in state.parts:
+                part.due_us = 0.0
 
     def restart(self) -> None:
         """Kill the server, and start it again with what is on its disk."""
@@ -293,7 +295,7 @@ class LiveStage(Stage):
 @contextmanager
 def staged(stage: Stage) -> Iterator[Stage]:
     """Have jobs go to the stage's server within the block."""
-    loaded_ms = periodic.LOADED_MS
+    loaded_ms = worker_code.LOADED_MS
     if isinstance(stage, LiveStage):
         stage.live.start()
         address = Address.at(stage.live.socket_url)
@@ -307,6 +309,6 @@ def staged(stage: Stage) -> Iterator[Stage]:
             finally:
                 stage.stop()
     finally:
-        periodic.LOADED_MS = loaded_ms
+        worker_code.LOADED_MS = loaded_ms
         if isinstance(stage, LiveStage):
             stage.live.stop()

@@ -29,7 +29,7 @@ import msgspec
 import pytest
 from django.db import connection
 
-from django_delayq.calls.script import NAMES
+from django_delayq.calls.script import LOADED
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.outbox.part import OutboxPart
 from django_delayq.redaction import MASK
@@ -377,7 +377,7 @@ def recorded(
 
 
 def _name_of(sha: str) -> str:
-    return NAMES[sha].partition("/")[2]
+    return LOADED[sha].name
 
 
 #: Scripts without their checks of types.

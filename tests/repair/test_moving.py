@@ -17,10 +17,11 @@ from django_delayq.calls.running import run
 from django_delayq.calls.script import load_script
 from django_delayq.clients.clients import Clients
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import limiting, looking, pausing
+from django_delayq.delivery import looking, pausing
 from django_delayq.delivery.binding import PACKAGES
 from django_delayq.delivery.reasons import Reason
 from django_delayq.delivery.states import State
+from django_delayq.features.limits import calls as limit_calls
 from django_delayq.repair import exports, moving, pages, storing, taking
 from django_delayq.repair.direct import Moving
 from django_delayq.repair.importing import Importing
@@ -899,14 +900,14 @@ def test_pauses_and_limits_come_first_and_do_not_replace_those_of_the_target(
     run(rig.client, pausing.pause(keys, by="ann", reason="move"))
     run(rig.client, pausing.pause(keys, task="mail", by="ann"))
     run(other.client, pausing.pause(keys, task="mail", by="bob"))
-    run(rig.client, limiting.set_limit(keys, {"concurrency": 3}, by="ann"))
+    run(rig.client, limit_calls.set_limit(keys, {"concurrency": 3}, by="ann"))
     rig.schedule({"a": 0})
 
     move(rig, other)
 
     told = run(other.client, pausing.pauses(keys))
     assert [(each.task, each.by) for each in told] == [(None, "ann"), ("mail", "bob")]
-    (limit,) = run(other.client, limiting.limits(keys))
+    (limit,) = run(other.client, limit_calls.limits(keys))
     assert (limit.set, limit.by) == ({"concurrency": 3}, "ann")
 
 

@@ -23,7 +23,6 @@ from django_delayq.delivery import (
     ended,
     forwarding,
     holding,
-    limiting,
     looking,
     pausing,
     periods,
@@ -38,6 +37,7 @@ from django_delayq.delivery import (
     statistics,
     storing,
     tending,
+    worker_code,
     workers,
 )
 from django_delayq.delivery.changing import Kept
@@ -63,6 +63,7 @@ from django_delayq.delivery.statistics import (
 from django_delayq.delivery.storing import NewJob, Target, tail_of
 from django_delayq.delivery.tending import SWEPT, Which
 from django_delayq.delivery.workers import RegistryKeys, WorkerInfo
+from django_delayq.features.limits import calls as limit_calls
 from django_delayq.queues import calls as queue_calls
 from django_delayq.repair import calls as repairs
 from django_delayq.repair import heads, pages
@@ -471,7 +472,7 @@ def _(world: World) -> Any:
             lease.token,
             lease.fence,
             Hold(
-                random.choice((*REASONS, limiting.held_for(LIMITS[0]))),
+                random.choice((*REASONS, limit_calls.held_for(LIMITS[0]))),
                 "no such task.",
                 random.choice((None, 50, 900_000)),
             ),
@@ -828,9 +829,9 @@ def numbers(world: World) -> Any:
     )
 
 
-@op(limiting.set_limit)
+@op(limit_calls.set_limit)
 def _(world: World) -> Any:
-    return limiting.set_limit(
+    return limit_calls.set_limit(
         world.keys,
         world.random.choice((None, None, numbers(world))),
         name=world.random.choice(("", "stripe", "mail")),
@@ -838,37 +839,37 @@ def _(world: World) -> Any:
     )
 
 
-@op(limiting.declare, 2)
+@op(worker_code.declare, 2)
 def _(world: World) -> Any:
     declared = [("stripe", numbers(world))]
-    return limiting.declare(
+    return worker_code.declare(
         world.keys, declared, owner=b"process1", loaded_ms=world.random.choice((0, 1))
     )
 
 
-@op(limiting.latest_code)
+@op(worker_code.latest_code)
 def _(world: World) -> Any:
-    return limiting.latest_code(world.keys, world.now_us // 1000)
+    return worker_code.latest_code(world.keys, world.now_us // 1000)
 
 
-@op(limiting.limits)
+@op(limit_calls.limits)
 def _(world: World) -> Any:
-    return limiting.limits(world.keys)
+    return limit_calls.limits(world.keys)
 
 
-@op(limiting.count_slots)
+@op(limit_calls.count_slots)
 def _(world: World) -> Any:
-    return limiting.count_slots(world.keys, world.random.choice(LIMITS))
+    return limit_calls.count_slots(world.keys, world.random.choice(LIMITS))
 
 
-@op(limiting.count_held)
+@op(limit_calls.count_held)
 def _(world: World) -> Any:
-    return limiting.count_held(world.keys, world.random.choice(LIMITS))
+    return limit_calls.count_held(world.keys, world.random.choice(LIMITS))
 
 
-@op(limiting.loosen)
+@op(limit_calls.loosen)
 def _(world: World) -> Any:
-    return limiting.loosen(
+    return limit_calls.loosen(
         world.keys,
         name=world.random.choice(("", "stripe")),
         limit=world.random.choice((1, 100)),

@@ -32,8 +32,7 @@ from django_delayq.calls.line import Lines
 from django_delayq.calls.running import run
 from django_delayq.clients.clients import own_clients
 from django_delayq.conf import get_settings
-from django_delayq.delivery import forwarding
-from django_delayq.jobs import periodic as definitions
+from django_delayq.delivery import forwarding, worker_code
 from django_delayq.jobs import registry, sharding
 from django_delayq.worker import upkeep
 from tests.clusters import TestCluster
@@ -107,7 +106,7 @@ def test_a_schedule_moves_to_a_queue_of_another_node(
     old.loop.stop(1.0)
     wait_until(lambda: not old.is_running, description="the worker has ended")
     registry._tasks.clear()
-    monkeypatch.setattr(definitions, "LOADED_MS", definitions.LOADED_MS + 1_000)
+    monkeypatch.setattr(worker_code, "LOADED_MS", worker_code.LOADED_MS + 1_000)
     define(after)
     work([before, after])
 

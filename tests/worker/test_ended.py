@@ -230,7 +230,7 @@ def attempts_of(queue_name, count, *, size=100):
         leased = Leased(
             f"{n:022d}", 0, 0, 1_700_000_000_000, b"x" * size, False, b"request."
         )
-        attempt = Attempt(settings, leased, 0.0, 1_700_000_000_000.0, gates=None)
+        attempt = Attempt(settings, leased, 0.0, 1_700_000_000_000.0)
         attempt.verdict, attempt.unknown_task = Verdict.SUCCEED, "shop.tasks.pay"
         attempt.started_ms, attempt.ended_ms = float(n), float(n + 1)
         made.append(attempt)

@@ -35,7 +35,7 @@ def attempt_of(configure, queue_name):
         payload = signed(task.name, queue_name, token=token)
         leased = Leased(token, 0, 0, 0, payload, False, b"12345678")
         queue = get_settings().queue(queue_name)
-        return Attempt(queue, leased, boottime_ms() + 60_000, 0.0, gates=None)
+        return Attempt(queue, leased, boottime_ms() + 60_000, 0.0)
 
     return make
 

@@ -24,17 +24,15 @@ from django_delayq import (
 from django_delayq.calls.running import run
 from django_delayq.clock import boottime_ms, monotonic_ms
 from django_delayq.conf import get_settings
-from django_delayq.delivery import limiting
+from django_delayq.delivery import worker_code
 from django_delayq.delivery.claiming import Leased
 from django_delayq.delivery.rates import numbers_of
 from django_delayq.delivery.states import State
-from django_delayq.jobs import periodic as definitions
+from django_delayq.delivery.worker_code import LOADED_MS
 from django_delayq.jobs.draft import NO_EXTRAS
-from django_delayq.jobs.periodic import LOADED_MS
 from django_delayq.testing import frozen_queue
 from django_delayq.worker import upkeep
 from django_delayq.worker.attempt import Attempt
-from django_delayq.worker.gates import Gates
 from django_delayq.worker.payload import read as read_payload
 from tests.polling import wait_until
 from tests.worker.project import tasks
@@ -269,7 +267,7 @@ def test_waiting_job_has_the_present_limit_of_its_task_when_it_starts(
         numbers = numbers_of(concurrency=old.concurrency)
         run(
             client,
-            limiting.declare(
+            worker_code.declare(
                 keys, [(old.name, numbers)], owner=b"process1", loaded_ms=0
             ),
         )
@@ -375,11 +373,11 @@ def calls_to_take_in(gates, queue_name):
 
 
 def test_job_without_a_limit_does_not_pay_for_the_limits_of_other_tasks(queue_name):
-    gates = Gates(paused={}, gives_limits=True)
+    gates = [Gate(frozenset({"another"}), lambda attempt: None)]
     # What a process does once, the first does.
-    calls_to_take_in(None, queue_name)
+    calls_to_take_in((), queue_name)
 
-    assert calls_to_take_in(gates, queue_name) == calls_to_take_in(None, queue_name)
+    assert calls_to_take_in(gates, queue_name) == calls_to_take_in((), queue_name)
 
 
 def test_limit_that_no_task_has_is_not_set(queue_name):
@@ -395,7 +393,7 @@ def test_limit_that_no_task_has_is_not_set(queue_name):
 def test_limit_that_only_a_worker_knows_is_set(client, queue_name):
     keys = get_settings().queue(queue_name).keys
     declared = [("of-another-project", numbers_of(concurrency=1))]
-    run(client, limiting.declare(keys, declared, owner=b"process1", loaded_ms=0))
+    run(client, worker_code.declare(keys, declared, owner=b"process1", loaded_ms=0))
 
     set_limit(queue_name, limit="of-another-project", concurrency=3)
 
@@ -405,7 +403,7 @@ def test_limit_that_only_a_worker_knows_is_set(client, queue_name):
 
 def looks_after(client, monkeypatch, queue_name, most, *, later_ms):
     """Return a process that begins, whose code has a limit, and was loaded later than ours by so much."""
-    monkeypatch.setattr(definitions, "LOADED_MS", LOADED_MS + later_ms)
+    monkeypatch.setattr(worker_code, "LOADED_MS", LOADED_MS + later_ms)
     limit = Limit("of-key", concurrency=most)
     monkeypatch.setattr(upkeep, "all_limits", lambda: {"of-key": limit})
     settings = get_settings().queue(queue_name)
@@ -432,7 +430,7 @@ def test_process_says_between_its_steps_which_limits_its_code_has(
 ):
     process = looks_after(client, monkeypatch, queue_name, 5, later_ms=0)
     process.turn(monotonic_ms())
-    assert process.next_ms < monotonic_ms() + limiting.SILENT_MS / 2
+    assert process.next_ms < monotonic_ms() + worker_code.SILENT_MS / 2
     client.hdel(get_settings().queue(queue_name).keys.control, "limit:of-key")
 
     for _ in range(3):

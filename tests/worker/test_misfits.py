@@ -25,7 +25,6 @@ from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.options import TaskOptions
 from django_delayq.testing import frozen_queue, immediate
 from django_delayq.worker import held
-from django_delayq.worker.pausing import Pauses
 from tests.backend import samples
 from tests.delivery.rig import Rig
 from tests.polling import wait_until
@@ -371,7 +370,7 @@ def test_worker_finds_the_calls_that_fit_behind_many_that_do_not(
     rig.schedule({f"j{number}": 0 for number in range(len(names))})
     for job, name in zip(rig.claim(len(names)).jobs, names, strict=True):
         rig.hold(job, task=Reason(Kind.CALL, name), hold_ms=None)
-    looking = held.HeldJobs(client, QueueSettings(name=queue_name), Pauses(queue_name))
+    looking = held.HeldJobs(client, QueueSettings(name=queue_name))
 
     assert not looking.turn(0, 10)
     assert looking.turn(0, 10)

@@ -12,6 +12,7 @@ from django_delayq.calls.running import run
 from django_delayq.conf import get_settings
 from django_delayq.delivery import pausing
 from django_delayq.delivery.states import State
+from django_delayq.features.pauses.worker import PausesOfQueue
 from django_delayq.jobs import registry
 from django_delayq.worker import held
 from tests.polling import wait_until
@@ -19,7 +20,7 @@ from tests.servers import LASTING
 from tests.worker.conftest import every_server
 from tests.worker.project import tasks
 from tests.worker.test_loop import commandstats
-from tests.worker.workers import NEVER_MS, counts
+from tests.worker.workers import NEVER_MS, counts, part_in
 
 SAYS = "claims nothing there"
 
@@ -90,7 +91,7 @@ def test_pause_with_an_end_ends_by_itself_to_the_millisecond(work, records, queu
     # On an idle machine 1 ms; on this one it may be anything but early. Nobody told the worker, and no cap woke it.
     assert late_ms >= 0
     wait_until(
-        lambda: not worker.loop.queues[queue_name].pauses,
+        lambda: not part_in(worker, queue_name, PausesOfQueue)._stored,
         description="the worker knows",
     )
     assert paused(queue_name) == []
@@ -331,7 +332,7 @@ def test_pause_of_a_task_with_an_end_ends_by_itself(work, records, client, queue
     )
     schedule(task, 0, 2)
     ran(records, 2)
-    assert not worker.loop.queues[queue_name].pauses
+    assert not part_in(worker, queue_name, PausesOfQueue)._stored
 
 
 def test_worker_that_starts_under_a_pause_holds_the_tasks_first_job(

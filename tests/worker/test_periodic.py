@@ -34,19 +34,19 @@ from django_delayq.calls.steps import perform
 from django_delayq.clients.clients import own_clients
 from django_delayq.clock import epoch_ms, monotonic_ms
 from django_delayq.conf import get_settings
-from django_delayq.delivery import claiming, limiting, periods
+from django_delayq.delivery import claiming, periods, worker_code
 from django_delayq.delivery.states import State
+from django_delayq.features.schedules.worker import SchedulesOfQueue
 from django_delayq.jobs import occurrences, registry
 from django_delayq.jobs import periodic as definitions
 from django_delayq.jobs.known_schedules import loading
 from django_delayq.testing import frozen_queue
-from django_delayq.worker import loop
 from django_delayq.worker.outage import STEP_PAUSE_MS
-from django_delayq.worker.periodic import Periods
-from django_delayq.worker.upkeep import Upkeep
+from django_delayq.worker.queue_state import QueueState
 from tests.polling import wait_until
 from tests.worker.conftest import every_server
 from tests.worker.records import gate_of_test, record
+from tests.worker.workers import part_in, part_of
 
 NEVER = cron("0 0 1 1 *", tz="UTC")
 
@@ -92,10 +92,10 @@ def enrolled(queue, name="beat"):
 
 
 class Clock:
-    """A process's `Periods`, under a clock of the test's own."""
+    """A process's `SchedulesOfQueue`, under a clock of the test's own."""
 
     def __init__(self, client, queue):
-        self.periods = Periods(client, get_settings().queue(queue))
+        self.periods = part_of(SchedulesOfQueue, client, get_settings().queue(queue))
         self.queue = queue
 
     def turn(self, now_ms=None, *, look=True):
@@ -181,7 +181,7 @@ def test_schedule_whose_waiting_job_was_cancelled_goes_on(work, records, queue_n
 def test_schedule_goes_on_soon_after_its_connection_was_lost(work, queue_name):
     make(queue_name, every(1))
     worker = work()
-    periods = worker.loop.queues[queue_name].periods
+    periods = part_in(worker, queue_name, SchedulesOfQueue)
     wait_until(lambda: periods._occurrences, description="it has looked")
     waits = []
 
@@ -219,9 +219,8 @@ def test_several_schedules_of_one_task(work, queue_name):
 
 def test_queue_without_schedules_gets_no_keys(work, records, client, queue_name):
     worker = work()
-    wait_until(
-        lambda: worker.loop.queues[queue_name].periods.next_ms, description="a look"
-    )
+    periods = part_in(worker, queue_name, SchedulesOfQueue)
+    wait_until(lambda: periods.next_ms, description="a look")
 
     assert not client.exists(keys_of(queue_name).schedules)
 
@@ -395,7 +394,7 @@ def test_worker_enrolls_anew_once_another_server_answers(
     work, client, monkeypatch, queue_name
 ):
     # A process that hears that its code is the latest reads anew as well.
-    monkeypatch.setattr(Periods, "note_latest", lambda self, is_latest: None)
+    monkeypatch.setattr(SchedulesOfQueue, "_note_latest", lambda self, is_latest: None)
     make(queue_name, NEVER)
     work()
     enrolled(queue_name)
@@ -413,7 +412,7 @@ def test_worker_enrolls_anew_once_another_server_answers(
 def test_schedule_goes_on_soon_after_a_refusal_that_passes(
     private_server, settings, work, seen, monkeypatch, queue_name
 ):
-    monkeypatch.setattr(Periods, "note_latest", lambda self, is_latest: None)
+    monkeypatch.setattr(SchedulesOfQueue, "_note_latest", lambda self, is_latest: None)
     server = private_server()
     settings.DELAYQ = {**settings.DELAYQ, "CONNECTION": server.socket_url}
     # No job is due, so the claims before its occurrences are not refused.
@@ -593,7 +592,7 @@ def test_missed_occurrence_whose_job_was_run_early_gets_no_second_one(
 
 def later(monkeypatch):
     """From now on, code is loaded later than before."""
-    monkeypatch.setattr(definitions, "LOADED_MS", definitions.LOADED_MS + 1000)
+    monkeypatch.setattr(worker_code, "LOADED_MS", worker_code.LOADED_MS + 1000)
 
 
 def test_changed_code_replaces_the_waiting_job(
@@ -949,7 +948,7 @@ def test_schedule_comes_back_if_nobody_with_the_code_that_moved_it_lives(
     deploy(monkeypatch, other, HOURLY)
     new = Process(client, other)
     deploy(monkeypatch, queue_name, HOURLY)
-    monkeypatch.setattr(definitions, "LOADED_MS", definitions.LOADED_MS - 5_000)
+    monkeypatch.setattr(worker_code, "LOADED_MS", worker_code.LOADED_MS - 5_000)
     back = Process(client, queue_name)
 
     back.turn()
@@ -958,7 +957,7 @@ def test_schedule_comes_back_if_nobody_with_the_code_that_moved_it_lives(
         case "in order":
             new.leave()
         case "kill":
-            new.age(limiting.SILENT_MS + 1)
+            new.age(worker_code.SILENT_MS + 1)
         case "stuck":
             # It lives, and does not move it on.
             get_job(get_schedule("beat", other).job_id).cancel()
@@ -1022,7 +1021,7 @@ def test_jobs_of_a_schedule_that_moves_do_not_run_at_once_if_they_may_not_overla
     define(queue_name)
     old = work([queue_name])
     wait_until(lambda: records.count("begin"), description="one runs")
-    periods_of_old = old.loop.queues[queue_name].periods
+    periods_of_old = part_in(old, queue_name, SchedulesOfQueue)
 
     def rest(now_ms):
         # It would look at the code of the new worker, which is in this process as well.
@@ -1033,7 +1032,7 @@ def test_jobs_of_a_schedule_that_moves_do_not_run_at_once_if_they_may_not_overla
     later(monkeypatch)
     define(other)
     new = work([other])
-    periods_of_new = new.loop.queues[other].periods
+    periods_of_new = part_in(new, other, SchedulesOfQueue)
     wait_until(lambda: periods_of_new._moves, description="it waits for the job")
     assert records.count("begin") == 1
 
@@ -1082,7 +1081,7 @@ def test_definition_that_was_loaded_while_the_clock_of_the_server_was_ahead_is_r
 
     deploy(monkeypatch, queue_name, NEVER)
     worker = Clock(client, queue_name)
-    worker.periods._load_time.ms = ahead.loaded_ms
+    worker.periods._queue.upkeep.load_time.ms = ahead.loaded_ms
     worker.turn()
 
     assert get_schedule("beat", queue_name).when == NEVER
@@ -1097,16 +1096,10 @@ class Process(Clock):
         settings = get_settings().queue(queue)
         self.client, self.keys = client, settings.keys
         self.owner = os.urandom(8)
-        self.upkeep = Upkeep(client, settings, self.owner)
-        self.periods = Periods(
-            client, settings, self.upkeep.load_time, self.upkeep.ask_whether_latest
-        )
+        state = QueueState(client, settings, 1, self.owner, [SchedulesOfQueue])
+        self.upkeep, (self.periods,) = state.upkeep, state.parts
         self.upkeep.begin()
-        self.note()
         self.turn()
-
-    def note(self):
-        self.periods.note_latest(self.upkeep.is_latest)
 
     def age(self, ms):
         """Have what it has said of its code be older."""
@@ -1118,7 +1111,8 @@ class Process(Clock):
     def tell(self):
         """Do what each process does every 15 s."""
         self.upkeep.ask_whether_latest()
-        self.note()
+        # A worker asks this after each claim.
+        self.periods.is_due(1.0, None)
         self.turn(look=False)
 
     def leave(self):
@@ -1141,14 +1135,14 @@ def test_definition_of_the_latest_code_of_living_processes_holds(
     lives.turn()
     assert when() == NEVER
 
-    lives.age(limiting.SILENT_MS // 2)
+    lives.age(worker_code.SILENT_MS // 2)
     lives.tell()
     assert when() == NEVER
 
     if end == "in order":
         comes.leave()
     else:
-        comes.age(limiting.SILENT_MS + 1)
+        comes.age(worker_code.SILENT_MS + 1)
     lives.tell()
     assert when() == HOURLY
 
@@ -1589,7 +1583,7 @@ def test_worker_hears_of_a_change_without_looking(work, records, queue_name):
     task = make(queue_name, NEVER)
     worker = work()
     enrolled(queue_name)
-    periods = worker.loop.queues[queue_name].periods
+    periods = part_in(worker, queue_name, SchedulesOfQueue)
     wait_until(lambda: periods._known is not None, description="it has looked")
 
     store_schedule("soon", task, every(1), queue=queue_name)
@@ -1603,9 +1597,9 @@ def test_worker_that_missed_the_message_looks_once_its_subscription_stands(
     task = make(queue_name, NEVER)
     worker = work()
     enrolled(queue_name)
-    periods = worker.loop.queues[queue_name].periods
+    periods = part_in(worker, queue_name, SchedulesOfQueue)
     wait_until(lambda: periods._known is not None, description="it has looked")
-    monkeypatch.setattr(loop, "CHANGED", b"what nobody sends")
+    monkeypatch.setattr(SchedulesOfQueue, "wakes", frozenset({b"what nobody sends"}))
     store_schedule("soon", task, every(1), queue=queue_name)
     wait_until(lambda: records.count("run"), description="its first occurrence")
 
@@ -1655,7 +1649,7 @@ def test_schedules_of_a_paused_queue_rest_while_another_queue_has_all_threads(
     wait_until(lambda: records.count("run"), description="an occurrence")
     pause(queue_name)
     queue = worker.loop.queues[queue_name]
-    wait_until(lambda: queue.pauses.is_paused, description="the worker knows")
+    wait_until(lambda: queue.is_paused, description="the worker knows")
     long.schedule(0)
     wait_until(lambda: records.count("start"), description="it has the thread")
     periods = queue.periods

@@ -32,9 +32,7 @@ def large(client, configure, queue_name):
                 lease_ms=60_000,
             ),
         ).jobs
-        attempts.append(
-            Attempt(queue, leased, monotonic_ms() + 60_000, 0.0, gates=None)
-        )
+        attempts.append(Attempt(queue, leased, monotonic_ms() + 60_000, 0.0))
     return attempts
 
 

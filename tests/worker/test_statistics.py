@@ -131,7 +131,7 @@ def test_lateness_after_a_pause_counts_from_its_end(
             description="the job is due",
         )
         wait_until(
-            lambda: worker.loop.queues[queue_name].pauses.is_paused,
+            lambda: worker.loop.queues[queue_name].is_paused,
             description="the worker has seen the pause",
         )
     else:
@@ -248,7 +248,7 @@ def attempts(count=1, *, task=tasks.note, verdict=Verdict.SUCCEED, late_ms=3.0):
     made = []
     for n in range(count):
         leased = Leased("t" * 22, 0, 0, 1_000_000, b"", False, b"f" * 8)
-        attempt = Attempt(QueueSettings(name="q"), leased, 0.0, 900_000.0, gates=None)
+        attempt = Attempt(QueueSettings(name="q"), leased, 0.0, 900_000.0)
         attempt.task, attempt.verdict = task, verdict
         attempt.started_ms = 100_000 + late_ms
         attempt.ended_ms = attempt.started_ms + n

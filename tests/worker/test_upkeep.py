@@ -10,7 +10,7 @@ from django_delayq import DelayedQueue, schedule
 from django_delayq.calls.running import run
 from django_delayq.clock import epoch_ms
 from django_delayq.conf import QueueSettings, get_settings
-from django_delayq.delivery import claiming, limiting, settling, storing
+from django_delayq.delivery import claiming, settling, storing, worker_code
 from django_delayq.delivery.settling import Rejected
 from django_delayq.delivery.states import State
 from django_delayq.delivery.storing import NewJob, new_token
@@ -30,7 +30,7 @@ DAY_MS = 86_400_000
 @pytest.fixture(autouse=True)
 def silent(monkeypatch):
     """Say nothing of limits between two steps."""
-    monkeypatch.setattr(limiting, "DECLARE_MS", float("inf"))
+    monkeypatch.setattr(worker_code, "DECLARE_MS", float("inf"))
 
 
 @pytest.fixture

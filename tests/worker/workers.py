@@ -9,16 +9,18 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from django_delayq import conf
 from django_delayq.calls.running import run
 from django_delayq.clients.clients import own_clients
 from django_delayq.delivery import looking
 from django_delayq.delivery.looking import Counts
+from django_delayq.slices import loaded
 from django_delayq.worker.memory_limit import MemoryLimit
 from django_delayq.worker.parts import WorkerOptions
 from django_delayq.worker.process import WorkerProcess
+from django_delayq.worker.queue_state import QueuePart, QueueState
 from tests import forked
 from tests.polling import PATIENCE_S, wait_until
 
@@ -26,6 +28,9 @@ from tests.polling import PATIENCE_S, wait_until
 NEVER_MS = 600_000
 ROOT = Path(__file__).parents[2]
 MANAGE = Path(__file__).parent / "project" / "manage.py"
+
+
+Part = TypeVar("Part", bound=QueuePart)
 
 
 class InlineWorker:
@@ -59,6 +64,7 @@ class InlineWorker:
                 ],
                 is_weighted=isinstance(queues, Mapping),
                 worker=conf.WorkerSettings(**{"threads": 4, "grace_s": 5.0, **worker}),
+                parts=loaded("part"),
                 is_burst=is_burst,
                 max_jobs=max_jobs,
             ),
@@ -282,3 +288,16 @@ def delayq_environment(delayq: Mapping[str, Any], records: Path) -> dict[str, st
         "WORKER_TEST_DELAYQ": json.dumps(delayq),
         "WORKER_TEST_RECORDS": str(records),
     }
+
+
+def part_of(kind: type[Part], client: Any, settings: conf.QueueSettings) -> Part:
+    """Return what a feature does for a queue, in a process that has just begun."""
+    (part,) = QueueState(client, settings, 1, os.urandom(8), [kind]).parts
+    assert isinstance(part, kind)
+    return part
+
+
+def part_in(worker: InlineWorker, queue: str, kind: type[Part]) -> Part:
+    """Return what a feature does for a queue of a worker."""
+    parts = worker.loop.queues[queue].parts
+    return next(part for part in parts if isinstance(part, kind))

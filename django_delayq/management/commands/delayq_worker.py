@@ -27,6 +27,7 @@ from django_delayq.redaction import redact
 from django_delayq.server_checks import server_problems
 from django_delayq.setting_values import WEIGHT
 from django_delayq.showing.overview import look_around
+from django_delayq.slices import loaded
 from django_delayq.translating import gettext
 from django_delayq.worker import heartbeat
 from django_delayq.worker.operating_system import UNWRITABLE
@@ -237,6 +238,7 @@ class Command(CommandWithExamples):
             queues=queues,
             is_weighted=is_weighted,
             worker=worker,
+            parts=loaded("part"),
             is_burst=options["burst"],
             max_jobs=options["max_jobs"],
             max_memory=options["max_memory"],

@@ -10,8 +10,6 @@ from django_delayq import conf
 from django_delayq.calls.steps import Steps
 from django_delayq.clients.performing import aperformed, performed
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import limiting
-from django_delayq.delivery.limiting import UNLIMITED, StoredLimit
 from django_delayq.delivery.rates import (
     MOST_AT_A_TIME,
     RATE_WANTED,
@@ -24,10 +22,12 @@ from django_delayq.delivery.rates import (
 from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.sharding import parse_shard, share_of
 from django_delayq.exceptions import InvalidArguments
+from django_delayq.features.limits import calls as limit_calls
+from django_delayq.features.limits.calls import UNLIMITED, StoredLimit
 from django_delayq.jobs import registry
+from django_delayq.jobs.actor import actor
 from django_delayq.jobs.answers import asking, complete
 from django_delayq.jobs.limit import MAX_LIMIT_NAME, Limit, is_limit_name
-from django_delayq.jobs.pausing import actor
 from django_delayq.jobs.sharding import on_each
 from django_delayq.logs import get_log
 from django_delayq.redaction import show
@@ -136,7 +136,7 @@ def set_limit(
 
     def change(each: QueueSettings) -> Steps[None]:
         its = _numbers(each, changes, queue, name)
-        yield limiting.set_limit(each.keys, its, name=name or "", by=by)
+        yield limit_calls.set_limit(each.keys, its, name=name or "", by=by)
         for found in (yield from _in_force(each)):
             if found.limit == name:
                 logger.warning("%s", found)
@@ -167,7 +167,7 @@ def clear_limit(
 
     def change(each: QueueSettings) -> Steps[None]:
         nonlocal was_set
-        if (yield limiting.set_limit(each.keys, None, name=name or "")):
+        if (yield limit_calls.set_limit(each.keys, None, name=name or "")):
             was_set = True
             what = "" if name is None else f"limit {name} on "
             logger.warning(
@@ -286,7 +286,7 @@ def _loosening(queue: QueueSettings, name: str | None) -> Steps[None]:
     """Release jobs that the limit admits now: also those that an earlier call left that broke off."""
     cursor = b""
     while name is not None:
-        reply = yield limiting.loosen(queue.keys, name=name, cursor=cursor)
+        reply = yield limit_calls.loosen(queue.keys, name=name, cursor=cursor)
         cursor = reply.cursor
         if not cursor:
             return
@@ -345,7 +345,7 @@ def _shares(
 
 
 def _in_force(queue: QueueSettings) -> Steps[list[LimitInForce]]:
-    stored = yield limiting.limits(queue.keys)
+    stored = yield limit_calls.limits(queue.keys)
     return list(in_force(queue, stored))
 
 

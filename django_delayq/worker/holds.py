@@ -1,10 +1,9 @@
-"""What may hold a job although its payload was read: this process has not what it takes, or its turn has not come.
+"""What a job is held for that this process cannot run: its task, its arguments, its key, format or codec.
 
-Each gate returns the `Hold` for a job, or None if the job may pass.
+Each function returns the `Hold` of a job; None: it cannot be held.
 """
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from django_delayq.conf import get_settings
 from django_delayq.delivery.holding import (
@@ -14,8 +13,6 @@ from django_delayq.delivery.holding import (
     Shape,
     can_be_held,
 )
-from django_delayq.delivery.limiting import held_for
-from django_delayq.delivery.pausing import Pause
 from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.exceptions import (
     DelayqError,
@@ -26,7 +23,6 @@ from django_delayq.exceptions import (
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.exception_text import text_of
-from django_delayq.jobs.limit import Limit
 from django_delayq.logs import get_log
 
 logger = get_log("django_delayq.worker")
@@ -35,15 +31,6 @@ logger = get_log("django_delayq.worker")
 MOST_TOLD = 100
 # Each queue with what it lacks, as far as that was logged.
 _told: set[tuple[str, str]] = set()
-
-
-class Gates(NamedTuple):
-    """What may hold a job although this process can run it."""
-
-    #: The pauses of tasks, by the names of the tasks.
-    paused: Mapping[str, Pause]
-    #: Jobs get the present limit of their task before they run.
-    gives_limits: bool
 
 
 def of_task(error: TaskNotFound) -> Hold | None:
@@ -77,33 +64,6 @@ def of_key(queue: str, payload: bytes, error: NotSigned) -> Hold | None:
         return None
     _log_missing(queue, error)
     return Hold(Reason(what, which), text_of(error))
-
-
-def of_pause(paused: Mapping[str, Pause], task: TaskDefinition) -> Hold | None:
-    """Hold a job whose task is paused."""
-    if (pause := paused.get(task.name)) is None:
-        return None
-    return Hold(Reason(Kind.PAUSED, task.name), str(pause))
-
-
-def of_limit(
-    stored: str | None,
-    limit: Limit,
-    task: TaskDefinition,
-    args: list[Any],
-    kwargs: dict[str, Any],
-) -> Hold | None:
-    """Hold a job whose stored limit is not its task's; the next claim applies the right one.
-
-    A job that a worker has just given a limit to runs with it. Otherwise no job would start whose key is another each
-    time.
-    """
-    if stored == "":
-        return None
-    found = limit.of_call(task.name, tuple(args), kwargs)
-    if found == stored:
-        return None
-    return Hold(held_for(found), f"it gets its limit, {limit.name}")
 
 
 def _for_code(kind: Kind, name: str, error: DelayqError, most: int) -> Hold | None:

@@ -9,3 +9,6 @@ ENDED_MS = 30_000
 #: How long after its first try a call that relies on `ENDED_MS` may be repeated. The rest of that time, twice the
 #: time-out of a socket, is for a repeat that travels slowly.
 REPEAT_MS = 20_000
+#: A noted time that is further ahead of the server's clock than this counts as now: somebody has set the clock back. The
+#: same as SKEW_MS in _job.lua.
+SKEW_MS = 60_000

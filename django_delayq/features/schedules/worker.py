@@ -3,7 +3,7 @@
 Every process does this for its queues, and the first process at an occurrence does it for all. The claim loop decides when.
 """
 
-from collections.abc import Callable
+import math
 from typing import Any
 
 import msgspec
@@ -12,14 +12,13 @@ from redis.client import Redis
 from django_delayq.calls.running import run
 from django_delayq.calls.steps import perform
 from django_delayq.clock import monotonic_ms
-from django_delayq.conf import QueueSettings
 from django_delayq.delivery import periods
 from django_delayq.delivery.periods import Entry
 from django_delayq.delivery.storing import NewJob
 from django_delayq.exceptions import DelayqError, TaskNotFound
 from django_delayq.jobs import periodic as definitions
 from django_delayq.jobs.known_schedules import Found, Known, loading
-from django_delayq.jobs.periodic import Definition, LoadTime
+from django_delayq.jobs.periodic import Definition
 from django_delayq.jobs.register import FIELD
 from django_delayq.jobs.registry import get_task
 from django_delayq.jobs.schedule_moves import (
@@ -33,7 +32,7 @@ from django_delayq.jobs.schedule_moves import (
 from django_delayq.jobs.schedule_writes import arranging, missed
 from django_delayq.logs import get_log
 from django_delayq.worker import job_signals
-from django_delayq.worker.outage import StepPause
+from django_delayq.worker.queue_state import QueuePart, QueueState
 
 logger = get_log("django_delayq.worker")
 
@@ -50,25 +49,15 @@ SIGN_BYTES = 1 << 20
 SET_BACK_MS = 60_000
 
 
-class Periods:
-    """Looks after the schedules of one queue; call `turn` when `due_us` or `next_ms` has come. Owned by the claim loop."""
+class SchedulesOfQueue(QueuePart):
+    """Looks after the schedules of one queue."""
 
-    def __init__(
-        self,
-        client: Redis,
-        settings: QueueSettings,
-        load_time: LoadTime | None = None,
-        ask_whether_latest: Callable[[], bool] = lambda: False,
-    ) -> None:
-        """``ask_whether_latest`` says whether no living process has later code."""
-        self._client = client
-        self._settings = settings
-        self._load_time = load_time or LoadTime()
-        self._ask_whether_latest = ask_whether_latest
+    wakes = frozenset({periods.CHANGED})
+
+    def __init__(self, client: Redis, queue: QueueState) -> None:
+        super().__init__(client, queue)
         #: When to look at the definitions next, by our monotonic clock. Other threads set it to 0.
         self.next_ms = 0.0
-        #: The first occurrence that is ours to move on, by the server's clock; infinite: there is none.
-        self.due_us = float("inf")
         # The server's clock less our monotonic one, ms.
         self._offset_ms = 0.0
         # Occurrences may have been stored while the server's clock was ahead. To look at all of them costs.
@@ -88,35 +77,35 @@ class Periods:
         # Not before this time, by our monotonic clock, does this process sign anew again; and whether there is something to.
         self._sign_ms = 0.0
         self._is_unsigned = False
-        self._pause = StepPause()
 
-    def is_due(self, now_ms: float) -> bool:
-        """Return whether there is something to do, as far as we know the server's clock."""
-        return (
-            now_ms >= self.next_ms or (now_ms + self._offset_ms) * 1000 >= self.due_us
-        )
+    @property
+    def has_schedules(self) -> bool:
+        return bool(definitions.schedules_on(self._settings.name))
 
-    def note_latest(self, is_latest: bool) -> None:
+    def is_due(self, now_ms: float, now_us: int | None) -> bool:
+        if self._queue.is_paused:
+            # What comes while the queue is paused is missed, or all of it would run at its end.
+            return False
+        self._note_latest(self._queue.upkeep.is_latest)
+        if now_us is None:
+            now_us = int((now_ms + self._offset_ms) * 1000)
+        return now_ms >= self.next_ms or now_us >= self.due_us
+
+    def _note_latest(self, is_latest: bool) -> None:
         """Note whether no living process has later code."""
         if is_latest and not self._is_latest:
             self.forget()
         self._is_latest = is_latest
 
     def rest(self, now_ms: float, error: Exception) -> None:
-        """Do nothing for a while: a step has failed."""
-        self.next_ms = now_ms + self._pause.after(error)
-        self.due_us, self._known = float("inf"), None
+        super().rest(now_ms, error)
+        self.due_us, self._known = math.inf, None
 
     def forget(self) -> None:
-        """Read everything again: another server answers, or one that has forgotten."""
         self.next_ms, self._known = 0.0, None
 
     def turn(self, now_ms: float, now_us: int | None) -> bool:
-        """Do what is due, in bounded steps; return whether there is more.
-
-        Raises:
-            redis.exceptions.RedisError: the server's own error.
-        """
+        """Do what is due, in bounded steps; return whether there is more."""
         if now_us is not None and self._is_set_back(now_us / 1000 - now_ms):
             self.forget()
         if now_ms >= self.next_ms:
@@ -126,7 +115,7 @@ class Periods:
         for name in due[:ADVANCE_BATCH]:
             self._advance(name, server_ms)
         first_ms = min(self._occurrences.values(), default=None)
-        self.due_us = float("inf") if first_ms is None else first_ms * 1000
+        self.due_us = math.inf if first_ms is None else first_ms * 1000
         self._pause.note_success()
         return self.next_ms <= now_ms or self.due_us <= server_ms * 1000
 
@@ -220,7 +209,7 @@ class Periods:
         todo: list[tuple[Found, bytes | str]] = []
         self._moves, others = set(), None
         is_latest: bool | None = None
-        loaded_ms = self._load_time.by(known.now_ms)
+        loaded_ms = self._queue.upkeep.load_time.by(known.now_ms)
         for name, plain in self._code.items():
             if len(todo) == ENROLL_BATCH:
                 break
@@ -231,7 +220,7 @@ class Periods:
                     continue
                 if is_latest is None:
                     # Even if ours is later: else a process that has not heard of us yet would take it back.
-                    is_latest = self._ask_whether_latest()
+                    is_latest = self._queue.upkeep.ask_whether_latest()
                 if not is_latest and not is_later(definition, found, known.now_ms):
                     continue
             entry = known.entries.get(name) or Entry()

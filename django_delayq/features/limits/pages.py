@@ -9,7 +9,7 @@ from django_delayq.admin.forms import LimitForm
 from django_delayq.admin.visit import Visit
 from django_delayq.conf import QueueSettings
 from django_delayq.exceptions import DelayqError
-from django_delayq.jobs.limiting import (
+from django_delayq.features.limits.api import (
     LimitInForce,
     clear_limit,
     concerning,

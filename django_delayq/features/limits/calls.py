@@ -1,25 +1,18 @@
-"""Limits of a queue and of the tasks on it: what code says of them, what somebody has set instead, and what is in force."""
+"""Calls about the limits of a queue: setting one, reading what is stored, letting jobs go on that a limit has held."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 
 from django_delayq.calls.call import Call
 from django_delayq.calls.command import Command, fields_of
-from django_delayq.decoding import Decoder, whole_number
+from django_delayq.decoding import Decoder
 from django_delayq.delivery.binding import bind, new_request
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.reasons import Kind, Reason
-from django_delayq.wire import signing
 from django_delayq.wire.publishing import read_published
 
-#: How often a worker process says when its code was loaded, and which limits it has.
-DECLARE_MS = 15_000
-#: A process that has not said so for this long is gone: what other code says counts instead.
-SILENT_MS = 40_000
-#: How long a limit counts after a process said that its code has it, if no other code has it.
-KEPT_MS = 600_000
 #: How many limits and keys one `loosen` looks at, and how many jobs it lets go on.
 LOOSENED = 100
 #: What is set in the place of no limit.
@@ -59,68 +52,6 @@ def set_limit(
     )
 
 
-class Declared(NamedTuple):
-    """The reply to a `declare` call."""
-
-    #: How many limits have changed.
-    changed: int
-    #: Whether no living process has later code with schedules. Only a process that has declared for a while hears that.
-    is_latest: bool
-
-
-def declare(
-    keys: DeliveryKeys,
-    limits: Iterable[tuple[str, Mapping[str, int | float | str]]],
-    *,
-    owner: bytes,
-    loaded_ms: int,
-    has_schedules: bool = False,
-) -> Call[Declared]:
-    """Say which limits the code of this process has.
-
-    ``loaded_ms`` is when that code was loaded, by the server's clock. Of the code of living processes, the latest counts:
-    of those that have said so within `SILENT_MS`, and have not left since.
-    """
-    return bind("declare", keys)(
-        lambda reply: Declared(reply[0], bool(reply[1])),
-        owner=owner,
-        loaded_ms=loaded_ms,
-        kept_ms=KEPT_MS,
-        silent_ms=SILENT_MS,
-        read_format=signing.FORMAT,
-        has_schedules=int(has_schedules),
-        limits=[(name, msgspec.json.encode(numbers)) for name, numbers in limits],
-    )
-
-
-def latest_code(keys: DeliveryKeys, now_ms: int) -> Command[int]:
-    """Return when the latest code was loaded that a living process has, of those with schedules; 0: there is none."""
-
-    def read(reply: Any) -> int:
-        latest_ms = 0
-        for name, text in fields_of(reply).items():
-            if not name.startswith(b"code:"):
-                continue
-            said = _said.read(text)
-            if said is None:
-                continue
-            is_alive = abs(now_ms - (whole_number(said.at) or 0)) <= SILENT_MS
-            if is_alive and said.has_schedules == "1":
-                latest_ms = max(latest_ms, whole_number(said.loaded) or 0)
-        return latest_ms
-
-    return Command(("HGETALL", keys.control), read)
-
-
-class _Said(msgspec.Struct):
-    """The notes of `declare` on a process."""
-
-    at: str
-    loaded: str
-    has_schedules: str
-
-
-_said = Decoder[_Said](_Said, "the description of a worker's code cannot be read")
 _any = Decoder[Any](Any, "a limit cannot be read", holds_any=True)
 
 

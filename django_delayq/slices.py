@@ -1,0 +1,36 @@
+"""The features of the package: what each of them does for the worker, the admin and the tools, and in which module.
+
+A feature is a folder in ``features/``: ``api.py`` has what users call, ``calls.py`` what is asked of the server, ``lua/`` its
+scripts and its parts of other scripts. What the rest of the package has it do is named here, and nowhere else.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.utils.module_loading import import_string
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slice:
+    """One feature. Paths are those of its folder; a module is imported when somebody needs it."""
+
+    name: str
+    #: A `QueuePart`: what it does for each queue in a worker process.
+    part: str = ""
+
+
+#: In this order they have their turns, and their pages stand in the admin.
+SLICES = (
+    Slice(name="pauses", part="worker.PausesOfQueue"),
+    Slice(name="limits", part="worker.LimitsOfQueue"),
+    Slice(name="schedules", part="worker.SchedulesOfQueue"),
+)
+
+
+def loaded(seam: str, *, without: str = "") -> list[Any]:
+    """Return what the features have at a seam: the name of a field of `Slice`. ``without`` leaves one feature out."""
+    return [
+        import_string(f"django_delayq.features.{each.name}.{path}")
+        for each in SLICES
+        if (path := getattr(each, seam)) and each.name != without
+    ]
