@@ -37,7 +37,7 @@ from django_delayq.clients.clients import Clients
 from django_delayq.embedded.server import find_binary
 from django_delayq.exceptions import EmbeddedServerError
 from django_delayq.jobs import commit, known_schedules, outbox
-from django_delayq.worker import gates
+from django_delayq.worker import holds
 from tests.clusters import TestCluster
 from tests.databases import Postgres, PostgresUnavailable, is_required
 from tests.isolation import Registrations, restored
@@ -250,7 +250,7 @@ def _isolated(request: pytest.FixtureRequest) -> Iterator[None]:
     commit._known.connections.clear()
     # So many are logged, each once a process.
     known_schedules._told.clear()
-    gates._told.clear()
+    holds._told.clear()
     module = request.node.getparent(pytest.Module)
     assert module is not None
     with restored(), _registrations.seen_by(module.obj):

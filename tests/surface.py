@@ -186,7 +186,7 @@ def _without_modules(words: str) -> str:
     """Return a signature without the modules of its types, which may move, and without addresses."""
     words = re.sub(r"<function (?:\w+\.)*(\w+) at 0x\w+>", r"\1", words)
     words = re.sub(r" object at 0x\w+", "", words)
-    return re.sub(r"\b(?:[a-z_]\w*\.)+(?=[A-Za-z])", "", words)
+    return re.sub(r"\b(?:[a-z_]\w*\.)+(?=_?[A-Za-z])", "", words)
 
 
 def exceptions() -> Iterator[str]:

@@ -39,9 +39,15 @@ LAYERS = [
     ["backoff", "conf", "connection", "queue_conflicts", "setting", "setting_values"],
     ["signals"],
     ["jobs"],
+    # The modules of a feature, but for those below.
+    ["features"],
     ["repair"],
     ["worker"],
+    ["features.worker"],
+    ["slices"],
     [
+        "features.pages",
+        "features.command",
         "translating",
         "apps",
         "checks",
@@ -132,7 +138,10 @@ def own_imports(module: str) -> Iterator[tuple[str, int, bool]]:
 
 
 def rank_of(module: str) -> int:
-    return RANK[module.partition(".")[0]]
+    """Return where a module stands. In a feature, each kind of module has a place of its own."""
+    first, _, rest = module.partition(".")
+    kind = f"{first}.{rest.rpartition('.')[2]}"
+    return RANK[kind] if first == "features" and kind in RANK else RANK[first]
 
 
 def test_module_has_its_place_in_the_order() -> None:
@@ -147,6 +156,21 @@ def test_imports_come_from_the_left_only() -> None:
         for module in INNER
         for other, line, _ in own_imports(module)
         if (rank_of(other) > rank_of(module) if other else rank_of(module) < SEAMS)
+    ]
+
+    assert wrong == []
+
+
+def test_what_features_are_handed_to_knows_none() -> None:
+    """The worker, and all that features are built on, have them from `slices` by way of who starts them."""
+    wrong = [
+        f"{module}, line {line} imports {other}"
+        for module in INNER
+        if not module.startswith("features.")
+        and module.partition(".")[0] not in ("features", "repair")
+        and rank_of(module) <= RANK["worker"]
+        for other, line, _ in own_imports(module)
+        if other.startswith("features")
     ]
 
     assert wrong == []
@@ -235,7 +259,6 @@ GERUNDS_LEFT = {
     "delivery.following",
     "delivery.forwarding",
     "delivery.holding",
-    "delivery.limiting",
     "delivery.looking",
     "delivery.pausing",
     "delivery.replacing",
@@ -248,7 +271,6 @@ GERUNDS_LEFT = {
     "jobs.finding",
     "jobs.following",
     "jobs.leaving",
-    "jobs.limiting",
     "jobs.matching",
     "jobs.pausing",
     "jobs.preparing",
@@ -282,7 +304,6 @@ GERUNDS_LEFT = {
     "worker.asking",
     "worker.claiming",
     "worker.counting",
-    "worker.pausing",
     "worker.planning",
     "worker.progressing",
     "worker.recording",

@@ -9,10 +9,9 @@ from django_delayq import conf
 from django_delayq.calls.steps import Steps
 from django_delayq.calls.together import together
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import bounds, looking, worker_code
+from django_delayq.delivery import bounds, limit_slots, looking, worker_code
 from django_delayq.delivery.periods import KEPT, Entry
 from django_delayq.delivery.states import State
-from django_delayq.features.limits import calls as limit_calls
 from django_delayq.jobs import periodic as definitions
 from django_delayq.jobs.known_schedules import Found, Known, loading
 from django_delayq.jobs.periodic import Definition
@@ -225,7 +224,7 @@ def _is_busy(found: Found) -> Steps[bool]:
     if not served:
         return False
     if limit:
-        for count in (limit_calls.count_slots, limit_calls.count_held):
+        for count in (limit_slots.count_slots, limit_slots.count_held):
             if (yield count(keys, limit)):
                 return True
     token = conf.get_keyring().token(

@@ -8,6 +8,7 @@ import pytest
 from django_delayq.calls.running import run
 from django_delayq.delivery import claiming, worker_code
 from django_delayq.delivery.claiming import Limited, Mode
+from django_delayq.delivery.limit_slots import held_for
 from django_delayq.delivery.rates import limit_text, numbers_of, read_rate
 from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.states import Change, State
@@ -237,14 +238,14 @@ def test_job_that_gets_another_limit_frees_the_slot_of_its_old_one(rig: Rig) -> 
     rig.now = 5
     (a,) = rig.claim().jobs
 
-    rig.hold(a, task=limit_calls.held_for("new\0k"), hold_ms=None)
+    rig.hold(a, task=held_for("new\0k"), hold_ms=None)
 
     assert slots(rig) == 0
     assert rig.inspect("a").state is State.DUE
     a, b = rig.claim().jobs
     # A worker does not look again at a limit that one has just given.
     assert (name_in(a.payload), a.limit, b.limit) == ("a", "", "old\0k")
-    rig.hold(b, task=limit_calls.held_for("new\0k"), hold_ms=None)
+    rig.hold(b, task=held_for("new\0k"), hold_ms=None)
     (c,) = rig.claim().jobs
     assert (name_in(c.payload), c.limit) == ("c", "old\0k")
     assert rig.held_names().counts == {Reason(Kind.LIMIT, "new", "k"): 1}
@@ -283,9 +284,7 @@ def test_no_limit_is_taken_for_another(rig: Rig) -> None:
         rig.schedule({f"{part}{number}": 0 for part in "abc"}, limit=limit)
     jobs = {name_in(job.payload): job for job in rig.claim(50).jobs}
     assert jobs.keys() == {f"a{number}" for number in range(len(LIMITS))}
-    assert rig.held_names(limit=50).counts == dict.fromkeys(
-        map(limit_calls.held_for, LIMITS), 2
-    )
+    assert rig.held_names(limit=50).counts == dict.fromkeys(map(held_for, LIMITS), 2)
 
     # Nothing goes round while the limits are full.
     for name in ("", "a", "of schedule"):

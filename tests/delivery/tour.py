@@ -11,6 +11,7 @@ from django_delayq.delivery import (
     changing,
     claiming,
     durability,
+    limit_slots,
     looking,
     progress,
     rates,
@@ -591,7 +592,7 @@ def _(rig: Rig) -> Callable[[], object]:
 def _(rig: Rig) -> Callable[[], object]:
     rig.schedule({"a": 0})
     job = rig.lease()
-    name = limit_calls.held_for("stripe\0k")
+    name = limit_slots.held_for("stripe\0k")
     return lambda: rig.hold(job, task=name, hold_ms=None)
 
 

@@ -23,6 +23,7 @@ from django_delayq.delivery import (
     ended,
     forwarding,
     holding,
+    limit_slots,
     looking,
     pausing,
     periods,
@@ -217,21 +218,25 @@ def op(function: Callable[..., Any], weight: int = 1) -> Callable[[Maker], Maker
 
 def functions() -> Iterator[Callable[..., Any]]:
     """Yield every function of the package that describes a call."""
-    for layer in LAYERS:
-        for file in sorted((PACKAGE / layer).glob("*.py")):
-            module = importlib.import_module(f"django_delayq.{layer}.{file.stem}")
-            for name, function in vars(module).items():
-                if (
-                    inspect.isfunction(function)
-                    and function.__module__ == module.__name__
-                    and not name.startswith("_")
-                    # Not Steps, a generator: each of their calls is made by another function.
-                    and re.search(
-                        r"^(?!.*Generator\[).*\b(Call|Command)\[",
-                        str(function.__annotations__.get("return", "")),
-                    )
-                ):
-                    yield function
+    files = [
+        file for layer in LAYERS for file in sorted((PACKAGE / layer).glob("*.py"))
+    ]
+    files += sorted((PACKAGE / "features").rglob("calls.py"))
+    for file in files:
+        path = file.relative_to(PACKAGE.parent).with_suffix("")
+        module = importlib.import_module(".".join(path.parts))
+        for name, function in vars(module).items():
+            if (
+                inspect.isfunction(function)
+                and function.__module__ == module.__name__
+                and not name.startswith("_")
+                # Not Steps, a generator: each of their calls is made by another function.
+                and re.search(
+                    r"^(?!.*Generator\[).*\b(Call|Command)\[",
+                    str(function.__annotations__.get("return", "")),
+                )
+            ):
+                yield function
 
 
 # Storing.
@@ -472,7 +477,7 @@ def _(world: World) -> Any:
             lease.token,
             lease.fence,
             Hold(
-                random.choice((*REASONS, limit_calls.held_for(LIMITS[0]))),
+                random.choice((*REASONS, limit_slots.held_for(LIMITS[0]))),
                 "no such task.",
                 random.choice((None, 50, 900_000)),
             ),
@@ -857,14 +862,14 @@ def _(world: World) -> Any:
     return limit_calls.limits(world.keys)
 
 
-@op(limit_calls.count_slots)
+@op(limit_slots.count_slots)
 def _(world: World) -> Any:
-    return limit_calls.count_slots(world.keys, world.random.choice(LIMITS))
+    return limit_slots.count_slots(world.keys, world.random.choice(LIMITS))
 
 
-@op(limit_calls.count_held)
+@op(limit_slots.count_held)
 def _(world: World) -> Any:
-    return limit_calls.count_held(world.keys, world.random.choice(LIMITS))
+    return limit_slots.count_held(world.keys, world.random.choice(LIMITS))
 
 
 @op(limit_calls.loosen)

@@ -27,14 +27,13 @@ from django_delayq.testing.memory.server import MemoryServer
 from django_delayq.testing.memory.zset import ZSet
 from tests.clock import at
 from tests.delivery.rig import T0
+from tests.scripts import SCRIPTS
 from tests.servers import ExternalServer, Server
 from tests.testing import operations
 from tests.testing.operations import (
     COMMANDS,
-    LAYERS,
     MAKERS,
     OPERATIONS,
-    PACKAGE,
     World,
     any_command,
 )
@@ -340,13 +339,7 @@ def test_operations_reach_every_script(both: Both) -> None:
         random.shuffle(seeds)
         both.run(seeds, random.randrange(4))
 
-    scripts = {
-        f"{layer}/{file.stem}"
-        for layer in LAYERS
-        for file in (PACKAGE / layer / "lua").glob("[!_]*.lua")
-    }
-
-    assert scripts <= set(both.done)
+    assert set(SCRIPTS) <= set(both.done)
 
 
 WRONG = [

@@ -33,6 +33,7 @@ from django_delayq.jobs.draft import NO_EXTRAS
 from django_delayq.testing import frozen_queue
 from django_delayq.worker import upkeep
 from django_delayq.worker.attempt import Attempt
+from django_delayq.worker.leased_job import Gate
 from django_delayq.worker.payload import read as read_payload
 from tests.polling import wait_until
 from tests.worker.project import tasks

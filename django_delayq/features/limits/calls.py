@@ -10,7 +10,6 @@ from django_delayq.calls.command import Command, fields_of
 from django_delayq.decoding import Decoder
 from django_delayq.delivery.binding import bind, new_request
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.wire.publishing import read_published
 
 #: How many limits and keys one `loosen` looks at, and how many jobs it lets go on.
@@ -72,23 +71,6 @@ def _read_limits(reply: Any) -> list[StoredLimit]:
             code, changed = (part if isinstance(part, dict) else {} for part in parts)
             found.append(StoredLimit(name, code, changed, str(stored.get("by", ""))))
     return sorted(found, key=lambda each: each.name)
-
-
-def held_for(limit: str) -> Reason:
-    """Return what jobs of a limit are held for; ``limit`` is as `tail_of` takes it."""
-    name, _, key = limit.partition("\0")
-    return Reason(Kind.LIMIT, name, key)
-
-
-def count_slots(keys: DeliveryKeys, limit: str) -> Command[int]:
-    """Count the jobs of a limit that run; ``limit`` is as `tail_of` takes it."""
-    return Command(("ZLEXCOUNT", keys.slots, f"[{limit}\0", f"({limit}\1"))
-
-
-def count_held(keys: DeliveryKeys, limit: str) -> Command[int]:
-    """Count the jobs that are held for a limit."""
-    name = held_for(limit).text
-    return Command(("ZLEXCOUNT", keys.held_tasks, f"[{name}\0", f"({name}\1"))
 
 
 class Loosened(NamedTuple):
