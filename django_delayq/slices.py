@@ -1,7 +1,7 @@
-"""The features of the package: what each of them does for the worker, the admin and the tools, and in which module.
+"""The features of the package, and where each of them meets the worker, the admin and the tools: in this file alone.
 
-A feature is a folder in ``features/``: ``api.py`` has what users call, ``calls.py`` what is asked of the server, ``lua/`` its
-scripts and its parts of other scripts. What the rest of the package has it do is named here, and nowhere else.
+A feature is a folder in ``features/``. Its ``api.py`` has the functions for users, ``calls.py`` the calls of the server,
+``lua/`` its scripts and its parts of others.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Who makes a change, and the texts that people give about one."""
+"""The name under which a change is made, and the texts that people give about one."""
 
 import getpass
 import socket
