@@ -35,7 +35,7 @@ class Released(NamedTuple):
 
     @classmethod
     def of(cls, jobs: int, limit: int, cursor: bytes) -> "Released":
-        """Return the result of a call that has let ``jobs`` of ``limit`` go, and goes on at a cursor."""
+        """Return the result of a call that has released ``jobs`` of at most ``limit``; empty ``cursor``: it has seen all."""
         return cls(jobs, jobs >= limit or bool(jobs and cursor))
 
 

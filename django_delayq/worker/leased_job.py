@@ -38,7 +38,7 @@ _AT = b'\\"at\\":'
 
 
 class Gate(NamedTuple):
-    """What may hold a job although this process can run it."""
+    """A reason to hold a job although this process can run it, and the tasks whose jobs it concerns."""
 
     #: The names of the tasks that it concerns: jobs of others cost nothing.
     tasks: Container[str]

@@ -52,7 +52,7 @@ class FewClaims:
 
 
 class QueuePart:
-    """What a feature does for one queue in a worker process."""
+    """The part of a feature in the service of one queue, in a worker process."""
 
     #: The messages on the queue's channel after which there is something to do.
     wakes: frozenset[bytes] = frozenset()
@@ -175,7 +175,7 @@ class QueueState:
 
     @property
     def gates(self) -> list[Gate]:
-        """What may hold the jobs of a claim."""
+        """The gates that may hold jobs now."""
         return [part.gate for part in self.parts if part.gate is not None]
 
     def wait_us(self, reply: Claimed) -> float:

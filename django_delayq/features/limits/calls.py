@@ -1,4 +1,4 @@
-"""Calls about the limits of a queue: setting one, reading what is stored, letting jobs go on that a limit has held."""
+"""Calls about the limits of a queue: setting one, reading them, releasing jobs that a limit has held."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
