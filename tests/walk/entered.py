@@ -122,7 +122,7 @@ class Entries:
     @contextmanager
     def scripts_noted(self) -> Iterator[None]:
         """In this block, note when a script is called, and when its reply is read, on sync connections."""
-        from django_delayq.calls.script import NAMES
+        from django_delayq.calls.script import LOADED
 
         kept = {
             name: getattr(AbstractConnection, name)
@@ -132,7 +132,7 @@ class Entries:
 
         def note(connection: Any, command: Any) -> None:
             sha = command[1] if len(command) > 1 else ""
-            name = NAMES.get(sha, "").rpartition("/")[2]
+            name = LOADED[sha].name if sha in LOADED else ""
             self._sent[connection].append(name)
             if name:
                 self.found.append(Entry(threading.get_ident(), None, called=name))
