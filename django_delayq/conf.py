@@ -22,11 +22,11 @@ from django.core.signals import setting_changed
 from django_delayq.backoff import Backoff, in_capitals
 from django_delayq.clients.clients import own_clients
 from django_delayq.codecs import Codec, default_codec, get_codec
+from django_delayq.delivery.bounds import MOST_TASKS
 from django_delayq.delivery.durability import Durable
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.rates import limit_text, share_of_rate
 from django_delayq.delivery.sharding import MOST_SHARDS, shard_name, shard_of, share_of
-from django_delayq.delivery.statistics import MOST_TASKS
 from django_delayq.delivery.storing import Target
 from django_delayq.delivery.workers import RegistryKeys
 from django_delayq.exceptions import DelayqError, InvalidSettings, QueueNotFound

@@ -8,13 +8,13 @@ from typing import Any
 from django_delayq.backoff import Backoff, read_backoff
 from django_delayq.clients.url import is_readable
 from django_delayq.codecs import Codec, default_codec, get_codec
+from django_delayq.delivery.bounds import MOST_ENDED
 from django_delayq.delivery.durability import (
     DURABLE_WANTED,
     Durable,
     as_durable,
     is_durability,
 )
-from django_delayq.delivery.ended import MOST_ENDED
 from django_delayq.delivery.rates import (
     MOST_AT_A_TIME,
     RATE_WANTED,

@@ -10,7 +10,14 @@ from django_delayq.admin.search import LONGEST, Filter
 from django_delayq.admin.search_page import action_context
 from django_delayq.admin.visit import ENDED, Visit
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import ended, forwarding, holding, looking, pausing
+from django_delayq.delivery import (
+    bounds,
+    ended,
+    forwarding,
+    holding,
+    looking,
+    stored_pauses,
+)
 from django_delayq.delivery.ended import EndRecord
 from django_delayq.delivery.looking import Counts
 from django_delayq.delivery.states import GRAVES, State
@@ -62,7 +69,7 @@ def show_queue(visit: Visit, queue: str) -> HttpResponse:
         ),
         holding.held_names(settings.keys),
         looking.read_format(settings.keys),
-        pausing.pauses(settings.keys),
+        stored_pauses.pauses(settings.keys),
         limit_calls.limits(settings.keys),
         forwarding.forwards(settings.keys),
     ]
@@ -195,7 +202,7 @@ def _find_ended(
     """Return the records with a task, and with a text in their error, their id or their outcome."""
     calls = [
         ended.read_ended(settings.keys, first=first)
-        for first in range(0, min(total, ended.MOST_ENDED), ended.ENDED_BATCH)
+        for first in range(0, min(total, bounds.MOST_ENDED), ended.ENDED_BATCH)
     ]
     stored = [text for page in ask(calls) for text in page.stored]
     text = q.strip().casefold()

@@ -12,3 +12,9 @@ REPEAT_MS = 20_000
 #: A noted time that is further ahead of the server's clock than this counts as now: somebody has set the clock back. The
 #: same as SKEW_MS in _job.lua.
 SKEW_MS = 60_000
+#: Most records that a queue may keep.
+MOST_ENDED = 10_000
+#: The end of the year 9999, the last that a datetime can have.
+LATEST_MS = 253_402_300_799_999
+#: The most tasks that a queue may keep figures of by their names.
+MOST_TASKS = 5_000

@@ -13,8 +13,8 @@ from django_delayq.calls.script import rows
 from django_delayq.delivery.binding import bind
 from django_delayq.delivery.bounds import BYTE_BUDGET, MAX_BATCH
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.pausing import StoredPauses
 from django_delayq.delivery.states import State
+from django_delayq.delivery.stored_pauses import StoredPauses
 from django_delayq.exceptions import NewerFormat
 from django_delayq.redaction import brief
 from django_delayq.wire import signing

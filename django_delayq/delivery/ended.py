@@ -12,19 +12,16 @@ import msgspec
 from django_delayq.calls.call import Call
 from django_delayq.decoding import Decoder
 from django_delayq.delivery.binding import bind
+from django_delayq.delivery.bounds import LATEST_MS
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.states import State
 from django_delayq.redaction import brief
 
 #: Records of one `note_ended` or `read_ended` call: some 0.3 ms of the server's time.
 ENDED_BATCH = 1_000
-#: Most records that a queue may keep.
-MOST_ENDED = 10_000
 #: Characters of a task's name, and of the first line of an error, that a record keeps.
 NAME_LIMIT = 200
 LINE_LIMIT = 200
-#: The end of the year 9999, the last that a datetime can have.
-LATEST_MS = 253_402_300_799_999
 #: No number: the job never started, or this was not its first attempt.
 NONE = -1
 

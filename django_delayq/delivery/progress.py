@@ -8,7 +8,7 @@ import msgspec
 from django_delayq.calls.call import Call
 from django_delayq.decoding import Decoder, whole_number
 from django_delayq.delivery.binding import bind
-from django_delayq.delivery.ended import LATEST_MS
+from django_delayq.delivery.bounds import LATEST_MS
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.redaction import brief
 

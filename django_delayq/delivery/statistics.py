@@ -41,8 +41,6 @@ FIGURES_BATCH = 20
 OTHER = "other"
 #: The name that stands for jobs whose task cannot be read.
 UNKNOWN = "?"
-#: The most tasks that a queue may keep figures of by their names.
-MOST_TASKS = 5_000
 #: Characters of the name of a task that are kept.
 NAME_LIMIT = 200
 #: Moments of one call that reads the figures of tasks.

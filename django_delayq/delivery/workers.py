@@ -15,7 +15,7 @@ from django_delayq.calls.command import Command
 from django_delayq.calls.script import rows
 from django_delayq.decoding import Count, Decoder, score_of
 from django_delayq.delivery.binding import bind
-from django_delayq.delivery.ended import LATEST_MS
+from django_delayq.delivery.bounds import LATEST_MS
 from django_delayq.delivery.keys import DeliveryKeys
 
 #: How long a process that has fallen silent stays in the registry.

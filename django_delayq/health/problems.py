@@ -11,7 +11,7 @@ from typing import Any
 from redis.client import Redis
 
 from django_delayq.calls.several import run_all
-from django_delayq.delivery import holding, looking, pausing
+from django_delayq.delivery import holding, looking, stored_pauses
 from django_delayq.delivery.durability import Durable
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.looking import Counts
@@ -96,7 +96,7 @@ def _ask_queues(
         calls += [
             looking.read_format(keys),
             holding.held_names(keys),
-            pausing.pauses(keys),
+            stored_pauses.pauses(keys),
         ]
         if keys.queue.name in max_jobs:
             calls.append(looking.counts(keys))

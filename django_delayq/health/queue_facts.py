@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from django_delayq.delivery.forwarding import Forwards
 from django_delayq.delivery.holding import HeldNames
-from django_delayq.delivery.pausing import Pause
+from django_delayq.delivery.stored_pauses import Pause
 
 
 @dataclass(frozen=True, kw_only=True)

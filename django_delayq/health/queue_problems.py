@@ -1,8 +1,9 @@
 """Problems of one queue, as far as its `QueueFacts` show them."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from shlex import quote
 
+from django_delayq.delivery.frame_heads import FrameHead
 from django_delayq.faults import Fault, describe_fault
 from django_delayq.health.forward_problems import find_not_forwarded
 from django_delayq.health.held_problems import find_held_of_queue
@@ -10,6 +11,7 @@ from django_delayq.health.pause_problems import find_paused
 from django_delayq.health.problem import Level, ServerProblem
 from django_delayq.health.queue_facts import QueueFacts
 from django_delayq.wire import signing
+from django_delayq.wire.frame import FrameFormat, is_read_by
 from django_delayq.wording import gettext, ngettext
 
 #: An insertion list of more frames than this slows the server: one scan of it takes 3 ms.
@@ -89,9 +91,13 @@ def find_queue_problems(facts: QueueFacts) -> Iterator[ServerProblem]:
 
 
 def find_other_format(
-    queue: str, redisson: str, strange: int, looked: int
+    queue: str, redisson: str, its_format: FrameFormat, frames: Sequence[FrameHead]
 ) -> Iterator[ServerProblem]:
-    """Report frames at the head of a queue in a format that its Redisson does not read: ``strange`` of ``looked``."""
+    """Report frames at the head of a queue in another format than the Redisson of the queue reads."""
+    looked = len(frames)
+    strange = sum(
+        not is_read_by(its_format, frame.head, frame.size) for frame in frames
+    )
     if strange:
         yield ServerProblem(
             Level.ERROR,

@@ -6,9 +6,9 @@ from typing import NamedTuple
 from django_delayq import conf
 from django_delayq.calls.steps import Steps
 from django_delayq.clients.performing import aperformed, performed
+from django_delayq.delivery.bounds import MOST_ENDED
 from django_delayq.delivery.ended import (
     ENDED_BATCH,
-    MOST_ENDED,
     NONE,
     EndRecord,
     read_ended,

@@ -12,7 +12,7 @@ from django_delayq import conf
 from django_delayq.calls.steps import Steps
 from django_delayq.clients.performing import aperformed, performed
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import holding, pausing
+from django_delayq.delivery import holding, pausing, stored_pauses
 from django_delayq.delivery.bounds import MAX_BATCH
 from django_delayq.delivery.pausing import MAX_PAUSED_TASKS
 from django_delayq.delivery.reasons import Kind, Reason
@@ -33,10 +33,10 @@ from django_delayq.wire.delay import Delay, parse_delay
 
 logger = get_log("django_delayq.jobs")
 
-P = TypeVar("P", bound=pausing.Pause)
+P = TypeVar("P", bound=stored_pauses.Pause)
 
 
-class Pause(pausing.Pause):
+class Pause(stored_pauses.Pause):
     """A pause of a queue, or of one task on it; as text, one sentence with times in Django's current time zone.
 
     Example::
@@ -111,7 +111,7 @@ def pause(
             )
 
     queues = yield from on_each(queues, change)
-    found = yield pausing.pauses(queues[0].keys)
+    found = yield stored_pauses.pauses(queues[0].keys)
     for each in found:
         if each.task == name:
             where = "" if len(queues) == 1 else _others(queues)
@@ -202,8 +202,8 @@ def _releasing(queue: QueueSettings, task: str) -> Steps[None]:
             return
 
 
-def _asking_one(queue: QueueSettings) -> Steps[list[pausing.Pause]]:
-    found: list[pausing.Pause] = yield pausing.pauses(queue.keys)
+def _asking_one(queue: QueueSettings) -> Steps[list[stored_pauses.Pause]]:
+    found: list[stored_pauses.Pause] = yield stored_pauses.pauses(queue.keys)
     return found
 
 

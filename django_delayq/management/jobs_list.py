@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from django_delayq.delivery.ended import MOST_ENDED
+from django_delayq.delivery.bounds import MOST_ENDED
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import QueueNotFound
 from django_delayq.jobs.ended import EndedJob, ended_jobs

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from django_delayq import conf
 from django_delayq.clock import epoch_ms, iso_text
-from django_delayq.delivery.ended import MOST_ENDED
+from django_delayq.delivery.bounds import MOST_ENDED
 from django_delayq.delivery.states import OVER, State
 from django_delayq.jobs.arguments import shown_arguments
 from django_delayq.jobs.ended import EndedJob, ended_jobs

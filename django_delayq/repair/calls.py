@@ -7,49 +7,20 @@ what to report.
 import secrets
 from collections.abc import Callable, Sequence
 from math import inf
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from django_delayq.calls.call import Call
-from django_delayq.calls.script import rows
-from django_delayq.codecs.guess import LOOKED_AT
 from django_delayq.delivery.binding import bind
 from django_delayq.delivery.bounds import MAX_BATCH
+from django_delayq.delivery.frame_heads import BYTE_BUDGET, Kind
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.exceptions import DelayqError
-from django_delayq.redaction import brief
 from django_delayq.wire.calls import START, Cursor
-from django_delayq.wire.frame import READ_BY_SIZE, FrameFormat
-
-#: About how many bytes one call reads or rewrites; these take some 3 ms.
-BYTE_BUDGET = 1 << 19
-#: First bytes of each frame that a survey reads: they show its format, what a Redisson makes of it, and its codec.
-HEAD_BYTES = max(READ_BY_SIZE, 17 + LOOKED_AT)
-
-#: What a walk goes through: the delay queue from its tail, or the timeout set by start time.
-Kind = Literal["tail", "zset"]
+from django_delayq.wire.frame import FrameFormat
 
 
 class ListBusy(DelayqError):
     """Raised when another process fills or empties the same list."""
-
-
-@brief
-class FrameHead(NamedTuple):
-    """One frame as a survey sees it."""
-
-    #: Start time, epoch ms, of any value; None: the frame is only in the delay queue.
-    score: float | None
-    size: int
-    #: At most `HEAD_BYTES` of it.
-    head: bytes
-
-
-class Stretch(NamedTuple):
-    """The reply to a `survey` call."""
-
-    now_ms: int
-    cursor: Cursor
-    frames: list[FrameHead]
 
 
 class Reframed(NamedTuple):
@@ -61,35 +32,6 @@ class Reframed(NamedTuple):
     #: Of these only in the delay queue, from where nobody transfers them.
     alone: int
     quarantined: int
-
-
-def survey(
-    keys: DeliveryKeys,
-    kind: Kind,
-    cursor: Cursor = START,
-    *,
-    batch: int = MAX_BATCH,
-    byte_budget: int = BYTE_BUDGET,
-) -> Call[Stretch]:
-    """Read how a stretch of frames begins."""
-    return bind("survey", keys)(
-        _read_stretch,
-        kind=kind,
-        where=cursor.where,
-        frame=cursor.frame,
-        count=batch,
-        budget=byte_budget,
-        cut=HEAD_BYTES,
-    )
-
-
-def _read_stretch(reply: list[Any]) -> Stretch:
-    now_ms, where, last, flat = reply
-    frames = [
-        FrameHead(float(score) if score else None, size, head)
-        for score, size, head in rows(flat, 3)
-    ]
-    return Stretch(now_ms, Cursor(where, last), frames)
 
 
 def reframe(

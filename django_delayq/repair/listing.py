@@ -20,14 +20,13 @@ from django_delayq.calls.batch import BatchSizer
 from django_delayq.calls.call import Call
 from django_delayq.calls.running import run
 from django_delayq.clock import monotonic_ms
+from django_delayq.delivery.frame_heads import LISTED, UNLISTED, FrameHead
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.repair import calls
-from django_delayq.repair.calls import FrameHead, FrameName, ListStep
+from django_delayq.repair.calls import FrameName, ListStep
 from django_delayq.repair.pacing import finished_first, step_sizer
 from django_delayq.repair.survey import (
     EMPTIED,
-    LISTED,
-    UNLISTED,
     Progress,
     ignore_progress,
     name_of,

@@ -25,7 +25,7 @@ from redis.exceptions import ResponseError
 from django_delayq.calls.connections import nodes_of
 from django_delayq.calls.running import run
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import looking, pausing, prefixes
+from django_delayq.delivery import looking, pausing, prefixes, stored_pauses
 from django_delayq.delivery.handing_over import HandOver, NotHandedOver
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.looking import Counts
@@ -176,7 +176,7 @@ class Settings(msgspec.Struct):
 def settings_of(client: Redis, queue: QueueSettings) -> Settings:
     """Read the pauses and limits that somebody has set."""
     found = Settings()
-    for pause in run(client, pausing.pauses(queue.keys)):
+    for pause in run(client, stored_pauses.pauses(queue.keys)):
         until = "" if pause.until is None else f"={pause.until_ms:.0f}"
         found.pauses.append((pause.task or "", until, pause.by, pause.reason))
     for limit in run(client, limit_calls.limits(queue.keys)):

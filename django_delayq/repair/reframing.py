@@ -17,10 +17,12 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from django_delayq.calls.batch import BatchSizer
 from django_delayq.calls.running import run
 from django_delayq.clock import monotonic_ms
+from django_delayq.delivery import frame_heads
+from django_delayq.delivery.frame_heads import Kind
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.logs import get_log
 from django_delayq.repair import calls
-from django_delayq.repair.calls import FrameName, Kind
+from django_delayq.repair.calls import FrameName
 from django_delayq.repair.pacing import finished_first, step_sizer
 from django_delayq.repair.survey import (
     JAVA_BATCH,
@@ -107,7 +109,7 @@ class Reframing:
         That frame is rewritten last. If it were rewritten with the others, each retry would deliver again all frames
         rewritten by then, ever more of them; this way each delivers again only what the jam had delivered before.
         """
-        head = calls.survey(self.keys, "zset", batch=JAVA_BATCH)
+        head = frame_heads.survey(self.keys, "zset", batch=JAVA_BATCH)
         for score, size, begin in run(self.client, head).frames:
             # Redisson looks from 0 on.
             if score is None or score < 0 or is_read_by(self.target, begin, size):

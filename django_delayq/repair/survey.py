@@ -15,14 +15,15 @@ from django_delayq.calls.connections import nodes_of
 from django_delayq.calls.running import run
 from django_delayq.codecs import CODEC_NAMES, default_codec
 from django_delayq.codecs.guess import probable_codecs
-from django_delayq.delivery import looking
+from django_delayq.delivery import frame_heads, looking
+from django_delayq.delivery.frame_heads import UNLISTED, FrameHead, Kind
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.looking import Counts
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import EncodeError
 from django_delayq.redaction import brief
 from django_delayq.repair import calls
-from django_delayq.repair.calls import FrameHead, FrameName, Kind
+from django_delayq.repair.calls import FrameName
 from django_delayq.wire.calls import START
 from django_delayq.wire.frame import FrameFormat, format_of, is_read_by
 from django_delayq.wire.keys import QueueKeys
@@ -44,9 +45,6 @@ SAMPLES_OF_STRETCH, SAMPLES = 5, 100
 #: Frames of the delay queue that the look-ups of one call may scan: some 3 ms.
 SCANNED = 100_000
 
-#: How the free bytes of our frames begin, outside the delay queue and inside it. `_frame.lua` has the same marks.
-UNLISTED = b"\xd9U"
-LISTED = b"\xd9L"
 #: Field of the control hash: when the delay queue was emptied (epoch ms). Until it is filled again, a frame missing
 #: from it need not have been delivered.
 EMPTIED = "emptied"
@@ -220,15 +218,10 @@ def stretches(
         else gettext("reading the delay queue")
     )
     while not cursor.is_at_end:
-        _, cursor, stretch = run(client, calls.survey(keys, kind, cursor))
+        _, cursor, stretch = run(client, frame_heads.survey(keys, kind, cursor))
         yield stretch
         done += len(stretch)
         progress(what, done, max(total, done))
-
-
-def is_numbered(head: bytes) -> bool:
-    """Return whether a frame begins as ours do; so does one in 32,768 of Java's."""
-    return head.startswith((LISTED, UNLISTED), int(head[:1] == b"\x08"))
 
 
 def name_of(frame: FrameHead) -> FrameName | None:

@@ -10,11 +10,11 @@ from django_delayq.calls.exchange import Exchange
 from django_delayq.calls.running import make
 from django_delayq.clients.clients import own_clients
 from django_delayq.conf import QueueSettings, get_settings
-from django_delayq.delivery import batching, looking, pausing
+from django_delayq.delivery import batching, looking, stored_pauses
 from django_delayq.delivery.looking import Inspected
-from django_delayq.delivery.pausing import Pause
 from django_delayq.delivery.progress import ReadProgress, read_progress
 from django_delayq.delivery.states import OVER, State
+from django_delayq.delivery.stored_pauses import Pause
 from django_delayq.delivery.workers import read_worker
 from django_delayq.exceptions import DecodeError
 from django_delayq.health.pause_problems import find_paused
@@ -157,7 +157,7 @@ def look_at(queue: QueueSettings, token: str, *, decrypts: bool) -> ShownJob:
     seen, pauses, left, reported = ask(
         [
             looking.inspect(queue.keys, token),
-            pausing.pauses(queue.keys),
+            stored_pauses.pauses(queue.keys),
             batching.count_left(queue.keys, token),
             read_progress(queue.keys, token),
         ],

@@ -11,24 +11,29 @@ from django_delayq.calls.errors import is_of_node
 from django_delayq.calls.several import run_all
 from django_delayq.clients.clients import own_clients
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import forwarding, holding, looking, pausing, statistics
+from django_delayq.delivery import (
+    forwarding,
+    holding,
+    looking,
+    statistics,
+    stored_pauses,
+)
 from django_delayq.delivery.forwarding import Forwards
+from django_delayq.delivery.frame_heads import FrameHead, Stretch, read_heads
 from django_delayq.delivery.holding import HeldNames
 from django_delayq.delivery.looking import Counts, sum_of
-from django_delayq.delivery.pausing import Pause
 from django_delayq.delivery.sharding import Part, read_shards
 from django_delayq.delivery.statistics import Figures, Unit, total
+from django_delayq.delivery.stored_pauses import Pause
 from django_delayq.faults import is_forbidden
 from django_delayq.health.pause_problems import find_paused
 from django_delayq.health.problem import ServerProblem
 from django_delayq.health.queue_facts import QueueFacts
-from django_delayq.health.queue_problems import find_queue_problems
+from django_delayq.health.queue_problems import find_other_format, find_queue_problems
 from django_delayq.health.worker_problems import find_unserved
 from django_delayq.jobs.pausing import merged_pauses
 from django_delayq.jobs.statistics import Series, series_of, together_of
 from django_delayq.jobs.workers import Worker, WorkerState, workers
-from django_delayq.repair.calls import FrameHead, Stretch
-from django_delayq.repair.heads import find_unread, read_heads
 
 #: The figures are those of so many minutes, the present one among them.
 MINUTES = 5
@@ -110,7 +115,11 @@ class QueueStatus(NamedTuple):
             yield from find_queue_problems(
                 replace(facts, pauses=()) if self.shards else facts
             )
-            yield from find_unread(part.settings, part.frames)
+            its = part.settings
+            if its.redisson is not None:
+                yield from find_other_format(
+                    its.name, its.redisson, its.frame_format, part.frames
+                )
 
     def facts(self, key_ids: Collection[str] | None = None) -> QueueFacts:
         """Return what was read of it, for `find_queue_problems`; ``key_ids`` are None if nobody knows them."""
@@ -155,7 +164,7 @@ def look_at_queues(
     for queue in queues:
         calls += [
             looking.counts(queue.keys),
-            pausing.pauses(queue.keys),
+            stored_pauses.pauses(queue.keys),
             looking.read_format(queue.keys),
             holding.held_names(queue.keys),
             forwarding.forwards(queue.keys),

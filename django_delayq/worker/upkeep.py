@@ -18,16 +18,18 @@ from django_delayq.clients.clients import own_clients
 from django_delayq.clock import epoch_ms, monotonic_ms
 from django_delayq.conf import QueueSettings, get_keyring
 from django_delayq.delivery import looking, prefixes, tending, worker_code
+from django_delayq.delivery.frame_heads import is_numbered, read_heads, survey
 from django_delayq.delivery.rates import numbers_of
 from django_delayq.delivery.states import State
 from django_delayq.delivery.tending import Which
 from django_delayq.health.queue_facts import QueueFacts
-from django_delayq.health.queue_problems import LONG_LIST, find_nearly_full
+from django_delayq.health.queue_problems import (
+    LONG_LIST,
+    find_nearly_full,
+    find_other_format,
+)
 from django_delayq.jobs.registry import all_limits
 from django_delayq.logs import get_log
-from django_delayq.repair import calls
-from django_delayq.repair.heads import find_unread, read_heads
-from django_delayq.repair.survey import is_numbered
 from django_delayq.wire.frame import format_of
 from django_delayq.worker.outage import FORGOTTEN, StepPause, forgotten_s
 from django_delayq.worker.settlement import is_queues_own
@@ -264,8 +266,9 @@ class Upkeep:
         settings = self._settings
         if settings.redisson is None:
             return
-        found = find_unread(
-            settings, run(self._client, read_heads(settings.keys)).frames
+        frames = run(self._client, read_heads(settings.keys)).frames
+        found = find_other_format(
+            settings.name, settings.redisson, settings.frame_format, frames
         )
         problem = next(found, None)
         if problem is not None and not self._is_format_told:
@@ -273,7 +276,7 @@ class Upkeep:
         self._is_format_told = problem is not None
 
     def _is_offered_by_others(self) -> bool:
-        call = calls.survey(self._settings.keys, "tail", batch=1)
+        call = survey(self._settings.keys, "tail", batch=1)
         return any(
             format_of(frame.head, frame.size) and not is_numbered(frame.head)
             for frame in run(self._client, call).frames

@@ -22,7 +22,8 @@ from django_delayq.calls.running import run
 from django_delayq.clients.clients import own_clients
 from django_delayq.clock import epoch_ms
 from django_delayq.delivery import ended, holding, looking, pausing, settling
-from django_delayq.delivery.ended import LATEST_MS, EndRecord
+from django_delayq.delivery.bounds import LATEST_MS
+from django_delayq.delivery.ended import EndRecord
 from django_delayq.delivery.forwarding import forward_of
 from django_delayq.delivery.holding import Held, Hold
 from django_delayq.delivery.reasons import Kind, Reason

@@ -31,6 +31,7 @@ from django_delayq.delivery import (
     periods,
     searching,
     settling,
+    stored_pauses,
     storing,
 )
 from django_delayq.delivery.claiming import (
@@ -47,7 +48,6 @@ from django_delayq.delivery.forwarding import Forward, Forwards, Received
 from django_delayq.delivery.holding import Held, HeldNames, Hold, Released
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.looking import Inspected
-from django_delayq.delivery.pausing import Pause
 from django_delayq.delivery.periods import KEPT, Advanced, Entry
 from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.searching import (
@@ -60,6 +60,7 @@ from django_delayq.delivery.searching import (
 )
 from django_delayq.delivery.settling import Done, Failed, Rejected
 from django_delayq.delivery.states import Change, State
+from django_delayq.delivery.stored_pauses import Pause
 from django_delayq.delivery.storing import NewJob, Scheduled, Target, tail_of
 from django_delayq.wire import frame as frames
 from django_delayq.wire import signing
@@ -495,7 +496,7 @@ class Rig:
         return self.run(pausing.resume(self.keys, task=task))
 
     def pauses(self) -> list[Pause]:
-        return self.run(pausing.pauses(self.keys))
+        return self.run(stored_pauses.pauses(self.keys))
 
     def renew(self, *jobs: Leased, lease_ms: int = LEASE) -> list[int]:
         held = [(job.token, job.fence) for job in jobs]

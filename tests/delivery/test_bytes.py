@@ -5,11 +5,10 @@ from collections.abc import Callable
 import pytest
 
 from django_delayq.calls.call import Call
-from django_delayq.delivery import looking, tending
+from django_delayq.delivery import frame_heads, looking, tending
 from django_delayq.delivery.claiming import Mode
 from django_delayq.delivery.states import Change, State
 from django_delayq.queues import calls as queues_calls
-from django_delayq.repair import calls as repair_calls
 from tests.delivery.rig import Rig, locator, token
 
 #: The budget of every call here, also of calls that have a budget of their own.
@@ -66,7 +65,7 @@ READS: dict[str, tuple[Callable[[Rig, list[int]], str], Callable[[Rig], object]]
     "survey of the timeout set": (
         fill_timeout_set,
         calling(
-            lambda rig: repair_calls.survey(
+            lambda rig: frame_heads.survey(
                 rig.keys, "zset", batch=500, byte_budget=BUDGET
             )
         ),
@@ -74,7 +73,7 @@ READS: dict[str, tuple[Callable[[Rig, list[int]], str], Callable[[Rig], object]]
     "survey of the delay queue": (
         fill_delay_queue,
         calling(
-            lambda rig: repair_calls.survey(
+            lambda rig: frame_heads.survey(
                 rig.keys, "tail", batch=500, byte_budget=BUDGET
             )
         ),

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from django_delayq.delivery import ended
+from django_delayq.delivery import bounds
 from django_delayq.delivery.ended import LINE_LIMIT, NAME_LIMIT, EndRecord, first_line
 from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.states import Change, State
@@ -190,7 +190,7 @@ def test_largest_record_is_small() -> None:
         token("a"),
         "語" * NAME_LIMIT,
         State.QUARANTINED,
-        ended.LATEST_MS,
+        bounds.LATEST_MS,
         0.1,
         0.1,
         1_000_000,

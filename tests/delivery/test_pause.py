@@ -5,12 +5,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from django_delayq.delivery import pausing
+from django_delayq.delivery import pausing, stored_pauses
 from django_delayq.delivery.claiming import Mode
 from django_delayq.delivery.holding import HeldNames, Released
-from django_delayq.delivery.pausing import MAX_PAUSED_TASKS, Pause, StoredPauses
+from django_delayq.delivery.pausing import MAX_PAUSED_TASKS
 from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.states import State
+from django_delayq.delivery.stored_pauses import Pause, StoredPauses
 from tests.delivery.rig import LEASE, T0, Rig, names_of, token
 from tests.delivery.tour import hold_paused, mix
 
@@ -179,7 +180,7 @@ def test_pause_says_who_when_until_when_and_why(rig: Rig) -> None:
     assert rig.pauses() == expected
     stored = rig.claim().pauses
     assert stored is not None
-    assert pausing.read_pauses(name, stored, T0 + 7) == expected
+    assert stored_pauses.read_pauses(name, stored, T0 + 7) == expected
     # Each ends by itself, by the server's clock.
     rig.now = 60_000
     assert rig.pauses() == expected[1:2]
@@ -456,7 +457,7 @@ def test_what_no_script_of_ours_wrote_is_no_pause(rig: Rig, bytes_: bytes) -> No
 def test_times_that_no_clock_shows_are_read_as_the_last_that_it_shows() -> None:
     stored = StoredPauses(b'{"since":"-5","till":"9007199254740990"}', None)
 
-    (pause,) = pausing.read_pauses("mail", stored, T0)
+    (pause,) = stored_pauses.read_pauses("mail", stored, T0)
 
     assert pause.since == datetime(1970, 1, 1, tzinfo=UTC)
     assert pause.until is not None

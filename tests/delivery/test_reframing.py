@@ -29,6 +29,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 from django_delayq.calls.running import run
+from django_delayq.delivery import frame_heads
 from django_delayq.delivery.states import State
 from django_delayq.repair import calls, pacing, reframing
 from django_delayq.repair.calls import FrameName
@@ -371,7 +372,7 @@ def test_stretch_that_its_bytes_end_is_gone_on_with(rig: Rig, budget: int) -> No
     for kind, count in (("tail", 60), ("zset", 61)):
         cursor, seen = START, 0
         while not cursor.is_at_end:
-            call = calls.survey(rig.keys, kind, cursor, byte_budget=budget)  # type: ignore[arg-type]
+            call = frame_heads.survey(rig.keys, kind, cursor, byte_budget=budget)  # type: ignore[arg-type]
             _, cursor, stretch = rig.run(call)
             seen += len(stretch)
             assert sum(frame.size for frame in stretch[:-1]) < budget
@@ -389,7 +390,7 @@ def test_members_that_begin_alike_are_all_seen(rig: Rig) -> None:
 
     cursor, seen = START, []
     while not cursor.is_at_end:
-        call = calls.survey(rig.keys, "zset", cursor, batch=1)
+        call = frame_heads.survey(rig.keys, "zset", cursor, batch=1)
         _, cursor, stretch = rig.run(call)
         seen += [frame.head for frame in stretch]
 
@@ -463,7 +464,9 @@ def test_is_read_by_says_what_struct_unpack_does(
         else:
             is_read = True
 
-        assert is_read_by(redisson, data[: calls.HEAD_BYTES], len(data)) == is_read
+        assert (
+            is_read_by(redisson, data[: frame_heads.HEAD_BYTES], len(data)) == is_read
+        )
 
 
 def jam(rig: Rig, redisson: FrameFormat, times: int = 1) -> None:

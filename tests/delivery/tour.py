@@ -11,6 +11,7 @@ from django_delayq.delivery import (
     changing,
     claiming,
     durability,
+    frame_heads,
     limit_slots,
     looking,
     progress,
@@ -978,13 +979,13 @@ def _(rig: Rig) -> Callable[[], object]:
 @stop("survey of the timeout set", drains=True)
 def _(rig: Rig) -> Callable[[], object]:
     mix(rig)
-    return lambda: rig.run(calls.survey(rig.keys, "zset"))
+    return lambda: rig.run(frame_heads.survey(rig.keys, "zset"))
 
 
 @stop("survey of the delay queue", drains=True)
 def _(rig: Rig) -> Callable[[], object]:
     mix(rig)
-    return lambda: rig.run(calls.survey(rig.keys, "tail"))
+    return lambda: rig.run(frame_heads.survey(rig.keys, "tail"))
 
 
 @stop("enlist")

@@ -10,6 +10,7 @@ from redis.connection import AbstractConnection
 
 from django_delayq.calls.running import run
 from django_delayq.delivery import pausing, prefixes
+from django_delayq.delivery.frame_heads import FrameHead
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.sharding import Pin, pin_shards, shard_keys
@@ -20,6 +21,7 @@ from django_delayq.health.problem import Level
 from django_delayq.health.problems import find_server_problems
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.envelope import Envelope
+from django_delayq.wire.frame import FrameFormat, pack
 from django_delayq.wire.signing import Keyring
 from tests.conftest import keys_of
 from tests.health.conftest import User
@@ -244,9 +246,15 @@ def test_server_that_is_nearly_out_of_memory_is_a_warning(
 
 
 def test_frames_of_another_format_are_an_error() -> None:
-    assert list(queue_problems.find_other_format("mail", "3.16.6", 0, 50)) == []
+    late, early = (
+        FrameHead(0.0, len(frame), frame)
+        for frame in (pack(bytes(8), b"x" * 23, each) for each in FrameFormat)
+    )
+    find = queue_problems.find_other_format
+    assert list(find("mail", "3.16.6", FrameFormat.BC0LC0, [early] * 50)) == []
 
-    (found,) = queue_problems.find_other_format("mail queue", "3.16.6", 2, 50)
+    frames = [late] * 2 + [early] * 48
+    (found,) = find("mail queue", "3.16.6", FrameFormat.BC0LC0, frames)
 
     assert found.level is Level.ERROR
     assert (

@@ -29,7 +29,7 @@ from django_delayq import (
     schedule_many,
 )
 from django_delayq.conf import get_settings
-from django_delayq.delivery import pausing
+from django_delayq.delivery import pausing, stored_pauses
 from django_delayq.jobs.actor import MAX_REASON
 from tests.jobs import samples
 from tests.jobs.hand import Hand
@@ -243,7 +243,7 @@ def test_held_job_says_that_its_task_is_paused_and_is_due_when_it_is_resumed(
     # Two that were scheduled within one millisecond come in any order.
     taken = {leased.token for leased in hand.take_many(3)}
     assert taken == {job.token for job in jobs}
-    assert hand.run(pausing.pauses(keys)) == []
+    assert hand.run(stored_pauses.pauses(keys)) == []
 
 
 def test_resume_releases_what_an_earlier_call_left_that_broke_off(

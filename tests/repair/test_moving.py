@@ -17,7 +17,7 @@ from django_delayq.calls.running import run
 from django_delayq.calls.script import load_script
 from django_delayq.clients.clients import Clients
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import looking, pausing
+from django_delayq.delivery import looking, pausing, stored_pauses
 from django_delayq.delivery.binding import PACKAGES
 from django_delayq.delivery.reasons import Reason
 from django_delayq.delivery.states import State
@@ -905,7 +905,7 @@ def test_pauses_and_limits_come_first_and_do_not_replace_those_of_the_target(
 
     move(rig, other)
 
-    told = run(other.client, pausing.pauses(keys))
+    told = run(other.client, stored_pauses.pauses(keys))
     assert [(each.task, each.by) for each in told] == [(None, "ann"), ("mail", "bob")]
     (limit,) = run(other.client, limit_calls.limits(keys))
     assert (limit.set, limit.by) == ({"concurrency": 3}, "ann")

@@ -22,6 +22,7 @@ from django_delayq.delivery import (
     durability,
     ended,
     forwarding,
+    frame_heads,
     holding,
     limit_slots,
     looking,
@@ -36,6 +37,7 @@ from django_delayq.delivery import (
     settling,
     sharding,
     statistics,
+    stored_pauses,
     storing,
     tending,
     worker_code,
@@ -67,7 +69,7 @@ from django_delayq.delivery.workers import RegistryKeys, WorkerInfo
 from django_delayq.features.limits import calls as limit_calls
 from django_delayq.queues import calls as queue_calls
 from django_delayq.repair import calls as repairs
-from django_delayq.repair import heads, pages
+from django_delayq.repair import pages
 from django_delayq.repair.calls import FrameName
 from django_delayq.repair.pages import Exported, Kind, Moved, MovedSchedule, Source
 from django_delayq.wire import calls as wire_calls
@@ -817,9 +819,9 @@ def _(world: World) -> Any:
     return pausing.forget_over(world.keys)
 
 
-@op(pausing.pauses)
+@op(stored_pauses.pauses)
 def _(world: World) -> Any:
-    return pausing.pauses(world.keys)
+    return stored_pauses.pauses(world.keys)
 
 
 def numbers(world: World) -> Any:
@@ -1005,15 +1007,15 @@ def frame_names(world: World) -> list[FrameName]:
     ]
 
 
-@op(repairs.survey)
+@op(frame_heads.survey)
 def _(world: World) -> Any:
     kind = world.random.choice(("tail", "zset"))
-    return repairs.survey(world.keys, kind, batch=5)
+    return frame_heads.survey(world.keys, kind, batch=5)
 
 
-@op(heads.read_heads)
+@op(frame_heads.read_heads)
 def _(world: World) -> Any:
-    return heads.read_heads(world.keys)
+    return frame_heads.read_heads(world.keys)
 
 
 @op(repairs.reframe)

@@ -17,7 +17,7 @@ from redis.exceptions import NoPermissionError
 from django_delayq import conf
 from django_delayq.calls.running import run
 from django_delayq.clients.clients import own_clients
-from django_delayq.delivery import pausing
+from django_delayq.delivery import stored_pauses
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.exceptions import DelayqError
 from django_delayq.management.errors import explained
@@ -170,7 +170,7 @@ class Command(CommandWithExamples):
         if options["list"]:
             return self._list(client, keys, survey, options)
         if target is None:
-            pauses = run(client, pausing.pauses(keys))
+            pauses = run(client, stored_pauses.pauses(keys))
             self._say(
                 *describe(survey, name),
                 *(say(pause.words) for pause in pauses),
