@@ -96,7 +96,8 @@ def act(what: str) -> None:
     settings, handed = get_settings(), {}
     # Earlier commits have no such module.
     if find_spec("django_delayq.slices"):
-        handed["parts"] = import_module("django_delayq.slices").loaded("part")
+        slices = import_module("django_delayq.slices")
+        handed = {"parts": slices.loaded("part"), "reports": slices.loaded("report")}
     for line in sys.stdin:
         if what == "schedule()":
             for number in range(int(line)):

@@ -85,7 +85,7 @@ def _drain(client: redis.Redis) -> tuple[float, float]:
 def _watching(is_watched: bool) -> Iterator[None]:
     """Read what the admin's overview and its page of tasks show, once a second."""
     from django_delayq import conf
-    from django_delayq.jobs.statistics import tasks_statistics
+    from django_delayq.features.statistics.api import tasks_statistics
     from django_delayq.showing.overview import look
 
     queues = list(conf.get_settings().queues.values())
@@ -108,10 +108,10 @@ def _watching(is_watched: bool) -> Iterator[None]:
 
 def _measure_memory(client: redis.Redis, jobs: int) -> None:
     from django_delayq.calls.running import run
-    from django_delayq.delivery import statistics
     from django_delayq.delivery.keys import DeliveryKeys
-    from django_delayq.delivery.statistics import Figures, Outcome, total
-    from django_delayq.worker.counting import counted
+    from django_delayq.features.statistics import calls as statistics_calls
+    from django_delayq.features.statistics.calls import Figures, Outcome, total
+    from django_delayq.features.statistics.worker import counted
 
     rand = random.Random(1)
 
@@ -140,11 +140,13 @@ def _measure_memory(client: redis.Redis, jobs: int) -> None:
     ):
         for number in range(steps):
             names = list(pool[number % len(pool)].items())
-            for start in range(0, len(names), statistics.FIGURES_BATCH):
-                part = dict(names[start : start + statistics.FIGURES_BATCH])
-                add = at(now_us, statistics.add_figures(keys, part, most_tasks=1_000))
+            for start in range(0, len(names), statistics_calls.FIGURES_BATCH):
+                part = dict(names[start : start + statistics_calls.FIGURES_BATCH])
+                add = at(
+                    now_us, statistics_calls.add_figures(keys, part, most_tasks=1_000)
+                )
                 for closed in run(client, add):
-                    run(client, statistics.pack_figures(keys, closed))
+                    run(client, statistics_calls.pack_figures(keys, closed))
             now_us += step_us
     used = {
         name: client.memory_usage(getattr(keys, name), samples=0)

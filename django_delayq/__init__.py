@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from django_delayq.backoff import Backoff
 from django_delayq.delivery.durability import Durable
 from django_delayq.delivery.states import State
-from django_delayq.delivery.statistics import Figures, Histogram
 from django_delayq.exceptions import (
     DecodeError,
     DelayqError,
@@ -36,6 +35,8 @@ from django_delayq.exceptions import (
     TaskNotFound,
     TimeLimitExceeded,
 )
+from django_delayq.features.batches.api import Batch
+from django_delayq.features.ended.api import EndedJob, aended_jobs, ended_jobs
 from django_delayq.features.limits.api import (
     LimitInForce,
     aclear_limit,
@@ -45,18 +46,7 @@ from django_delayq.features.limits.api import (
     limits,
     set_limit,
 )
-from django_delayq.jobs.batch import Batch
-from django_delayq.jobs.bulk import Changed
-from django_delayq.jobs.context import current_job
-from django_delayq.jobs.decisions import Cancel, Retry, Snooze
-from django_delayq.jobs.decorator import DelayedTask, delayed_task, queue_handler
-from django_delayq.jobs.ended import EndedJob, aended_jobs, ended_jobs
-from django_delayq.jobs.finding import FoundJobs, afind_jobs, find_jobs
-from django_delayq.jobs.job import Job
-from django_delayq.jobs.limit import Limit
-from django_delayq.jobs.lookup import aget_job, get_job
-from django_delayq.jobs.occurrences import cron, every
-from django_delayq.jobs.pausing import (
+from django_delayq.features.pauses.api import (
     Pause,
     apause,
     apaused,
@@ -65,9 +55,7 @@ from django_delayq.jobs.pausing import (
     paused,
     resume,
 )
-from django_delayq.jobs.periodic import periodic
-from django_delayq.jobs.progress import Progress
-from django_delayq.jobs.schedules import (
+from django_delayq.features.schedules.api import (
     Schedule,
     aget_schedule,
     aget_schedules,
@@ -76,6 +64,18 @@ from django_delayq.jobs.schedules import (
     get_schedules,
     store_schedule,
 )
+from django_delayq.features.schedules.periodic import periodic
+from django_delayq.features.statistics.calls import Figures, Histogram
+from django_delayq.jobs.bulk import Changed
+from django_delayq.jobs.context import current_job
+from django_delayq.jobs.decisions import Cancel, Retry, Snooze
+from django_delayq.jobs.decorator import DelayedTask, delayed_task, queue_handler
+from django_delayq.jobs.finding import FoundJobs, afind_jobs, find_jobs
+from django_delayq.jobs.job import Job
+from django_delayq.jobs.limit import Limit
+from django_delayq.jobs.lookup import aget_job, get_job
+from django_delayq.jobs.occurrences import cron, every
+from django_delayq.jobs.progress import Progress
 from django_delayq.jobs.scheduling import aschedule, schedule
 from django_delayq.jobs.sending_many import aschedule_many, schedule_many
 from django_delayq.jobs.workers import (
@@ -92,7 +92,7 @@ from django_delayq.jobs.workers import (
 from django_delayq.later import import_later
 
 if TYPE_CHECKING:
-    from django_delayq.jobs.statistics import (
+    from django_delayq.features.statistics.api import (
         Series,
         Span,
         Totals,
@@ -226,7 +226,7 @@ __all__ = [
 ]
 
 _LATER = {
-    "django_delayq.jobs.statistics": (
+    "django_delayq.features.statistics.api": (
         "Series",
         "Span",
         "Totals",

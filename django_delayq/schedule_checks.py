@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from django.core import checks
 
 from django_delayq.exceptions import DelayqError, QueueNotFound
-from django_delayq.jobs import periodic, registry
+from django_delayq.features.schedules import periodic
+from django_delayq.jobs import registry
 
 
 def check_schedules() -> Iterator[checks.CheckMessage]:

@@ -17,13 +17,20 @@ class Slice:
     name: str
     #: A `QueuePart`: what it does for each queue in a worker process.
     part: str = ""
+    #: An `EndReport`: what it writes down of the ends of jobs in a worker process.
+    report: str = ""
+    #: Its pages in the admin: the address, the view, and the name of the address of each.
+    pages: str = ""
 
 
 #: In this order they have their turns, and their pages stand in the admin.
 SLICES = (
-    Slice(name="pauses", part="worker.PausesOfQueue"),
-    Slice(name="limits", part="worker.LimitsOfQueue"),
-    Slice(name="schedules", part="worker.SchedulesOfQueue"),
+    Slice(name="pauses", part="worker.PausesOfQueue", pages="pages.PAGES"),
+    Slice(name="schedules", part="worker.SchedulesOfQueue", pages="pages.PAGES"),
+    Slice(name="limits", part="worker.LimitsOfQueue", pages="pages.PAGES"),
+    Slice(name="batches"),
+    Slice(name="ended", report="worker.EndedReport"),
+    Slice(name="statistics", report="worker.StatisticsReport"),
 )
 
 

@@ -36,7 +36,8 @@ from hypothesis import HealthCheck, settings
 from django_delayq.clients.clients import Clients
 from django_delayq.embedded.server import find_binary
 from django_delayq.exceptions import EmbeddedServerError
-from django_delayq.jobs import commit, known_schedules, outbox
+from django_delayq.features.schedules import known_schedules
+from django_delayq.jobs import commit, outbox
 from django_delayq.worker import holds
 from tests.clusters import TestCluster
 from tests.databases import Postgres, PostgresUnavailable, is_required

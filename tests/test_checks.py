@@ -26,10 +26,10 @@ from django_delayq.delivery.workers import (
     register,
     unregister,
 )
+from django_delayq.features.schedules.periodic import periodic
 from django_delayq.jobs.decorator import delayed_task, queue_handler
 from django_delayq.jobs.limit import Limit
 from django_delayq.jobs.occurrences import cron
-from django_delayq.jobs.periodic import periodic
 from django_delayq.wire.frame import FrameFormat, pack
 from django_delayq.wire.keys import QueueKeys
 from tests.databases import added

@@ -28,7 +28,7 @@ from django_delayq.calls.script import (
     preludes_of,
 )
 from django_delayq.delivery.binding import PACKAGES
-from django_delayq.jobs import schedule_writes
+from django_delayq.features.schedules import writes as schedule_writes
 from tests import conftest
 from tests.delivery.rig import Rig, names_of
 from tests.delivery.tour import DRAINS, TOUR

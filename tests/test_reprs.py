@@ -15,9 +15,9 @@ import django_delayq
 from django_delayq.delivery.claiming import Leased
 from django_delayq.delivery.searching import Found
 from django_delayq.delivery.storing import NewJob
+from django_delayq.features.schedules.api import Schedule
+from django_delayq.features.schedules.periodic import Definition
 from django_delayq.jobs.envelope import Envelope
-from django_delayq.jobs.periodic import Definition
-from django_delayq.jobs.schedules import Schedule
 from django_delayq.testing.captured_jobs import CapturedJob
 from django_delayq.testing.frozen import Ran
 

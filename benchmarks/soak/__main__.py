@@ -340,7 +340,7 @@ class Setting:
     def end(self, errors: Sequence[str]) -> End:
         """Stop everything but the server, and say what there is then."""
         from django_delayq import conf, find_jobs
-        from django_delayq.jobs.statistics import statistics_totals
+        from django_delayq.features.statistics.api import statistics_totals
 
         self.stop_producing()
         self._watcher.stop()

@@ -78,7 +78,7 @@ class Watcher(threading.Thread):
     def run(self) -> None:
         """Look until `stop`."""
         from django_delayq import conf
-        from django_delayq.jobs.statistics import tasks_statistics
+        from django_delayq.features.statistics.api import tasks_statistics
         from django_delayq.showing.overview import look
 
         queues = list(conf.get_settings().queues.values())
@@ -113,7 +113,7 @@ class Sampler:
         watcher: Watcher,
         pids: dict[str, int],
     ) -> None:
-        from django_delayq.delivery.statistics import Histogram
+        from django_delayq.features.statistics.calls import Histogram
 
         #: Clients of all servers.
         self._nodes = nodes
@@ -185,8 +185,8 @@ def kind_of(key: str) -> str:
 
 def timed_lateness() -> Any:
     """Return the histogram of how late the jobs of timed tasks began, since the first day."""
-    from django_delayq.delivery.statistics import Histogram
-    from django_delayq.jobs.statistics import statistics_totals
+    from django_delayq.features.statistics.api import statistics_totals
+    from django_delayq.features.statistics.calls import Histogram
 
     timed = {f"benchmarks.soak.tasks.{kind.task}" for kind in KINDS if kind.is_timed}
     found = Histogram()
@@ -198,7 +198,7 @@ def timed_lateness() -> Any:
 
 
 def _difference(now: Any, before: Any) -> Any:
-    from django_delayq.delivery.statistics import Histogram
+    from django_delayq.features.statistics.calls import Histogram
 
     return Histogram(now.buckets - before.buckets, now.sum_us - before.sum_us)
 

@@ -5,6 +5,7 @@ The model is never queried. Each page is a function of a `Visit`, in a module of
 
 from collections.abc import Callable
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
@@ -16,9 +17,7 @@ from django_delayq.admin import (
     bulk_page,
     job_page,
     overview_page,
-    pause_page,
     queue_page,
-    schedules_page,
     search_page,
     tasks_page,
     workers_page,
@@ -27,9 +26,9 @@ from django_delayq.admin.job_actions import change_job, schedule_again
 from django_delayq.admin.paths import JobIdConverter
 from django_delayq.admin.visit import Page, Right, Visit, answer
 from django_delayq.conf import get_settings
-from django_delayq.features.limits import pages
 from django_delayq.jobs.actions import CANCEL, DISCARD, RETRY, RUN_NOW
 from django_delayq.models import Job
+from django_delayq.slices import loaded
 
 if TYPE_CHECKING:
     _ModelAdmin = admin.ModelAdmin[Job]
@@ -54,10 +53,6 @@ _PAGES: list[tuple[str, Page, str]] = [
     ("<delayq_job:job_id>/cancel/", partial(change_job, CANCEL), "cancel"),
     ("<delayq_job:job_id>/discard/", partial(change_job, DISCARD), "discard"),
     ("<str:queue>/", queue_page.show_queue, "queue"),
-    ("<str:queue>/pause/", pause_page.pause_queue, "pause"),
-    ("<str:queue>/resume/", pause_page.resume_queue, "resume"),
-    ("<str:queue>/schedules/", schedules_page.show_schedules, "schedules"),
-    ("<str:queue>/limits/", pages.show_limits, "limits"),
 ]
 
 
@@ -123,7 +118,10 @@ class JobAdmin(_ModelAdmin):
             route("", self.changelist_view, "changelist"),
             # Links in the admin's log lead here.
             route("<str:object_id>/change/", self.change_view, "change"),
-            *(route(where, self._view_of(page), name) for where, page, name in _PAGES),
+            *(
+                route(where, self._view_of(page), name)
+                for where, page, name in chain(_PAGES, *loaded("pages"))
+            ),
         ]
 
     def _view_of(self, page: Page) -> Callable[..., HttpResponse]:

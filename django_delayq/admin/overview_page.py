@@ -12,17 +12,18 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy
 
 from django_delayq import conf
-from django_delayq.admin import charts, pages
-from django_delayq.admin.charts import Chart
+from django_delayq.admin import pages
 from django_delayq.admin.visit import Visit
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery.looking import Counts
 from django_delayq.delivery.states import State
-from django_delayq.delivery.statistics import Figures, Unit, total
 from django_delayq.faults import describe_fault
+from django_delayq.features.statistics import charts
+from django_delayq.features.statistics.api import Series, Span
+from django_delayq.features.statistics.calls import Figures, Unit, total
+from django_delayq.features.statistics.charts import Chart
 from django_delayq.health import queue_problems
 from django_delayq.health.worker_problems import LATE_MS
-from django_delayq.jobs.statistics import Series, Span
 from django_delayq.showing.overview import Overview, look
 from django_delayq.showing.overview_json import overview_data
 from django_delayq.showing.plain_json import json_response

@@ -10,17 +10,11 @@ from django_delayq.admin.search import LONGEST, Filter
 from django_delayq.admin.search_page import action_context
 from django_delayq.admin.visit import ENDED, Visit
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import (
-    bounds,
-    ended,
-    forwarding,
-    holding,
-    looking,
-    stored_pauses,
-)
-from django_delayq.delivery.ended import EndRecord
+from django_delayq.delivery import bounds, forwarding, holding, looking, stored_pauses
 from django_delayq.delivery.looking import Counts
 from django_delayq.delivery.states import GRAVES, State
+from django_delayq.features.ended import calls as ended_calls
+from django_delayq.features.ended.calls import EndRecord
 from django_delayq.features.limits import calls as limit_calls
 from django_delayq.features.limits.api import concerning, in_force
 from django_delayq.health import queue_problems
@@ -151,10 +145,10 @@ def _show_ended(visit: Visit, settings: QueueSettings) -> HttpResponse:
     counts, page = ask(
         [
             looking.counts(settings.keys),
-            ended.read_ended(settings.keys, first=first, count=visit.per_page),
+            ended_calls.read_ended(settings.keys, first=first, count=visit.per_page),
         ]
     )
-    total, records = page.total, ended.read_records(page.stored)
+    total, records = page.total, ended_calls.read_records(page.stored)
     if any(sought.values()):
         fitting = _find_ended(settings, page.total, **sought)
         total, records = len(fitting), fitting[first : first + visit.per_page]
@@ -201,14 +195,14 @@ def _find_ended(
 ) -> list[EndRecord]:
     """Return the records with a task, and with a text in their error, their id or their outcome."""
     calls = [
-        ended.read_ended(settings.keys, first=first)
-        for first in range(0, min(total, bounds.MOST_ENDED), ended.ENDED_BATCH)
+        ended_calls.read_ended(settings.keys, first=first)
+        for first in range(0, min(total, bounds.MOST_ENDED), ended_calls.ENDED_BATCH)
     ]
     stored = [text for page in ask(calls) for text in page.stored]
     text = q.strip().casefold()
     return [
         record
-        for record in ended.read_records(stored)
+        for record in ended_calls.read_records(stored)
         if (not task or record.task == task)
         and any(
             text in each.casefold()

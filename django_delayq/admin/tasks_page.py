@@ -14,16 +14,16 @@ from django_delayq.admin import pages
 from django_delayq.admin.visit import Visit
 from django_delayq.clients.clients import own_clients
 from django_delayq.clock import epoch_ms
-from django_delayq.delivery.statistics import (
+from django_delayq.exceptions import PartialAnswer
+from django_delayq.features.schedules.api import get_schedules
+from django_delayq.features.statistics.api import tasks_statistics
+from django_delayq.features.statistics.calls import (
     OTHER,
     UNKNOWN,
     Figures,
     Histogram,
     Outcome,
 )
-from django_delayq.exceptions import PartialAnswer
-from django_delayq.jobs.schedules import get_schedules
-from django_delayq.jobs.statistics import tasks_statistics
 from django_delayq.showing.texts import clean
 from django_delayq.showing.time_texts import Moment, short_time_text
 

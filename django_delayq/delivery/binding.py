@@ -9,6 +9,11 @@ from django_delayq.calls.binding import binder
 PACKAGES = (
     "django_delayq.delivery",
     "django_delayq.features.limits",
+    "django_delayq.features.pauses",
+    "django_delayq.features.schedules",
+    "django_delayq.features.batches",
+    "django_delayq.features.statistics",
+    "django_delayq.features.ended",
     "django_delayq.queues",
     "django_delayq.repair",
     "django_delayq.wire",

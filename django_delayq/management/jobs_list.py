@@ -10,7 +10,7 @@ from django.core.management.base import CommandError, CommandParser
 from django_delayq.delivery.bounds import MOST_ENDED
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import QueueNotFound
-from django_delayq.jobs.ended import EndedJob, ended_jobs
+from django_delayq.features.ended.api import EndedJob, ended_jobs
 from django_delayq.management import jobs_report
 from django_delayq.management.jobs_lookup import search
 from django_delayq.management.jobs_options import (

@@ -9,8 +9,8 @@ from django_delayq import conf
 from django_delayq.clock import epoch_ms, iso_text
 from django_delayq.delivery.bounds import MOST_ENDED
 from django_delayq.delivery.states import OVER, State
+from django_delayq.features.ended.api import EndedJob, ended_jobs
 from django_delayq.jobs.arguments import shown_arguments
-from django_delayq.jobs.ended import EndedJob, ended_jobs
 from django_delayq.jobs.job import Job
 from django_delayq.jobs.lookup import get_job, handle_of
 from django_delayq.management.terminal import Column, width_of, wrapped

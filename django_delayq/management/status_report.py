@@ -7,8 +7,8 @@ from django.template.defaultfilters import filesizeformat
 from django.utils import formats
 
 from django_delayq import conf
-from django_delayq.delivery.statistics import Histogram
 from django_delayq.faults import describe_fault, is_forbidden
+from django_delayq.features.statistics.calls import Histogram
 from django_delayq.health.problem import Level, ServerProblem
 from django_delayq.jobs.workers import Worker, WorkerState
 from django_delayq.management.terminal import Column, fitted, table, width_of, wrapped

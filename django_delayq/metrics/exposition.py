@@ -11,11 +11,11 @@ from typing import NamedTuple
 from django_delayq import conf
 from django_delayq.calls.several import run_all
 from django_delayq.clients.clients import own_clients
-from django_delayq.delivery import statistics
 from django_delayq.delivery.looking import Counts
-from django_delayq.delivery.statistics import Figures, Histogram, Outcome
+from django_delayq.features.statistics import calls as statistics_calls
+from django_delayq.features.statistics.api import BOUNDS_MS, Totals, totals_by_queue
+from django_delayq.features.statistics.calls import Figures, Histogram, Outcome
 from django_delayq.health.problem import Level
-from django_delayq.jobs.statistics import BOUNDS_MS, Totals, totals_by_queue
 from django_delayq.jobs.workers import Worker, WorkerState
 from django_delayq.showing.overview import Overview, look
 from django_delayq.showing.queue_status import QueueStatus
@@ -54,7 +54,7 @@ def read() -> str:
     queues = settings.queues_of()
     with own_clients.waiting_once() as client:
         seen = look(queues)
-        calls = [statistics.read_totals(queue.keys) for queue in queues]
+        calls = [statistics_calls.read_totals(queue.keys) for queue in queues]
         replies = run_all(client, calls if settings.statistics else [])
     totals: dict[str, Totals] = {}
     if settings.statistics:

@@ -12,9 +12,13 @@ from django_delayq import conf
 from django_delayq.calls.steps import perform
 from django_delayq.delivery.sharding import parse_shard
 from django_delayq.delivery.storing import key_in
+from django_delayq.features.schedules.periodic import (
+    all_schedules,
+    read_definition,
+    sealed_anew,
+)
 from django_delayq.jobs import sharding
 from django_delayq.jobs.envelope import signed_for
-from django_delayq.jobs.periodic import all_schedules, read_definition, sealed_anew
 from django_delayq.repair import pages
 from django_delayq.repair.lines import (
     Begin,

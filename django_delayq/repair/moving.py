@@ -25,13 +25,14 @@ from redis.exceptions import ResponseError
 from django_delayq.calls.connections import nodes_of
 from django_delayq.calls.running import run
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import looking, pausing, prefixes, stored_pauses
+from django_delayq.delivery import looking, prefixes, stored_pauses
 from django_delayq.delivery.handing_over import HandOver, NotHandedOver
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.looking import Counts
 from django_delayq.delivery.sharding import read_shards
 from django_delayq.exceptions import DelayqError
 from django_delayq.features.limits import calls as limit_calls
+from django_delayq.features.pauses import calls as pause_calls
 
 #: Keys that one step looks at, to find a server's queues.
 SCANNED = 1_000
@@ -191,7 +192,7 @@ def keep_settings(client: Redis, queue: QueueSettings, settings: Settings) -> No
     known = {each[0] for each in there.pauses}
     for task, until, by, why in settings.pauses:
         if task not in known:
-            call = pausing.pause(
+            call = pause_calls.pause(
                 keys, task=task or None, until=until, by=by, reason=why
             )
             run(client, call)

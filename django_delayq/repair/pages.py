@@ -15,8 +15,8 @@ from django_delayq.delivery.binding import bind
 from django_delayq.delivery.bounds import MAX_BATCH
 from django_delayq.delivery.frame_heads import BYTE_BUDGET
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.periods import KEPT
 from django_delayq.exceptions import DelayqError
+from django_delayq.features.schedules.calls import KEPT
 from django_delayq.redaction import brief
 from django_delayq.wire.frame import FrameFormat
 

@@ -12,8 +12,8 @@ from django_delayq.conf import QueueSettings, get_keyring
 from django_delayq.delivery import looking
 from django_delayq.delivery.handing_over import HandOver
 from django_delayq.exceptions import DecodeError, InvalidSchedule
+from django_delayq.features.schedules.known_schedules import Known, loading
 from django_delayq.jobs import envelope as envelopes
-from django_delayq.jobs.known_schedules import Known, loading
 from django_delayq.repair import pages
 from django_delayq.repair.moving import (
     CannotMove,

@@ -14,7 +14,7 @@ from django_delayq.clock import monotonic_ms
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import looking
 from django_delayq.delivery.handing_over import FRESH_MS, HandOver
-from django_delayq.jobs.known_schedules import Known, loading
+from django_delayq.features.schedules.known_schedules import Known, loading
 from django_delayq.logs import get_log
 from django_delayq.repair import pages
 from django_delayq.repair.lines import Line, OfQueue, OfSchedule, Page

@@ -10,13 +10,14 @@ from django_delayq.calls.exchange import Exchange
 from django_delayq.calls.running import make
 from django_delayq.clients.clients import own_clients
 from django_delayq.conf import QueueSettings, get_settings
-from django_delayq.delivery import batching, looking, stored_pauses
+from django_delayq.delivery import looking, stored_pauses
 from django_delayq.delivery.looking import Inspected
 from django_delayq.delivery.progress import ReadProgress, read_progress
 from django_delayq.delivery.states import OVER, State
 from django_delayq.delivery.stored_pauses import Pause
 from django_delayq.delivery.workers import read_worker
 from django_delayq.exceptions import DecodeError
+from django_delayq.features.batches import calls as batch_calls
 from django_delayq.health.pause_problems import find_paused
 from django_delayq.health.problem import ServerProblem
 from django_delayq.health.queue_facts import QueueFacts
@@ -158,7 +159,7 @@ def look_at(queue: QueueSettings, token: str, *, decrypts: bool) -> ShownJob:
         [
             looking.inspect(queue.keys, token),
             stored_pauses.pauses(queue.keys),
-            batching.count_left(queue.keys, token),
+            batch_calls.count_left(queue.keys, token),
             read_progress(queue.keys, token),
         ],
     )

@@ -11,28 +11,23 @@ from django_delayq.calls.errors import is_of_node
 from django_delayq.calls.several import run_all
 from django_delayq.clients.clients import own_clients
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import (
-    forwarding,
-    holding,
-    looking,
-    statistics,
-    stored_pauses,
-)
+from django_delayq.delivery import forwarding, holding, looking, stored_pauses
 from django_delayq.delivery.forwarding import Forwards
 from django_delayq.delivery.frame_heads import FrameHead, Stretch, read_heads
 from django_delayq.delivery.holding import HeldNames
 from django_delayq.delivery.looking import Counts, sum_of
 from django_delayq.delivery.sharding import Part, read_shards
-from django_delayq.delivery.statistics import Figures, Unit, total
 from django_delayq.delivery.stored_pauses import Pause
 from django_delayq.faults import is_forbidden
+from django_delayq.features.pauses.api import merged_pauses
+from django_delayq.features.statistics import calls as statistics_calls
+from django_delayq.features.statistics.api import Series, series_of, together_of
+from django_delayq.features.statistics.calls import Figures, Unit, total
 from django_delayq.health.pause_problems import find_paused
 from django_delayq.health.problem import ServerProblem
 from django_delayq.health.queue_facts import QueueFacts
 from django_delayq.health.queue_problems import find_other_format, find_queue_problems
 from django_delayq.health.worker_problems import find_unserved
-from django_delayq.jobs.pausing import merged_pauses
-from django_delayq.jobs.statistics import Series, series_of, together_of
 from django_delayq.jobs.workers import Worker, WorkerState, workers
 
 #: The figures are those of so many minutes, the present one among them.
@@ -171,7 +166,7 @@ def look_at_queues(
             read_shards(conf.keys_of(queue.whole)),
         ]
         calls += [
-            statistics.read_figures(queue.keys, unit, count=count)
+            statistics_calls.read_figures(queue.keys, unit, count=count)
             for unit, count in measured
             if count
         ]

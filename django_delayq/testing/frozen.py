@@ -29,10 +29,10 @@ from django_delayq.delivery.forwarding import Forward
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import InvalidDelay
+from django_delayq.features.pauses.api import paused
 from django_delayq.jobs import sharding
 from django_delayq.jobs.arguments import call_text
 from django_delayq.jobs.finding import find_jobs
-from django_delayq.jobs.pausing import paused
 from django_delayq.management.backends import listening
 from django_delayq.redaction import brief, show
 from django_delayq.slices import loaded
@@ -135,6 +135,7 @@ class FrozenQueue:
         self._now_us = int(begin.timestamp() * 1000) * 1000
         self._has_periods = periodic
         self._parts = loaded("part", without="" if periodic else "schedules")
+        self._reports = loaded("report", without="statistics")
         #: The server; its keys can be looked at.
         self.server = MemoryServer(lambda: self._now_us)
         self._queues: dict[str, QueueState] = {}
@@ -359,15 +360,18 @@ class FrozenQueue:
         )
 
     def _settle(self, attempt: Attempt, *, has_slots: bool) -> None:
-        settlement = Settlement(_AtOnce(self._client), self._forward)
+        line = _AtOnce(self._client)
+        reports = [report(line) for report in self._reports]
+        settlement = Settlement(line, self._forward, reports=reports)
         if has_slots:
             settlement.limited.add(attempt.queue.name)
         settlement.ended.append(attempt)
         _, failure = settlement.settle(force=True)
         if failure is not None:
             raise failure
-        settlement.recording.tell()
-        settlement.recording.learn()
+        for report in reports:
+            report.tell()
+            report.learn()
 
     def _forward(
         self,

@@ -101,6 +101,7 @@ class TestWorker:
                     settings.worker, threads=threads, grace_s=GRACE_S, heartbeat=None
                 ),
                 parts=loaded("part"),
+                reports=loaded("report"),
             ),
             owner=os.urandom(8),
         )

@@ -1,6 +1,7 @@
 """When to report ended jobs to the server, and the pace that the process learns from their number."""
 
 import logging
+from collections.abc import Sequence
 
 from django_delayq.calls.line import Line
 from django_delayq.clock import boottime_ms, monotonic_ms
@@ -10,7 +11,7 @@ from django_delayq.worker.attempt_log import log_end
 from django_delayq.worker.dispatch import SETTLE_AFTER_MS, SETTLE_BATCH, Dispatch
 from django_delayq.worker.outage import Outage
 from django_delayq.worker.pace import Pace
-from django_delayq.worker.reports import Reports
+from django_delayq.worker.reports import EndReport, Reports
 from django_delayq.worker.settlement import Forwarder, Settlement
 
 logger = get_log("django_delayq.worker")
@@ -20,11 +21,16 @@ class Ends:
     """Decides when the settlement reports to the server, and reads the replies. Owned by the claim loop's thread."""
 
     def __init__(
-        self, line: Line, dispatch: Dispatch, outage: Outage, forward: Forwarder
+        self,
+        line: Line,
+        dispatch: Dispatch,
+        outage: Outage,
+        forward: Forwarder,
+        reports: Sequence[EndReport],
     ) -> None:
-        self.settlement = Settlement(line, forward, dispatch.ended)
+        self.settlement = Settlement(line, forward, dispatch.ended, reports)
         #: What is written down now and then.
-        self.reports = Reports(self.settlement.recording, self.settlement.counting)
+        self.reports = Reports(*reports)
         self.pace = Pace()
         self._dispatch = dispatch
         self._outage = outage

@@ -1,6 +1,6 @@
 """The options of a worker process, and the parts that its claim loop works with."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from redis.client import Redis
@@ -13,6 +13,7 @@ from django_delayq.worker.ends import Ends
 from django_delayq.worker.forwards import Forwards
 from django_delayq.worker.outage import Outage
 from django_delayq.worker.queue_state import QueuePart, QueueState
+from django_delayq.worker.reports import EndReport
 from django_delayq.worker.shutdown import Shutdown
 
 #: The alarm's key for wake-ups that concern no single queue.
@@ -30,6 +31,8 @@ class WorkerOptions:
     worker: WorkerSettings
     #: What features do for each queue.
     parts: Sequence[type[QueuePart]]
+    #: What features write down of the ends of jobs.
+    reports: Sequence[Callable[[Line], EndReport]]
     #: End when nothing is due.
     is_burst: bool = False
     #: After so many jobs a process ends; unless in burst mode, it is replaced.

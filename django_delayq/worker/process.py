@@ -113,7 +113,13 @@ class WorkerProcess:
         # A forward that waits for a node must not hold up the loop, so it has a client of its own.
         forwards = Forwards(forwarding, [each for each, _ in options.queues], wake)
         line = line_of(claiming)
-        ends = Ends(line, dispatch, outage, forwards.note)
+        ends = Ends(
+            line,
+            dispatch,
+            outage,
+            forwards.note,
+            [report(line) for report in options.reports],
+        )
         self.loop = ClaimLoop(
             Parts(
                 options=options,

@@ -12,6 +12,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from django_delayq.calls.call import Call
 from django_delayq.calls.line import Line, UnderWay
+from django_delayq.worker.attempt import Attempt
 
 T = TypeVar("T")
 
@@ -75,6 +76,14 @@ class Report(ABC):
             else:
                 self._problems.pop(queue, None)
                 then(reply)
+
+
+class EndReport(Report):
+    """A report on the ends of jobs."""
+
+    @abstractmethod
+    def note(self, attempts: list[Attempt]) -> None:
+        """Take in attempts of one queue with one verdict, which the server has settled."""
 
 
 class Reports:

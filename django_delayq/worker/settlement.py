@@ -18,7 +18,7 @@ from django_delayq.calls.line import Line, UnderWay
 from django_delayq.calls.several import run_all
 from django_delayq.clients.primary import pause_ms
 from django_delayq.clock import boottime_ms, monotonic_ms
-from django_delayq.conf import QueueSettings, get_settings
+from django_delayq.conf import QueueSettings
 from django_delayq.delivery import holding, settling
 from django_delayq.delivery.bounds import MAX_BATCH
 from django_delayq.delivery.following import Following
@@ -28,8 +28,7 @@ from django_delayq.logs import get_log
 from django_delayq.signals import job_scheduled
 from django_delayq.worker import job_signals
 from django_delayq.worker.attempt import Attempt, Verdict
-from django_delayq.worker.counting import Counting
-from django_delayq.worker.recording import Recording
+from django_delayq.worker.reports import EndReport
 
 logger = get_log("django_delayq.worker")
 
@@ -69,17 +68,15 @@ class Settlement:
         line: Line,
         forward: Forwarder = lambda *_: None,
         ended: deque[Attempt] | None = None,
+        reports: Sequence[EndReport] = (),
     ) -> None:
         """``forward`` takes over what has followed attempts into another queue, and is left in theirs.
 
-        ``ended`` gets them from the threads that run jobs.
+        ``ended`` gets them from the threads that run jobs. ``reports`` note those that are settled.
         """
         self._line = line
         self._forward = forward
-        #: What is remembered for people of the attempts that are settled.
-        self.recording = Recording(line)
-        #: What was measured of them.
-        self.counting = Counting(line, get_settings().statistics)
+        self._reports = reports
         #: Attempts with a verdict, of which the server has not been told.
         self.ended: deque[Attempt] = deque() if ended is None else ended
         # Owned by the loop. Sent, but no reply has come.
@@ -174,8 +171,8 @@ class Settlement:
                     ended = [attempt for attempt in ended if not attempt.is_lost]
                 if batch.has_forwards:
                     self._hand_on(batch, set(reply), ended_ms)
-                self.recording.note(ended)
-                self.counting.note(ended)
+                for report in self._reports:
+                    report.note(ended)
             elif is_queues_own(reply):
                 self._refuse(batch, reply)
             else:

@@ -6,20 +6,20 @@ from datetime import timedelta
 
 from django_delayq import __version__
 from django_delayq.calls.running import run
-from django_delayq.delivery.statistics import (
-    Figures,
-    Histogram,
-    Outcome,
-    add_figures,
-    bucket_of,
-    total,
-)
 from django_delayq.delivery.workers import (
     RegistryKeys,
     RunningJob,
     WorkerInfo,
     register,
     unregister,
+)
+from django_delayq.features.statistics.calls import (
+    Figures,
+    Histogram,
+    Outcome,
+    add_figures,
+    bucket_of,
+    total,
 )
 from tests.admin.filling import Queue
 from tests.clock import at

@@ -21,15 +21,17 @@ from django_delayq.admin import JobAdmin
 from django_delayq.calls.running import run
 from django_delayq.clients.clients import own_clients
 from django_delayq.clock import epoch_ms
-from django_delayq.delivery import ended, holding, looking, pausing, settling
+from django_delayq.delivery import holding, looking, settling
 from django_delayq.delivery.bounds import LATEST_MS
-from django_delayq.delivery.ended import EndRecord
 from django_delayq.delivery.forwarding import forward_of
 from django_delayq.delivery.holding import Held, Hold
 from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.settling import Failed
 from django_delayq.delivery.states import State
 from django_delayq.delivery.storing import NewJob, new_token
+from django_delayq.features.ended import calls as ended_calls
+from django_delayq.features.ended.calls import EndRecord
+from django_delayq.features.pauses import calls as pause_calls
 from django_delayq.health import queue_problems
 from django_delayq.jobs.decorator import delayed_task, queue_handler
 from django_delayq.models import Job
@@ -610,7 +612,7 @@ def test_pause_is_shown_wherever_its_queue_is_and_on_the_jobs_it_concerns(
         }
 
     assert shown("has been paused since") == set()
-    run(queue.client, pausing.pause(queue.keys, task=TASK, reason="<b>bug</b>"))
+    run(queue.client, pause_calls.pause(queue.keys, task=TASK, reason="<b>bug</b>"))
     assert shown(f"ask {TASK} on queue {queue.name} has been paused since") == {
         "list",
         "queue",
@@ -623,14 +625,14 @@ def test_pause_is_shown_wherever_its_queue_is_and_on_the_jobs_it_concerns(
         "job",
     }
 
-    run(queue.client, pausing.pause(queue.keys, by="ann", reason="migration"))
+    run(queue.client, pause_calls.pause(queue.keys, by="ann", reason="migration"))
     assert shown(f"ueue {queue.name} has been paused since") == set(addresses)
     assert shown(", by ann: migration") == set(addresses)
 
 
 def test_held_job_of_a_paused_task_says_so(browser: Client, queue: Queue) -> None:
     token = queue.schedule(0)
-    run(queue.client, pausing.pause(queue.keys, task=TASK))
+    run(queue.client, pause_calls.pause(queue.keys, task=TASK))
     lease = queue.take(token)
     reason = Reason(Kind.PAUSED, TASK)
     held = Held(lease.token, lease.fence, Hold(reason, "it is paused: bug"))
@@ -688,7 +690,7 @@ def test_page_that_names_a_job_prints_its_whole_id_with_a_button_that_copies_it(
 ) -> None:
     job, dead = queue.schedule(60_000), queue.dead()
     record = EndRecord(dead, TASK, State.DEAD, 1_790_000_000_000, 1.5, 2.5, 1)
-    run(queue.client, ended.note_ended(queue.keys, [record], keep=100))
+    run(queue.client, ended_calls.note_ended(queue.keys, [record], keep=100))
 
     for address, token in (
         (url("queue", queue.name), job),
@@ -1258,7 +1260,7 @@ def test_what_has_ended_is_listed_with_the_newest_first(
     dead = EndRecord(
         "d" * 22, TASK, State.DEAD, 1_700_000_001_000, 3, 4, 5, "Wrong: <b>x</b>"
     )
-    run(queue.client, ended.note_ended(queue.keys, [*ends, dead], keep=100))
+    run(queue.client, ended_calls.note_ended(queue.keys, [*ends, dead], keep=100))
 
     response = browser.get(url("queue", queue.name), {"state": "ended"})
 
@@ -1296,7 +1298,7 @@ def test_what_nobody_of_us_wrote_among_the_ended_breaks_no_page(
         EndRecord("", TASK, State.DEAD, 0),
         EndRecord("t", "", State.EXPIRED, LATEST_MS, float("inf"), float("nan")),
     ):
-        run(queue.client, ended.note_ended(queue.keys, [odd], keep=100))
+        run(queue.client, ended_calls.note_ended(queue.keys, [odd], keep=100))
     queue.client.rpush(queue.keys.last_ended, b"\xc1")
 
     assert browser.get(url("queue", queue.name), {"state": "ended"}).status_code == 200

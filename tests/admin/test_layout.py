@@ -24,12 +24,13 @@ from django_delayq.admin import chosen
 from django_delayq.admin.job_admin import JobAdmin
 from django_delayq.calls.running import run
 from django_delayq.clock import epoch_ms
-from django_delayq.delivery import ended, pausing
-from django_delayq.delivery.ended import EndRecord
 from django_delayq.delivery.progress import JobProgress, note_progress
 from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.states import State
-from django_delayq.delivery.statistics import UNKNOWN
+from django_delayq.features.ended import calls as ended_calls
+from django_delayq.features.ended.calls import EndRecord
+from django_delayq.features.pauses import calls as pause_calls
+from django_delayq.features.statistics.calls import UNKNOWN
 from django_delayq.jobs.progress import stored_progress
 from tests.admin import living
 from tests.admin.conftest import url
@@ -159,7 +160,7 @@ def fill(queue: Queue, other: Queue) -> dict[str, str]:
             ("y" * 22, TASK, State.CANCELLED, ""),
         )
     ]
-    run(queue.client, ended.note_ended(queue.keys, records, keep=100))
+    run(queue.client, ended_calls.note_ended(queue.keys, records, keep=100))
     living.measure_an_hour(queue)
     figures = living.figures_of(1_234_567, failed=98_765, late_ms=900, took_ms=90_000)
     living.measure(queue, **{TASK: figures, UNKNOWN: living.figures_of(3)})
@@ -179,7 +180,7 @@ def fill(queue: Queue, other: Queue) -> dict[str, str]:
     paused.override(cron("0 9 * * 1-5"))
     set_limit(queue.name, concurrency=1_000, rate="2000/m")
     set_limit(queue.name, limit=LIMIT, rate="20/s")
-    run(queue.client, pausing.pause(queue.keys, task=TASK, by="ann", reason=REASON))
+    run(queue.client, pause_calls.pause(queue.keys, task=TASK, by="ann", reason=REASON))
     pause(other.name, until=3600, reason=REASON, by="firstname.lastname@example.com")
     return tokens
 

@@ -10,12 +10,12 @@ from django.test import Client
 from redis.connection import AbstractConnection
 
 from django_delayq import conf, pause, schedule_many
-from django_delayq.admin import charts
 from django_delayq.calls.running import run
 from django_delayq.delivery import looking
-from django_delayq.delivery.statistics import Unit
+from django_delayq.features.statistics import charts
+from django_delayq.features.statistics.api import queue_statistics
+from django_delayq.features.statistics.calls import Unit
 from django_delayq.health import facts, queue_problems
-from django_delayq.jobs.statistics import queue_statistics
 from django_delayq.wire.frame import FrameFormat, pack
 from tests.admin import living
 from tests.admin.conftest import url

@@ -24,10 +24,10 @@ from django_delayq import (
 )
 from django_delayq.calls.running import run
 from django_delayq.clock import epoch_ms
-from django_delayq.delivery import ended
-from django_delayq.delivery.ended import EndRecord
 from django_delayq.delivery.progress import JobProgress, note_progress
 from django_delayq.delivery.states import State
+from django_delayq.features.ended import calls as ended_calls
+from django_delayq.features.ended.calls import EndRecord
 from django_delayq.jobs.progress import stored_progress
 from tests.admin import living
 from tests.admin.conftest import url
@@ -130,7 +130,7 @@ class Shop:
             )
             for number in range(8)
         ]
-        run(queue.client, ended.note_ended(queue.keys, records, keep=1_000))
+        run(queue.client, ended_calls.note_ended(queue.keys, records, keep=1_000))
         set_limit(mail.name, limit="mail-provider", rate="20/s")
         pause(mail.name, reason="the provider is down until 18:00")
         for name, when in (

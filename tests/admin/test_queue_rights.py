@@ -22,7 +22,7 @@ from django_delayq.delivery.workers import (
     WorkerInfo,
     register,
 )
-from django_delayq.jobs.pausing import paused
+from django_delayq.features.pauses.api import paused
 from django_delayq.models import Job
 from tests.admin import living
 from tests.admin.conftest import url

@@ -21,7 +21,7 @@ from django_delayq import (
     periodic,
     store_schedule,
 )
-from django_delayq.admin.schedules_page import row_of
+from django_delayq.features.schedules.pages import row_of
 from tests.admin.conftest import url
 from tests.admin.filling import Queue
 from tests.admin.test_job_admin import content_of, messages_of

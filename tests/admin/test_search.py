@@ -14,9 +14,9 @@ from django_delayq import delayed_task
 from django_delayq.admin import search as search_module
 from django_delayq.admin.search import Cursor, Filter, open_cursor
 from django_delayq.calls.running import run
-from django_delayq.delivery import ended
-from django_delayq.delivery.ended import EndRecord
 from django_delayq.delivery.states import State
+from django_delayq.features.ended import calls as ended_calls
+from django_delayq.features.ended.calls import EndRecord
 from django_delayq.jobs.walking import Mark
 from django_delayq.wire.frame import FrameFormat, pack
 from tests.admin.conftest import url
@@ -313,7 +313,7 @@ def test_ended_jobs_are_found_by_task_error_and_outcome(
         for n, e in enumerate(("no route 0", "no route 1", "no money"))
     ]
     other = EndRecord("x" * 22, "shop.other", State.SUCCEEDED, 1_790_000_000_000)
-    run(queue.client, ended.note_ended(queue.keys, [*records, other], keep=1000))
+    run(queue.client, ended_calls.note_ended(queue.keys, [*records, other], keep=1000))
 
     def shown(**asked: str) -> list[str]:
         page = browser.get(url("queue", queue.name), {"state": "ended", **asked})

@@ -11,7 +11,7 @@ from django.test import Client
 
 from django_delayq.calls import running
 from django_delayq.calls.running import run
-from django_delayq.delivery.statistics import (
+from django_delayq.features.statistics.calls import (
     FIGURES_BATCH,
     Figures,
     Outcome,
@@ -19,7 +19,7 @@ from django_delayq.delivery.statistics import (
     pack_figures,
     total,
 )
-from django_delayq.worker.counting import counted
+from django_delayq.features.statistics.worker import counted
 from tests.admin.conftest import url
 from tests.admin.filling import Queue
 from tests.clock import at

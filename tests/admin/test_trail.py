@@ -11,11 +11,12 @@ from django.test import Client
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from django_delayq import MaybeChanged, delayed_task, every, store_schedule
-from django_delayq.admin import bulk_page, pause_page
+from django_delayq.admin import bulk_page
 from django_delayq.admin.job_admin import _PAGES
-from django_delayq.admin.schedules_page import ACTIONS as SCHEDULE_ACTIONS
 from django_delayq.admin.workers_page import ORDERS
 from django_delayq.delivery.states import GRAVES, State
+from django_delayq.features.pauses import pages as pause_pages
+from django_delayq.features.schedules.pages import ACTIONS as SCHEDULE_ACTIONS
 from django_delayq.jobs.actions import ACTIONS
 from django_delayq.jobs.bulk import Changed
 from tests.admin import living
@@ -261,7 +262,7 @@ def test_change_that_breaks_off_is_not_told_as_done(
     def fail(*args: Any, **options: Any) -> None:
         raise RedisConnectionError("the secret address")
 
-    monkeypatch.setattr(pause_page, "pause", fail)
+    monkeypatch.setattr(pause_pages, "pause", fail)
 
     page = browser.post(url("pause", queue.name), {"reason": "bank"})
 

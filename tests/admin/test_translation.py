@@ -46,15 +46,16 @@ from django_delayq import (
     set_limit,
     translating,
 )
-from django_delayq.admin import charts
 from django_delayq.calls.running import run
 from django_delayq.conf import forget_connections, get_keyring
-from django_delayq.delivery import ended, pausing
-from django_delayq.delivery.ended import EndRecord
 from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import EmbeddedServerError, InvalidSettings
 from django_delayq.faults import describe_fault
+from django_delayq.features.ended import calls as ended_calls
+from django_delayq.features.ended.calls import EndRecord
+from django_delayq.features.pauses import calls as pause_calls
+from django_delayq.features.statistics import charts
 from django_delayq.jobs.actions import ACTIONS
 from django_delayq.management import commands
 from django_delayq.showing.texts import size_text
@@ -187,8 +188,8 @@ def every_page(full: Queue, tokens: dict[str, str]) -> list[str]:
     full.push(b"17")
     full.add_member(b"18", NOW_MS * 2)
     record = EndRecord("x" * 22, "20", State.SUCCEEDED, NOW_MS, 1.5, 2.5, 1)
-    run(full.client, ended.note_ended(full.keys, [record], keep=100))
-    run(full.client, pausing.pause(full.keys, task="21", by="22", reason="23"))
+    run(full.client, ended_calls.note_ended(full.keys, [record], keep=100))
+    run(full.client, pause_calls.pause(full.keys, task="21", by="22", reason="23"))
     pause(full.name, until=3600, reason="24", by="25")
     living.serve(full, tokens["running"], host="26", version="0.0.1")
     living.measure(full, shop__tasks__send_reminder=living.figures_of(20, failed=3))

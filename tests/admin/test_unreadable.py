@@ -11,7 +11,7 @@ from django.test import Client
 from django_delayq import DecodeError, InvalidSettings, cron, delayed_task, get_job
 from django_delayq.delivery.states import State
 from django_delayq.delivery.workers import RegistryKeys
-from django_delayq.jobs.schedules import store_schedule
+from django_delayq.features.schedules.api import store_schedule
 from django_delayq.jobs.workers import workers
 from tests.admin import living
 from tests.admin.conftest import url

@@ -58,9 +58,9 @@ from django_delayq.clients.cluster import Cluster
 from django_delayq.clients.slots import Slots
 from django_delayq.conf import get_settings
 from django_delayq.faults import describe_fault
+from django_delayq.features.statistics.api import astatistics_totals, statistics_totals
 from django_delayq.health.problems import find_server_problems
 from django_delayq.jobs.sharding import forget, serving
-from django_delayq.jobs.statistics import astatistics_totals, statistics_totals
 from django_delayq.showing.overview import look
 from django_delayq.waiting.channel import ChannelListener
 from django_delayq.waiting.lists import Peeks, wait_for_any

@@ -19,16 +19,12 @@ import redis
 from django_delayq.calls.call import Call
 from django_delayq.calls.running import run
 from django_delayq.delivery import (
-    batching,
     bounds,
     changing,
     claiming,
-    ended,
     forwarding,
     holding,
     looking,
-    pausing,
-    periods,
     searching,
     settling,
     stored_pauses,
@@ -42,13 +38,11 @@ from django_delayq.delivery.claiming import (
     Recovered,
     Transferred,
 )
-from django_delayq.delivery.ended import EndRecord
 from django_delayq.delivery.following import Following
 from django_delayq.delivery.forwarding import Forward, Forwards, Received
 from django_delayq.delivery.holding import Held, HeldNames, Hold, Released
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.looking import Inspected
-from django_delayq.delivery.periods import KEPT, Advanced, Entry
 from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.searching import (
     ALWAYS,
@@ -62,6 +56,12 @@ from django_delayq.delivery.settling import Done, Failed, Rejected
 from django_delayq.delivery.states import Change, State
 from django_delayq.delivery.stored_pauses import Pause
 from django_delayq.delivery.storing import NewJob, Scheduled, Target, tail_of
+from django_delayq.features.batches import calls as batch_calls
+from django_delayq.features.ended import calls as ended_calls
+from django_delayq.features.ended.calls import EndRecord
+from django_delayq.features.pauses import calls as pause_calls
+from django_delayq.features.schedules import calls as schedule_calls
+from django_delayq.features.schedules.calls import KEPT, Advanced, Entry
 from django_delayq.wire import frame as frames
 from django_delayq.wire import signing
 from django_delayq.wire.frame import FrameFormat
@@ -261,19 +261,19 @@ class Rig:
         """Begin the batch that has this callback."""
         when = wait if isinstance(wait, str) else f"+{wait}"
         new = NewJob(token(name), when, tail_of("", priority, limit), payload(name))
-        return self.run(batching.open_batch(self.keys, new, "why"))
+        return self.run(batch_calls.open_batch(self.keys, new, "why"))
 
     def withdraw(self, name: str) -> bool:
         """Take away the callback of a batch without jobs."""
-        return self.run(batching.withdraw_batch(self.keys, token(name)))
+        return self.run(batch_calls.withdraw_batch(self.keys, token(name)))
 
     def close(self, name: str) -> bool:
         """Say that no more jobs come to a batch."""
-        return self.run(batching.close_batch(self.keys, token(name)))
+        return self.run(batch_calls.close_batch(self.keys, token(name)))
 
     def left(self, name: str) -> int:
         """Return how many jobs of a batch have not ended."""
-        return run(self.client, batching.count_left(self.keys, token(name)))
+        return run(self.client, batch_calls.count_left(self.keys, token(name)))
 
     def store_rows(self, *names: str, unique: str = "") -> list[Scheduled]:
         """Send rows of a database."""
@@ -490,10 +490,10 @@ class Rig:
         return self.run(holding.held_names(self.keys, **options))
 
     def pause(self, task: str | None = None, *, until: str = "", **options: Any) -> int:
-        return self.run(pausing.pause(self.keys, task=task, until=until, **options))
+        return self.run(pause_calls.pause(self.keys, task=task, until=until, **options))
 
     def resume(self, task: str | None = None) -> int:
-        return self.run(pausing.resume(self.keys, task=task))
+        return self.run(pause_calls.resume(self.keys, task=task))
 
     def pauses(self) -> list[Pause]:
         return self.run(stored_pauses.pauses(self.keys))
@@ -531,7 +531,7 @@ class Rig:
         when = at if start is None else T0 + start
         new = NewJob(token(job), f"={when}", "", payload(job)) if job else None
         listed = self.insertion_list if insertion_list is None else insertion_list
-        return periods.arrange(
+        return schedule_calls.arrange(
             Target(self.keys, self.frame_format, listed),
             name,
             version=version,
@@ -561,7 +561,7 @@ class Rig:
         """Move a schedule on; ``jobs`` are the names of jobs and their moments."""
         moments = [seen, *jobs.values()]
         return self.run(
-            periods.advance(
+            schedule_calls.advance(
                 Target(self.keys, self.frame_format, self.insertion_list),
                 name,
                 [
@@ -581,14 +581,14 @@ class Rig:
     def version(self) -> int:
         """Return the version of the definitions of schedules."""
         field = self.client.hget(self.keys.schedules, "version")
-        return periods.read_version(field)
+        return schedule_calls.read_version(field)
 
     def schedules(self) -> dict[str, Entry]:
         """Read what the queue knows of its schedules, with moments as ms after `T0`."""
         entries: dict[str, Entry] = {}
-        page = self.run(periods.page(self.keys))
+        page = self.run(schedule_calls.page(self.keys))
         for each in page.fields:
-            periods.add_field(entries, *each)
+            schedule_calls.add_field(entries, *each)
         for entry in entries.values():
             if entry.occurrence_ms is not None:
                 entry.occurrence_ms -= T0
@@ -617,12 +617,12 @@ class Rig:
         return outcome, start_time_ms - T0 if start_time_ms else None
 
     def note_ended(self, *records: EndRecord, keep: int = 1_000) -> None:
-        self.run(ended.note_ended(self.keys, records, keep=keep))
+        self.run(ended_calls.note_ended(self.keys, records, keep=keep))
 
     def ended(self, **options: Any) -> list[EndRecord]:
         """Return what the queue remembers of ended jobs, the newest first."""
-        return ended.read_records(
-            self.run(ended.read_ended(self.keys, **options)).stored
+        return ended_calls.read_records(
+            self.run(ended_calls.read_ended(self.keys, **options)).stored
         )
 
     def inspect(self, name: str) -> Inspected:

@@ -4,10 +4,15 @@ import msgspec
 import pytest
 
 from django_delayq.delivery import bounds
-from django_delayq.delivery.ended import LINE_LIMIT, NAME_LIMIT, EndRecord, first_line
 from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.states import Change, State
 from django_delayq.delivery.storing import NewJob
+from django_delayq.features.ended.calls import (
+    LINE_LIMIT,
+    NAME_LIMIT,
+    EndRecord,
+    first_line,
+)
 from tests.delivery.rig import LEASE, T0, Rig, payload, token
 from tests.delivery.tour import end_of
 

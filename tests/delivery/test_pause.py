@@ -5,13 +5,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from django_delayq.delivery import pausing, stored_pauses
+from django_delayq.delivery import stored_pauses
 from django_delayq.delivery.claiming import Mode
 from django_delayq.delivery.holding import HeldNames, Released
-from django_delayq.delivery.pausing import MAX_PAUSED_TASKS
 from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.states import State
 from django_delayq.delivery.stored_pauses import Pause, StoredPauses
+from django_delayq.features.pauses import calls as pause_calls
+from django_delayq.features.pauses.calls import MAX_PAUSED_TASKS
 from tests.delivery.rig import LEASE, T0, Rig, names_of, token
 from tests.delivery.tour import hold_paused, mix
 
@@ -241,13 +242,13 @@ def test_resume_says_whether_it_was_paused(rig: Rig, task: str | None) -> None:
 def test_pause_and_resume_whose_replies_were_lost_answer_as_the_first_time(
     rig: Rig, task: str | None
 ) -> None:
-    pause = pausing.pause(rig.keys, task=task, until="+10")
+    pause = pause_calls.pause(rig.keys, task=task, until="+10")
     assert rig.run(pause) == 1
     before = rig.pauses()
     assert rig.run(pause.again()) == 1
     assert rig.pauses() == before
 
-    resume = pausing.resume(rig.keys, task=task)
+    resume = pause_calls.resume(rig.keys, task=task)
     assert rig.run(resume) == 1
     assert rig.run(resume.again()) == 1
     assert rig.resume(task) == 0
@@ -255,7 +256,7 @@ def test_pause_and_resume_whose_replies_were_lost_answer_as_the_first_time(
 
 def test_repeat_of_a_resume_ends_no_pause_that_came_after_it(rig: Rig) -> None:
     rig.pause()
-    resume = pausing.resume(rig.keys)
+    resume = pause_calls.resume(rig.keys)
     rig.run(resume)
     rig.pause(reason="another")
 
@@ -413,7 +414,7 @@ def test_pauses_that_are_over_are_forgotten_and_no_others(rig: Rig) -> None:
     rig.pause("b")
     rig.now = 10
 
-    assert rig.run(pausing.forget_over(rig.keys)) == 0
+    assert rig.run(pause_calls.forget_over(rig.keys)) == 0
 
     stored = json.loads(rig.client.hget(rig.keys.control, "paused_tasks") or b"")
     assert list(stored) == ["b"]

@@ -9,9 +9,9 @@ import pytest
 from redis.exceptions import ResponseError
 
 from django_delayq.calls.running import run
-from django_delayq.delivery import periods
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.storing import NewJob, Target
+from django_delayq.features.schedules import calls as schedule_calls
 from tests.clock import at
 from tests.delivery.rig import T0, Rig, name_in, names_of, payload, token
 
@@ -223,7 +223,7 @@ def test_change_of_definitions_that_somebody_else_has_changed_is_refused(rig):
 
 def test_change_whose_reply_was_lost_is_known_by_its_repeat(rig):
     new = NewJob(token("a"), f"={T0 + 50}", "", payload("a"))
-    call = periods.arrange(
+    call = schedule_calls.arrange(
         Target(rig.keys),
         "s",
         version=0,
@@ -571,9 +571,9 @@ def test_many_schedules_are_read_in_pages(rig):
 
     entries, cursor, pages = {}, 0, 0
     while True:
-        page = rig.run(periods.page(rig.keys, cursor, count=50))
+        page = rig.run(schedule_calls.page(rig.keys, cursor, count=50))
         for each in page.fields:
-            periods.add_field(entries, *each)
+            schedule_calls.add_field(entries, *each)
         cursor, pages = page.cursor, pages + 1
         if not cursor:
             break
@@ -638,7 +638,7 @@ def run_occurrences(server, queue, occurrences, workers, *, seed):
                     client,
                     at(
                         now_us,
-                        periods.advance(
+                        schedule_calls.advance(
                             Target(keys, insertion_list=False),
                             "s",
                             new,

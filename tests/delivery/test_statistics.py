@@ -7,8 +7,8 @@ from collections import Counter
 import msgspec
 import pytest
 
-from django_delayq.delivery import statistics
-from django_delayq.delivery.statistics import (
+from django_delayq.features.statistics import calls as statistics_calls
+from django_delayq.features.statistics.calls import (
     DAYS_KEPT,
     LAST_BUCKET,
     OTHER,
@@ -49,26 +49,32 @@ def decode(stored: bytes) -> Figures:
 
 def add(
     rig: Rig, most_tasks: int = 1_000, *, is_packed: bool = False, **counted: int
-) -> list[statistics.Closed]:
+) -> list[statistics_calls.Closed]:
     """Add what a process has counted: so many jobs of each task; and pack what is over, as it does."""
     found = {"": figures(sum(counted.values()))}
     found |= {name: figures(count) for name, count in counted.items()}
-    closed = rig.run(statistics.add_figures(rig.keys, found, most_tasks=most_tasks))
+    closed = rig.run(
+        statistics_calls.add_figures(rig.keys, found, most_tasks=most_tasks)
+    )
     for each in closed if is_packed else []:
-        assert rig.run(statistics.pack_figures(rig.keys, each))
+        assert rig.run(statistics_calls.pack_figures(rig.keys, each))
     return closed
 
 
 def runs(rig: Rig, unit: Unit, count: int = 10, first: int = 0) -> dict[int, int]:
     """Return how many jobs ran in each minute or hour of the last ones, 0 being the present one."""
-    read = rig.run(statistics.read_figures(rig.keys, unit, first=first, count=count))
+    read = rig.run(
+        statistics_calls.read_figures(rig.keys, unit, first=first, count=count)
+    )
     assert {name for _, name, _ in read.rows} <= {""}
     found = sum_up((read.now - moment, text) for moment, _, text in read.rows)
     return {moment: each.runs for moment, each in found.items()}
 
 
 def task_runs(rig: Rig, unit: Unit, count: int = 10) -> dict[tuple[int, str], int]:
-    read = rig.run(statistics.read_figures(rig.keys, unit, count=count, of_tasks=True))
+    read = rig.run(
+        statistics_calls.read_figures(rig.keys, unit, count=count, of_tasks=True)
+    )
     found = sum_up(
         ((read.now - moment, name), text) for moment, name, text in read.rows
     )
@@ -77,12 +83,12 @@ def task_runs(rig: Rig, unit: Unit, count: int = 10) -> dict[tuple[int, str], in
 
 def day_runs(rig: Rig, count: int) -> dict[str, int]:
     """Return how many jobs of each task ran in the last days."""
-    found = rig.run(statistics.read_days(rig.keys, count=count))
+    found = rig.run(statistics_calls.read_days(rig.keys, count=count))
     return {name: each.runs for name, each in found.items()}
 
 
 def totals(rig: Rig) -> dict[str, int]:
-    found = rig.run(statistics.read_totals(rig.keys))
+    found = rig.run(statistics_calls.read_totals(rig.keys))
     return {name: each.runs for name, each in found.items()}
 
 
@@ -228,8 +234,8 @@ def test_first_to_come_packs_what_is_over_and_nothing_is_lost(
     closed = [each for each in add(rig, mail=1) if each.unit is unit]
 
     assert len(closed) == 1
-    assert rig.run(statistics.pack_figures(rig.keys, closed[0]))
-    assert not rig.run(statistics.pack_figures(rig.keys, closed[0]))
+    assert rig.run(statistics_calls.pack_figures(rig.keys, closed[0]))
+    assert not rig.run(statistics_calls.pack_figures(rig.keys, closed[0]))
     assert add(rig, mail=1) == []
     assert before == {(1, "mail"): 2, (1, "sms"): 1}
     assert task_runs(rig, unit) == {**before, (0, "mail"): 2}
@@ -244,7 +250,7 @@ def test_packed_hour_is_smaller_and_exact(rig: Rig) -> None:
     )
     mail = Figures(Counter({Outcome.SUCCEEDED: 4_999, Outcome.DEAD: 17}), late, took)
     counted = {"": mail, "mail": mail, "sms": mail}
-    rig.run(statistics.add_figures(rig.keys, counted, most_tasks=9))
+    rig.run(statistics_calls.add_figures(rig.keys, counted, most_tasks=9))
     rig.now += HOUR_MS
 
     closed = add(rig, is_packed=True, mail=1)
@@ -252,7 +258,9 @@ def test_packed_hour_is_smaller_and_exact(rig: Rig) -> None:
     (hour,) = (each for each in closed if each.unit is Unit.HOUR)
     assert len(rig.client.hget(rig.keys.hours, hour.field)) < 0.6 * len(hour.tasks)
     for of_tasks in (False, True):
-        call = statistics.read_figures(rig.keys, Unit.HOUR, count=2, of_tasks=of_tasks)
+        call = statistics_calls.read_figures(
+            rig.keys, Unit.HOUR, count=2, of_tasks=of_tasks
+        )
         read = rig.run(call)
         found = sum_up(
             (name, text) for moment, name, text in read.rows if moment < read.now
@@ -326,13 +334,13 @@ def test_buckets_of_a_day_are_exact(rig: Rig) -> None:
         rig.now = DAY_START + hour * HOUR_MS
         took = histogram(*[rand.lognormvariate(8, 2) for _ in range(300)])
         counted = {"mail": Figures(Counter({Outcome.DEAD: 300}), Histogram(), took)}
-        call = statistics.add_figures(rig.keys, counted, most_tasks=9)
+        call = statistics_calls.add_figures(rig.keys, counted, most_tasks=9)
         for closed in rig.run(call):
-            rig.run(statistics.pack_figures(rig.keys, closed))
+            rig.run(statistics_calls.pack_figures(rig.keys, closed))
         if hour >= 0:
             whole.add(took)
 
-    found = rig.run(statistics.read_days(rig.keys, count=1))
+    found = rig.run(statistics_calls.read_days(rig.keys, count=1))
 
     assert found["mail"] == Figures(Counter({Outcome.DEAD: 6_000}), Histogram(), whole)
 
@@ -474,9 +482,9 @@ def test_what_was_packed_before_more_came_for_it_stays_as_it_is(rig: Rig) -> Non
     rig.now = START
     second = add(rig, a=1_000)
 
-    def packed(closed: list[statistics.Closed]) -> dict[Unit, bool]:
+    def packed(closed: list[statistics_calls.Closed]) -> dict[Unit, bool]:
         return {
-            each.unit: rig.run(statistics.pack_figures(rig.keys, each))
+            each.unit: rig.run(statistics_calls.pack_figures(rig.keys, each))
             for each in closed
             if each.field[:4] != "day:"
         }
@@ -531,18 +539,18 @@ def test_no_figure_is_lost_or_counted_twice_wherever_the_clock_goes(
                 expected[unit] += {(moment, name): n for name, n in counted.items()}
             closed = add(rig, **counted)
             for each in closed if chance.random() < 0.5 else []:
-                rig.run(statistics.pack_figures(rig.keys, each))
+                rig.run(statistics_calls.pack_figures(rig.keys, each))
             rig.now += chance.randrange(MINUTE_MS)
     rig.now = START + 8 * HOUR_MS - 1
     for unit, count in ((Unit.MINUTE, 480), (Unit.HOUR, 8)):
         now = rig.now_us // 1_000_000 // unit.seconds
         found: Counter[tuple[int, str]] = Counter()
-        for first in range(0, count, statistics.TASKS_BATCH):
-            call = statistics.read_figures(
+        for first in range(0, count, statistics_calls.TASKS_BATCH):
+            call = statistics_calls.read_figures(
                 rig.keys,
                 unit,
                 first=first,
-                count=min(count, statistics.TASKS_BATCH),
+                count=min(count, statistics_calls.TASKS_BATCH),
                 of_tasks=True,
             )
             for moment, name, text in rig.run(call).rows:

@@ -17,28 +17,23 @@ from django_delayq.delivery import (
     progress,
     rates,
     replacing,
-    statistics,
     tending,
     worker_code,
     workers,
 )
 from django_delayq.delivery.claiming import Leased, Mode
-from django_delayq.delivery.ended import EndRecord
 from django_delayq.delivery.forwarding import Forward, forward_of
 from django_delayq.delivery.progress import JobProgress
 from django_delayq.delivery.reasons import Reason
 from django_delayq.delivery.settling import Done, Rejected
 from django_delayq.delivery.states import State
-from django_delayq.delivery.statistics import (
-    Figures,
-    Histogram,
-    Outcome,
-    Unit,
-)
 from django_delayq.delivery.storing import NewJob, tail_of
 from django_delayq.delivery.tending import Which
 from django_delayq.delivery.workers import KEPT_MS, RegistryKeys, WorkerInfo
+from django_delayq.features.ended.calls import EndRecord
 from django_delayq.features.limits import calls as limit_calls
+from django_delayq.features.statistics import calls as statistics_calls
+from django_delayq.features.statistics.calls import Figures, Histogram, Outcome, Unit
 from django_delayq.repair import calls, pages
 from django_delayq.repair.calls import FrameName
 from django_delayq.repair.pages import Kind, MovedSchedule, Source
@@ -1047,10 +1042,10 @@ def _(rig: Rig) -> Callable[[], object]:
 # What is measured, who works, and how far jobs are.
 
 
-def add(rig: Rig) -> list[statistics.Closed]:
+def add(rig: Rig) -> list[statistics_calls.Closed]:
     figures = Figures(Counter({Outcome.SUCCEEDED: 2}), Histogram(Counter({40: 2}), 9))
     counted = {"": figures, "shop.mail": figures}
-    call = statistics.add_figures(rig.keys, counted, most_tasks=9)
+    call = statistics_calls.add_figures(rig.keys, counted, most_tasks=9)
     return rig.run(call)
 
 
@@ -1075,7 +1070,7 @@ def _(rig: Rig) -> Callable[[], object]:
     rig.now += HOUR_MS
     closed = add(rig)
     return lambda: [
-        rig.run(statistics.pack_figures(rig.keys, each))
+        rig.run(statistics_calls.pack_figures(rig.keys, each))
         for each in closed
         if each.unit is Unit.HOUR
     ]
@@ -1085,7 +1080,7 @@ def _(rig: Rig) -> Callable[[], object]:
 def _(rig: Rig) -> Callable[[], object]:
     add(rig)
     return lambda: [
-        rig.run(statistics.read_figures(rig.keys, unit, count=2, of_tasks=True))
+        rig.run(statistics_calls.read_figures(rig.keys, unit, count=2, of_tasks=True))
         for unit in Unit
     ]
 
@@ -1093,7 +1088,7 @@ def _(rig: Rig) -> Callable[[], object]:
 @stop("read days", drains=True)
 def _(rig: Rig) -> Callable[[], object]:
     add(rig)
-    return lambda: rig.run(statistics.read_days(rig.keys, count=2))
+    return lambda: rig.run(statistics_calls.read_days(rig.keys, count=2))
 
 
 def registry(rig: Rig) -> RegistryKeys:

@@ -34,7 +34,7 @@ from django_delayq import (
 from django_delayq.calls import connections
 from django_delayq.calls.exchange import Address
 from django_delayq.delivery.states import State
-from django_delayq.jobs.statistics import (
+from django_delayq.features.statistics.api import (
     aqueue_statistics,
     astatistics_totals,
     atasks_statistics,

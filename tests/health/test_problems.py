@@ -9,12 +9,13 @@ import redis
 from redis.connection import AbstractConnection
 
 from django_delayq.calls.running import run
-from django_delayq.delivery import pausing, prefixes
+from django_delayq.delivery import prefixes
 from django_delayq.delivery.frame_heads import FrameHead
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.sharding import Pin, pin_shards, shard_keys
 from django_delayq.delivery.storing import NewJob, Target, new_token, schedule
+from django_delayq.features.pauses import calls as pause_calls
 from django_delayq.health import facts as asked
 from django_delayq.health import queue_problems, server_problems
 from django_delayq.health.problem import Level
@@ -394,8 +395,8 @@ def test_paused_queue_and_paused_task_are_warnings(
     client: redis.Redis, queue_name: str
 ) -> None:
     keys = DeliveryKeys.of(queue_name)
-    run(client, pausing.pause(keys, reason="migration", by="ann"))
-    run(client, pausing.pause(keys, task="shop.mail"))
+    run(client, pause_calls.pause(keys, reason="migration", by="ann"))
+    run(client, pause_calls.pause(keys, task="shop.mail"))
 
     found = problems_of(client, queue_name)
 

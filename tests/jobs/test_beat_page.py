@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from django_delayq import cron, every
+from django_delayq.features.schedules.periodic import periodic
 from django_delayq.jobs import occurrences
 from django_delayq.jobs.decorator import delayed_task
-from django_delayq.jobs.periodic import periodic
 from django_delayq.jobs.registry import all_tasks
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "migrate-from-celery-beat.md"

@@ -29,7 +29,8 @@ from django_delayq import (
     schedule_many,
 )
 from django_delayq.conf import get_settings
-from django_delayq.delivery import pausing, stored_pauses
+from django_delayq.delivery import stored_pauses
+from django_delayq.features.pauses import calls as pause_calls
 from django_delayq.jobs.actor import MAX_REASON
 from tests.jobs import samples
 from tests.jobs.hand import Hand
@@ -205,7 +206,7 @@ def test_task_whose_jobs_cannot_be_held_cannot_be_paused(queue: str) -> None:
 def test_only_so_many_tasks_can_be_paused(
     queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pausing, "MAX_PAUSED_TASKS", 1)
+    monkeypatch.setattr(pause_calls, "MAX_PAUSED_TASKS", 1)
     pause(queue, task=ADD)
 
     with pytest.raises(InvalidArguments, match="pause the queue"):
@@ -218,7 +219,7 @@ def test_task_that_is_gone_from_the_code_can_still_be_resumed(
     queue: str, hand: Hand
 ) -> None:
     keys = get_settings().queue(queue).keys
-    hand.run(pausing.pause(keys, task="shop.gone"))
+    hand.run(pause_calls.pause(keys, task="shop.gone"))
 
     assert resume(task="shop.gone") is True
     with pytest.raises(TaskNotFound):
@@ -253,7 +254,7 @@ def test_resume_releases_what_an_earlier_call_left_that_broke_off(
     job = schedule(samples.add.using(queue=queue), 0, 1)
     pause(queue, task=samples.add)
     hand.hold_paused([hand.take()], ADD)
-    hand.run(pausing.resume(keys, task=ADD))
+    hand.run(pause_calls.resume(keys, task=ADD))
     assert job.refresh() is State.HELD
 
     assert resume(task=samples.add) is False
@@ -316,7 +317,7 @@ def test_lost_replies_change_nothing(settings: Any, server: Server, queue: str) 
     proxy = Proxy(server)
     try:
         settings.DELAYQ = {**settings.DELAYQ, "CONNECTION": proxy.url}
-        marker = pausing.pause(keys).script.sha.encode()
+        marker = pause_calls.pause(keys).script.sha.encode()
         is_lost = proxy.lose_reply_to(marker)
         pause(queue, until=60)
         assert is_lost.is_set()
@@ -325,7 +326,7 @@ def test_lost_replies_change_nothing(settings: Any, server: Server, queue: str) 
         # The end counts from the call, and not from its repeat, which comes 50 ms later.
         assert found.until - found.since < timedelta(seconds=60.05)
 
-        is_lost = proxy.lose_reply_to(pausing.resume(keys).script.sha.encode())
+        is_lost = proxy.lose_reply_to(pause_calls.resume(keys).script.sha.encode())
         assert resume(queue) is True
         assert is_lost.is_set()
         assert paused() == []

@@ -36,12 +36,13 @@ from django_delayq.clients.clients import own_clients
 from django_delayq.clock import iso_text
 from django_delayq.conf import get_settings
 from django_delayq.delivery.states import State
+from django_delayq.features.schedules import known_schedules
+from django_delayq.features.schedules.api import MAX_STORED
+from django_delayq.features.schedules.known_schedules import Known, loading
+from django_delayq.features.schedules.periodic import MAX_NAME, all_schedules
 from django_delayq.features.schedules.worker import SchedulesOfQueue
 from django_delayq.jobs import envelope as envelopes
-from django_delayq.jobs import known_schedules, registry
-from django_delayq.jobs.known_schedules import Known, loading
-from django_delayq.jobs.periodic import MAX_NAME, all_schedules
-from django_delayq.jobs.schedules import MAX_STORED
+from django_delayq.jobs import registry
 from django_delayq.translating import moment_text
 from tests.polling import wait_until
 from tests.servers import ExternalServer, Server
@@ -492,7 +493,7 @@ def test_wrong_schedule_is_not_stored(queue, changed, error):
 
 
 def test_stored_schedules_are_bounded(queue, monkeypatch):
-    monkeypatch.setattr("django_delayq.jobs.schedules.MAX_STORED", 2)
+    monkeypatch.setattr("django_delayq.features.schedules.api.MAX_STORED", 2)
     task = define(queue)
     for name in "ab":
         store_schedule(name, task, HOURLY, queue=queue)
@@ -572,7 +573,7 @@ def test_change_that_another_was_quicker_with_is_made_again(queue, monkeypatch):
             known = Known(known.queue, known.version - 1, known.now_us, known.entries)
         return known
 
-    monkeypatch.setattr("django_delayq.jobs.schedule_changes.loading", interrupted)
+    monkeypatch.setattr("django_delayq.features.schedules.changes.loading", interrupted)
 
     assert schedule.pause().is_paused
     assert next(others, None) is None

@@ -59,17 +59,17 @@ from django_delayq.delivery.sharding import (
     shard_of,
     share_of,
 )
+from django_delayq.features.statistics.api import (
+    queue_statistics,
+    statistics_totals,
+    tasks_statistics,
+)
 from django_delayq.health.problem import Level
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import sending_many, sharding
 from django_delayq.jobs.following import bind, home_of
 from django_delayq.jobs.limit import Limit
 from django_delayq.jobs.occurrences import every
-from django_delayq.jobs.statistics import (
-    queue_statistics,
-    statistics_totals,
-    tasks_statistics,
-)
 from django_delayq.jobs.storing import storing_one
 from django_delayq.repair import pages
 from django_delayq.server_checks import server_problems

@@ -12,16 +12,8 @@ from django_delayq.calls import running
 from django_delayq.calls.running import run
 from django_delayq.clients.clients import own_clients
 from django_delayq.conf import get_settings
-from django_delayq.delivery import statistics
-from django_delayq.delivery.statistics import (
-    Figures,
-    Histogram,
-    Outcome,
-    Unit,
-    add_figures,
-    total,
-)
-from django_delayq.jobs.statistics import (
+from django_delayq.features.statistics import calls as statistics_calls
+from django_delayq.features.statistics.api import (
     BOUNDS_MS,
     aqueue_statistics,
     astatistics_totals,
@@ -31,6 +23,14 @@ from django_delayq.jobs.statistics import (
     statistics_totals,
     task_statistics,
     tasks_statistics,
+)
+from django_delayq.features.statistics.calls import (
+    Figures,
+    Histogram,
+    Outcome,
+    Unit,
+    add_figures,
+    total,
 )
 from tests.clock import at
 from tests.jobs import samples
@@ -101,7 +101,7 @@ def test_minute_that_begins_between_two_readings_leaves_no_gap(
     queue, monkeypatch, turns
 ) -> None:
     keys = get_settings().queue(queue).keys
-    now_us, read_figures = 29_000_000 * 60_000_000, statistics.read_figures
+    now_us, read_figures = 29_000_000 * 60_000_000, statistics_calls.read_figures
     mail = Figures(Counter({Outcome.SUCCEEDED: 1}), duration=Histogram(Counter({1: 1})))
     for ago in reversed(range(240)):
         call = add_figures(keys, {"mail": mail}, most_tasks=9)
@@ -113,7 +113,7 @@ def test_minute_that_begins_between_two_readings_leaves_no_gap(
         now_us += 60_000_000 * (next(readings) in turns)
         return at(now_us, read_figures(*args, **options))
 
-    monkeypatch.setattr(statistics, "read_figures", read_later)
+    monkeypatch.setattr(statistics_calls, "read_figures", read_later)
     series = task_statistics(queue, "mail", minutes=240)
 
     runs = [span.figures.runs for span in series.spans]

@@ -15,11 +15,12 @@ from django.core.management import load_command_class
 
 from django_delayq import State, delayed_task, pause, schedule
 from django_delayq.conf import get_keyring
-from django_delayq.delivery import claiming, ended, looking, settling
-from django_delayq.delivery.ended import EndRecord
+from django_delayq.delivery import claiming, looking, settling
 from django_delayq.delivery.progress import JobProgress, note_progress
 from django_delayq.delivery.settling import Rejected
 from django_delayq.delivery.workers import RegistryKeys, WorkerInfo, register
+from django_delayq.features.ended import calls as ended_calls
+from django_delayq.features.ended.calls import EndRecord
 from django_delayq.jobs import stored_results, walking
 from django_delayq.jobs.progress import stored_progress
 from django_delayq.management import progress
@@ -54,15 +55,15 @@ def test_list_of_what_has_ended_has_the_last_ends_first(
 ) -> None:
     ends = [
         (State.SUCCEEDED, 1_000, ADD, "", 1),
-        (State.EXPIRED, 3_000, "shop.tasks.late", "too late", ended.NONE),
+        (State.EXPIRED, 3_000, "shop.tasks.late", "too late", ended_calls.NONE),
         (State.DEAD, 2_000, ADD, "ValueError: no", 10),
-        (State.CANCELLED, 4_000, "", "", ended.NONE),
+        (State.CANCELLED, 4_000, "", "", ended_calls.NONE),
     ]
     records = [
         EndRecord(f"{n:022}", task, outcome, at_ms, 1.5, 2.5, attempts, error)
         for n, (outcome, at_ms, task, error, attempts) in enumerate(ends)
     ]
-    hand.run(ended.note_ended(hand.keys, records, keep=10))
+    hand.run(ended_calls.note_ended(hand.keys, records, keep=10))
 
     def states(*arguments: str) -> list[str]:
         out = call("delayq_jobs", "list", "--json", *arguments).out
@@ -357,7 +358,7 @@ def test_record_of_an_end_with_an_endless_time_is_missing(
     job = add(queue, 1, delay=0)
     hand.succeed(hand.take(), keep=False)
     forged = EndRecord(job.token, ADD, State.SUCCEEDED, 1_790_000_000_000, math.inf)
-    hand.run(ended.note_ended(hand.keys, [forged], keep=10))
+    hand.run(ended_calls.note_ended(hand.keys, [forged], keep=10))
     hand.client.delete(hand.keys.ended)
 
     said = call("delayq_jobs", "show", job.id, "--json")
@@ -370,7 +371,7 @@ def test_show_knows_how_a_job_has_ended(queue: str, hand: Hand, call: Call) -> N
     job = add(queue, 1, delay=0)
     hand.succeed(hand.take(), keep=False)
     record = EndRecord(job.token, ADD, State.SUCCEEDED, 1_790_000_000_000, 12.5, 250, 1)
-    hand.run(ended.note_ended(hand.keys, [record], keep=10))
+    hand.run(ended_calls.note_ended(hand.keys, [record], keep=10))
     # After half a minute, the record alone is left.
     hand.client.delete(hand.keys.ended)
     assert job.refresh() is State.MISSING
@@ -405,7 +406,7 @@ def test_show_finds_a_token_alone_on_any_queue_and_shard(
     plain = add(queue, 1)
     sharded = [add(f"{queue}-2", n) for n in range(9)]
     over = EndRecord("e" * 22, ADD, State.SUCCEEDED, 1_790_000_000_000, 1.5, 2.5, 1)
-    hand.run(ended.note_ended(hand.keys, [over], keep=10))
+    hand.run(ended_calls.note_ended(hand.keys, [over], keep=10))
     assert len({job.queue for job in sharded}) > 1
 
     for job_id in (plain.id, *(job.id for job in sharded), f"{queue}:{over.token}"):

@@ -12,13 +12,13 @@ from django.core.management import call_command
 
 from django_delayq import pause
 from django_delayq.delivery import looking
-from django_delayq.delivery.statistics import (
+from django_delayq.delivery.workers import RunningJob
+from django_delayq.features.statistics.calls import (
     Figures,
     Outcome,
     add_figures,
     bucket_of,
 )
-from django_delayq.delivery.workers import RunningJob
 from django_delayq.management import terminal
 from django_delayq.management.commands import delayq_status
 from tests.health.conftest import user

@@ -21,8 +21,6 @@ from django.core.management import (
 from django_delayq import EncodeError, get_schedule, pause, set_limit
 from django_delayq.calls.running import run
 from django_delayq.clock import epoch_ms
-from django_delayq.delivery import ended, pausing
-from django_delayq.delivery.ended import EndRecord
 from django_delayq.delivery.prefixes import PREFIXES
 from django_delayq.delivery.progress import JobProgress, note_progress
 from django_delayq.delivery.states import State
@@ -32,10 +30,13 @@ from django_delayq.delivery.workers import (
     WorkerInfo,
     register,
 )
+from django_delayq.features.ended import calls as ended_calls
+from django_delayq.features.ended.calls import EndRecord
 from django_delayq.features.limits import calls as limit_calls
-from django_delayq.jobs import periodic
+from django_delayq.features.pauses import calls as pause_calls
+from django_delayq.features.schedules import periodic
+from django_delayq.features.schedules.periodic import Change
 from django_delayq.jobs.actor import acting_as
-from django_delayq.jobs.periodic import Change
 from django_delayq.jobs.progress import stored_progress
 from django_delayq.logs import get_log
 from django_delayq.management.help import CommandWithExamples
@@ -109,12 +110,12 @@ def told(filled_queue: Queue) -> Iterator[dict[str, str]]:
     )
     run(client, register(RegistryKeys.of(), f"{queue.name}-hostile", info))
     end = EndRecord(HOSTILE, HOSTILE, State.DEAD, epoch_ms(), error=HOSTILE)
-    run(client, ended.note_ended(keys, [end], keep=100))
+    run(client, ended_calls.note_ended(keys, [end], keep=100))
     living.measure(queue, **{HOSTILE: living.figures_of(3)})
     client.hset(PREFIXES, HOSTILE, HOSTILE)
     client.hset(keys.counters, HOSTILE, 5)
-    run(client, pausing.pause(keys, by=HOSTILE, reason=HOSTILE))
-    run(client, pausing.pause(keys, task=HOSTILE, by=HOSTILE, reason=HOSTILE))
+    run(client, pause_calls.pause(keys, by=HOSTILE, reason=HOSTILE))
+    run(client, pause_calls.pause(keys, task=HOSTILE, by=HOSTILE, reason=HOSTILE))
     run(
         client,
         limit_calls.set_limit(keys, {"concurrency": 1}, name=HOSTILE, by=HOSTILE),

@@ -11,16 +11,16 @@ import redis
 from django_delayq import pause, schedule_many
 from django_delayq.clock import epoch_ms
 from django_delayq.delivery.forwarding import forward_of
-from django_delayq.delivery.statistics import (
+from django_delayq.delivery.storing import NewJob, new_token
+from django_delayq.delivery.workers import RunningJob
+from django_delayq.features.statistics.api import statistics_totals
+from django_delayq.features.statistics.calls import (
     Figures,
     Outcome,
     add_figures,
     bucket_of,
     pack_figures,
 )
-from django_delayq.delivery.storing import NewJob, new_token
-from django_delayq.delivery.workers import RunningJob
-from django_delayq.jobs.statistics import statistics_totals
 from django_delayq.metrics.exposition import Family, Sample, text_of, without_server
 from tests.clock import at
 from tests.jobs import samples

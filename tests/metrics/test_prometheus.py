@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from django_delayq import schedule_many
-from django_delayq.worker import counting
+from django_delayq.features.statistics import worker as statistics_worker
 from tests.jobs.hand import Hand
 from tests.metrics.conftest import TOKEN
 from tests.metrics.prometheus import Prometheus, promtool
@@ -159,7 +159,7 @@ def test_each_panel_of_the_dashboard_has_data(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(counting, "COUNT_AFTER_MS", 50.0)
+    monkeypatch.setattr(statistics_worker, "COUNT_AFTER_MS", 50.0)
     settings.DELAYQ = {**configure(), "METRICS_TOKENS": [TOKEN]}
     target = live_server.url.removeprefix("http://")
     work()

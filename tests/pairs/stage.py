@@ -140,7 +140,9 @@ class Stage(FrozenQueue):
         """Tell the server of an end, as a worker does whose replies are lost now and then."""
         self._quiet.discard(attempt.queue.name)
         begin_ms = self.server_ms()
-        settlement = Settlement(_Lossy(self), self._forward)
+        line = _Lossy(self)
+        reports = [report(line) for report in self._reports]
+        settlement = Settlement(line, self._forward, reports=reports)
         if has_slots:
             settlement.limited.add(attempt.queue.name)
         settlement.ended.append(attempt)
@@ -150,8 +152,9 @@ class Stage(FrozenQueue):
             except ConnectionError:
                 continue
             assert failure is None, failure
-        settlement.recording.tell()
-        settlement.recording.learn()
+        for report in reports:
+            report.tell()
+            report.learn()
         if not attempt.is_lost:
             final = attempt.verdict
             assert final is not None

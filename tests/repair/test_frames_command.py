@@ -22,7 +22,7 @@ from django.core.management import (
 from redis.exceptions import ResponseError
 
 from django_delayq.calls.running import run
-from django_delayq.delivery import pausing
+from django_delayq.features.pauses import calls as pause_calls
 from django_delayq.management import progress
 from django_delayq.management.commands import delayq_frames
 from django_delayq.management.progress import ProgressLine
@@ -125,7 +125,7 @@ def test_jammed_queue_is_told_and_what_to_do_about_it(
 
 def test_paused_queue_is_told(rig: Rig, call: Call, queue_name: str) -> None:
     rig.java_offer("x", 5)
-    run(rig.client, pausing.pause(rig.keys, reason="migration"))
+    run(rig.client, pause_calls.pause(rig.keys, reason="migration"))
 
     assert f"queue {queue_name} has been paused since " in call()[1]
 

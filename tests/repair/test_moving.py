@@ -17,11 +17,12 @@ from django_delayq.calls.running import run
 from django_delayq.calls.script import load_script
 from django_delayq.clients.clients import Clients
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import looking, pausing, stored_pauses
+from django_delayq.delivery import looking, stored_pauses
 from django_delayq.delivery.binding import PACKAGES
 from django_delayq.delivery.reasons import Reason
 from django_delayq.delivery.states import State
 from django_delayq.features.limits import calls as limit_calls
+from django_delayq.features.pauses import calls as pause_calls
 from django_delayq.repair import exports, moving, pages, storing, taking
 from django_delayq.repair.direct import Moving
 from django_delayq.repair.importing import Importing
@@ -897,9 +898,9 @@ def test_pauses_and_limits_come_first_and_do_not_replace_those_of_the_target(
     rig: Rig, other: Rig
 ) -> None:
     keys = rig.keys
-    run(rig.client, pausing.pause(keys, by="ann", reason="move"))
-    run(rig.client, pausing.pause(keys, task="mail", by="ann"))
-    run(other.client, pausing.pause(keys, task="mail", by="bob"))
+    run(rig.client, pause_calls.pause(keys, by="ann", reason="move"))
+    run(rig.client, pause_calls.pause(keys, task="mail", by="ann"))
+    run(other.client, pause_calls.pause(keys, task="mail", by="bob"))
     run(rig.client, limit_calls.set_limit(keys, {"concurrency": 3}, by="ann"))
     rig.schedule({"a": 0})
 

@@ -16,18 +16,14 @@ from typing import Any
 from django_delayq.calls.call import Call
 from django_delayq.calls.command import Command
 from django_delayq.delivery import (
-    batching,
     changing,
     claiming,
     durability,
-    ended,
     forwarding,
     frame_heads,
     holding,
     limit_slots,
     looking,
-    pausing,
-    periods,
     prefixes,
     progress,
     rates,
@@ -36,7 +32,6 @@ from django_delayq.delivery import (
     searching,
     settling,
     sharding,
-    statistics,
     stored_pauses,
     storing,
     tending,
@@ -45,7 +40,6 @@ from django_delayq.delivery import (
 )
 from django_delayq.delivery.changing import Kept
 from django_delayq.delivery.claiming import Claimed, Leased, Mode
-from django_delayq.delivery.ended import EndRecord
 from django_delayq.delivery.following import Following
 from django_delayq.delivery.forwarding import Forward
 from django_delayq.delivery.holding import Held, Hold
@@ -56,17 +50,23 @@ from django_delayq.delivery.resigning import Where
 from django_delayq.delivery.searching import PLACES, Window
 from django_delayq.delivery.settling import Done, Failed, Rejected
 from django_delayq.delivery.states import State
-from django_delayq.delivery.statistics import (
+from django_delayq.delivery.storing import NewJob, Target, tail_of
+from django_delayq.delivery.tending import SWEPT, Which
+from django_delayq.delivery.workers import RegistryKeys, WorkerInfo
+from django_delayq.features.batches import calls as batch_calls
+from django_delayq.features.ended import calls as ended_calls
+from django_delayq.features.ended.calls import EndRecord
+from django_delayq.features.limits import calls as limit_calls
+from django_delayq.features.pauses import calls as pause_calls
+from django_delayq.features.schedules import calls as schedule_calls
+from django_delayq.features.statistics import calls as statistics_calls
+from django_delayq.features.statistics.calls import (
     Closed,
     Figures,
     Histogram,
     Outcome,
     Unit,
 )
-from django_delayq.delivery.storing import NewJob, Target, tail_of
-from django_delayq.delivery.tending import SWEPT, Which
-from django_delayq.delivery.workers import RegistryKeys, WorkerInfo
-from django_delayq.features.limits import calls as limit_calls
 from django_delayq.queues import calls as queue_calls
 from django_delayq.repair import calls as repairs
 from django_delayq.repair import pages
@@ -511,27 +511,27 @@ def _(world: World) -> Any:
 # Batches.
 
 
-@op(batching.open_batch)
+@op(batch_calls.open_batch)
 def _(world: World) -> Any:
     callback = world.job(world.random.choice(BATCHES))
     callback = callback._replace(tail=world.random.choice(("", tail_of("", 5))))
-    return batching.open_batch(world.keys, callback, "why")
+    return batch_calls.open_batch(world.keys, callback, "why")
 
 
-@op(batching.close_batch)
+@op(batch_calls.close_batch)
 def _(world: World) -> Any:
     batch = token(world.random.choice(BATCHES))
-    return batching.close_batch(world.keys, batch)
+    return batch_calls.close_batch(world.keys, batch)
 
 
-@op(batching.withdraw_batch)
+@op(batch_calls.withdraw_batch)
 def _(world: World) -> Any:
-    return batching.withdraw_batch(world.keys, token(world.random.choice(BATCHES)))
+    return batch_calls.withdraw_batch(world.keys, token(world.random.choice(BATCHES)))
 
 
-@op(batching.count_left)
+@op(batch_calls.count_left)
 def _(world: World) -> Any:
-    return batching.count_left(world.keys, token(world.random.choice(BATCHES)))
+    return batch_calls.count_left(world.keys, token(world.random.choice(BATCHES)))
 
 
 # Changes.
@@ -632,7 +632,7 @@ def _(world: World) -> Any:
     )
 
 
-@op(ended.note_ended)
+@op(ended_calls.note_ended)
 def _(world: World) -> Any:
     random = world.random
     records = [
@@ -646,12 +646,14 @@ def _(world: World) -> Any:
         )
         for _ in range(random.randint(1, 3))
     ]
-    return ended.note_ended(world.keys, records, keep=random.choice((2, 100)))
+    return ended_calls.note_ended(world.keys, records, keep=random.choice((2, 100)))
 
 
-@op(ended.read_ended)
+@op(ended_calls.read_ended)
 def _(world: World) -> Any:
-    return ended.read_ended(world.keys, first=world.random.choice((0, 1)), count=3)
+    return ended_calls.read_ended(
+        world.keys, first=world.random.choice((0, 1)), count=3
+    )
 
 
 # What is measured.
@@ -666,12 +668,12 @@ def figures(world: World) -> Figures:
     )
 
 
-@op(statistics.add_figures, 4)
+@op(statistics_calls.add_figures, 4)
 def _(world: World) -> Any:
     names = world.random.sample(("", *TASKS, "längst"), 2)
     return at(
         world.now_us + world.random.choice((0, 0, 60000000, 7200000000)),
-        statistics.add_figures(
+        statistics_calls.add_figures(
             world.keys,
             {name: figures(world) for name in names},
             most_tasks=world.random.choice((1, 1_000)),
@@ -679,18 +681,20 @@ def _(world: World) -> Any:
     )
 
 
-@op(statistics.pack_figures)
+@op(statistics_calls.pack_figures)
 def _(world: World) -> Any:
     day, unit = world.now_us // 86_400_000_000, world.random.choice(list(Unit))
     tasks = day.to_bytes(4, "big") + b"\0tasks"
-    return statistics.pack_figures(world.keys, Closed(unit, f"day:{day % 8}", tasks))
+    return statistics_calls.pack_figures(
+        world.keys, Closed(unit, f"day:{day % 8}", tasks)
+    )
 
 
-@op(statistics.read_figures)
+@op(statistics_calls.read_figures)
 def _(world: World) -> Any:
     return at(
         world.now_us + 7200000000,
-        statistics.read_figures(
+        statistics_calls.read_figures(
             world.keys,
             world.random.choice(list(Unit)),
             first=world.random.choice((0, 1)),
@@ -700,17 +704,17 @@ def _(world: World) -> Any:
     )
 
 
-@op(statistics.read_days)
+@op(statistics_calls.read_days)
 def _(world: World) -> Any:
     return at(
         world.now_us + 7200000000,
-        statistics.read_days(world.keys, count=world.random.choice((1, 8))),
+        statistics_calls.read_days(world.keys, count=world.random.choice((1, 8))),
     )
 
 
-@op(statistics.read_totals)
+@op(statistics_calls.read_totals)
 def _(world: World) -> Any:
-    return statistics.read_totals(world.keys)
+    return statistics_calls.read_totals(world.keys)
 
 
 # Workers, and how far their jobs are.
@@ -796,10 +800,10 @@ def _(world: World) -> Any:
 # Pauses and limits.
 
 
-@op(pausing.pause)
+@op(pause_calls.pause)
 def _(world: World) -> Any:
     random = world.random
-    return pausing.pause(
+    return pause_calls.pause(
         world.keys,
         task=random.choice((None, *TASKS)),
         until=random.choice(("", "+30", f"={world.now_us // 1000 + 90}")),
@@ -808,15 +812,15 @@ def _(world: World) -> Any:
     )
 
 
-@op(pausing.resume, 2)
+@op(pause_calls.resume, 2)
 def _(world: World) -> Any:
     task = world.random.choice((None, None, *TASKS))
-    return pausing.resume(world.keys, task=task)
+    return pause_calls.resume(world.keys, task=task)
 
 
-@op(pausing.forget_over)
+@op(pause_calls.forget_over)
 def _(world: World) -> Any:
-    return pausing.forget_over(world.keys)
+    return pause_calls.forget_over(world.keys)
 
 
 @op(stored_pauses.pauses)
@@ -886,11 +890,11 @@ def _(world: World) -> Any:
 # Periodic schedules.
 
 
-@op(periods.arrange)
+@op(schedule_calls.arrange)
 def _(world: World) -> Any:
     random, name = world.random, world.name()
     next_ms = world.now_us // 1000 + random.choice((0, 5, 500))
-    return periods.arrange(
+    return schedule_calls.arrange(
         Target(world.keys, **world.options()),
         random.choice(SCHEDULES),
         version=random.choice((0, 0, 1, 2, 3)),
@@ -904,11 +908,11 @@ def _(world: World) -> Any:
     )
 
 
-@op(periods.advance)
+@op(schedule_calls.advance)
 def _(world: World) -> Any:
     random, name = world.random, world.name()
     next_ms = world.now_us // 1000 + random.choice((5, 500))
-    return periods.advance(
+    return schedule_calls.advance(
         Target(world.keys, **world.options()),
         random.choice(SCHEDULES),
         [NewJob(token(name), f"={next_ms}", "", payload(name))],
@@ -919,17 +923,17 @@ def _(world: World) -> Any:
     )
 
 
-@op(periods.reseal)
+@op(schedule_calls.reseal)
 def _(world: World) -> Any:
     random = world.random
     texts = {f"change {name}": random.choice((b"anew", b"")) for name in SCHEDULES}
     version = random.choice((0, 0, 1, 2, 3))
-    return periods.reseal(world.keys, version, texts)
+    return schedule_calls.reseal(world.keys, version, texts)
 
 
-@op(periods.page)
+@op(schedule_calls.page)
 def _(world: World) -> Any:
-    return periods.page(world.keys)
+    return schedule_calls.page(world.keys)
 
 
 # Upkeep.

@@ -29,7 +29,7 @@ from django_delayq import (
     set_limit,
     store_schedule,
 )
-from django_delayq.jobs.periodic import CatchUp
+from django_delayq.features.schedules.periodic import CatchUp
 from django_delayq.testing import frozen, frozen_queue
 from django_delayq.testing.memory import server as memory
 from tests.pairs.scenes import hold_up

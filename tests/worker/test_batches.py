@@ -20,9 +20,9 @@ from django_delayq import (
 )
 from django_delayq.calls.binding import bind_in
 from django_delayq.conf import get_settings
-from django_delayq.delivery import batching
 from django_delayq.delivery.binding import PACKAGES
-from django_delayq.jobs import batch as batches
+from django_delayq.features.batches import api as batches
+from django_delayq.features.batches import calls as batch_calls
 from tests import replicas
 from tests.polling import wait_until
 from tests.queues.proxy import Proxy
@@ -218,7 +218,7 @@ def test_callback_of_a_refused_begin_is_the_callers_again(
         raise OutOfMemoryError("OOM command not allowed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(batching, "open_batch", refuse)
+        patch.setattr(batch_calls, "open_batch", refuse)
         with pytest.raises(OutOfMemoryError):
             Batch(callback).schedule([job])
     with pytest.raises(InvalidTask, match="has no job"):
@@ -349,7 +349,7 @@ def test_batch_that_an_error_cuts_off_goes_on(
         raise RedisConnectionError
 
     with monkeypatch.context() as patch:
-        patch.setattr(batching, name, fail)
+        patch.setattr(batch_calls, name, fail)
         with pytest.raises(RedisConnectionError) as cut:
             batch.schedule(jobs)
     (told,) = cut.value.__notes__

@@ -24,11 +24,11 @@ from django_delayq.calls.running import run
 from django_delayq.clients.clients import own_clients
 from django_delayq.conf import get_settings
 from django_delayq.delivery.claiming import Leased
-from django_delayq.delivery.ended import EndRecord, note_ended
-from django_delayq.worker import recording
+from django_delayq.features.ended import worker as ended_worker
+from django_delayq.features.ended.calls import EndRecord, note_ended
+from django_delayq.features.ended.worker import EndedReport
 from django_delayq.worker.attempt import Attempt, Verdict
 from django_delayq.worker.process import DONE
-from django_delayq.worker.recording import Recording
 from tests.polling import wait_until
 from tests.worker.conftest import every_server
 from tests.worker.project import tasks
@@ -146,7 +146,7 @@ def test_nothing_is_remembered_of_a_queue_that_keeps_none(
 def test_worker_that_ends_writes_what_it_has_not_written(
     work, queue_name, records, monkeypatch
 ) -> None:
-    monkeypatch.setattr(recording, "RECORD_AFTER_MS", 600_000)
+    monkeypatch.setattr(ended_worker, "RECORD_AFTER_MS", 600_000)
     schedule_many([tasks.note.using(queue=queue_name).prepare(0, n) for n in range(10)])
     worker = work(is_burst=True)
     wait_until(lambda: not worker.is_running, description="the worker has ended")
@@ -204,7 +204,7 @@ def test_newest_of_all_queues_come_first_and_pages_join(
     queue_name, configure, settings, monkeypatch
 ) -> None:
     configure(other={})
-    monkeypatch.setattr("django_delayq.jobs.ended.ENDED_BATCH", 3)
+    monkeypatch.setattr("django_delayq.features.ended.api.ENDED_BATCH", 3)
     keys = [keys_of(queue_name), keys_of(f"{queue_name}-other")]
     for n in range(20):
         end = EndRecord(f"{n:022}", "shop.mail", State.DEAD, 1_000 + n)
@@ -262,7 +262,7 @@ def test_process_holds_no_more_attempts_than_a_queue_remembers_and_one_call_more
 ) -> None:
     configure({"KEEP_ENDED": 5})
     line = Asked()
-    noted = Recording(line)
+    noted = EndedReport(line)
     attempts = attempts_of(queue_name, 12)
     gone = [weakref.ref(attempt) for attempt in attempts[:6]]
     for start in range(0, 12, 3):
@@ -279,7 +279,7 @@ def test_ends_that_the_server_did_not_get_are_written_again_before_the_newer_one
 ) -> None:
     configure({"KEEP_ENDED": 5})
     line = Asked()
-    noted = Recording(line)
+    noted = EndedReport(line)
     attempts = attempts_of(queue_name, 8)
     noted.note(attempts[:4])
     noted.tell()
@@ -298,7 +298,7 @@ def test_ends_that_the_server_did_not_get_are_written_again_before_the_newer_one
 
 def test_ends_with_large_payloads_are_written_at_once(configure, queue_name) -> None:
     configure({})
-    noted = Recording(Asked())
+    noted = EndedReport(Asked())
     noted.note(attempts_of(queue_name, 3, size=1 << 20))
     later_ms = noted.due_ms
     noted.note(attempts_of(queue_name, 2, size=1 << 20))

@@ -10,8 +10,8 @@ import pytest
 from django_delayq import get_job, pause, paused, resume, schedule, schedule_many
 from django_delayq.calls.running import run
 from django_delayq.conf import get_settings
-from django_delayq.delivery import pausing
 from django_delayq.delivery.states import State
+from django_delayq.features.pauses import calls as pause_calls
 from django_delayq.features.pauses.worker import PausesOfQueue
 from django_delayq.jobs import registry
 from django_delayq.worker import held
@@ -385,7 +385,7 @@ def test_held_jobs_whose_resume_broke_off_are_released_by_a_worker(
     work()
     wait_until(lambda: counts(queue_name).held == 1, description="it is held")
 
-    run(client, pausing.resume(keys_of(queue_name), task=tasks.note.name))
+    run(client, pause_calls.resume(keys_of(queue_name), task=tasks.note.name))
 
     ran(records, 1)
 

@@ -34,12 +34,13 @@ from django_delayq.calls.steps import perform
 from django_delayq.clients.clients import own_clients
 from django_delayq.clock import epoch_ms, monotonic_ms
 from django_delayq.conf import get_settings
-from django_delayq.delivery import claiming, periods, worker_code
+from django_delayq.delivery import claiming, worker_code
 from django_delayq.delivery.states import State
+from django_delayq.features.schedules import calls as schedule_calls
+from django_delayq.features.schedules import periodic as definitions
+from django_delayq.features.schedules.known_schedules import loading
 from django_delayq.features.schedules.worker import SchedulesOfQueue
 from django_delayq.jobs import occurrences, registry
-from django_delayq.jobs import periodic as definitions
-from django_delayq.jobs.known_schedules import loading
 from django_delayq.testing import frozen_queue
 from django_delayq.worker.outage import STEP_PAUSE_MS
 from django_delayq.worker.queue_state import QueueState
@@ -181,27 +182,27 @@ def test_schedule_whose_waiting_job_was_cancelled_goes_on(work, records, queue_n
 def test_schedule_goes_on_soon_after_its_connection_was_lost(work, queue_name):
     make(queue_name, every(1))
     worker = work()
-    periods = part_in(worker, queue_name, SchedulesOfQueue)
-    wait_until(lambda: periods._occurrences, description="it has looked")
+    part = part_in(worker, queue_name, SchedulesOfQueue)
+    wait_until(lambda: part._occurrences, description="it has looked")
     waits = []
 
     def lose(name, now_ms):
-        del periods._advance
+        del part._advance
         raise RedisConnectionError("gone")
 
-    rest = periods.rest
+    rest = part.rest
 
     def note(now_ms, error):
         rest(now_ms, error)
-        waits.append(periods.next_ms - now_ms)
+        waits.append(part.next_ms - now_ms)
 
-    periods.rest = note
-    periods._advance = lose
+    part.rest = note
+    part._advance = lose
 
     wait_until(lambda: waits, description="its connection was lost")
 
     assert waits[0] == STEP_PAUSE_MS[0]
-    wait_until(lambda: periods._known is not None, description="it has looked again")
+    wait_until(lambda: part._known is not None, description="it has looked again")
 
 
 def test_several_schedules_of_one_task(work, queue_name):
@@ -219,8 +220,8 @@ def test_several_schedules_of_one_task(work, queue_name):
 
 def test_queue_without_schedules_gets_no_keys(work, records, client, queue_name):
     worker = work()
-    periods = part_in(worker, queue_name, SchedulesOfQueue)
-    wait_until(lambda: periods.next_ms, description="a look")
+    part = part_in(worker, queue_name, SchedulesOfQueue)
+    wait_until(lambda: part.next_ms, description="a look")
 
     assert not client.exists(keys_of(queue_name).schedules)
 
@@ -547,7 +548,7 @@ def test_worker_that_is_killed_while_it_catches_up_leaves_out_nothing(
         raise RedisConnectionError("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(periods, "arrange", die)
+        patch.setattr(schedule_calls, "arrange", die)
         with pytest.raises(RedisConnectionError):
             Clock(client, queue_name).turn()
     between, _ = come(queue_name)
@@ -678,7 +679,7 @@ class Before:
 
     def __init__(self, step, happen):
         self._step, self._happen = step, happen
-        self._arrange, self._calls = periods.arrange, itertools.count()
+        self._arrange, self._calls = schedule_calls.arrange, itertools.count()
 
     def __call__(self, *args, **options):
         if next(self._calls) == self._step:
@@ -745,7 +746,7 @@ def test_occurrences_that_were_missed_before_a_schedule_moved_have_their_jobs(
     occurrence = miss(client, queue_name, 6)
     deploy(monkeypatch, other, HOURLY, args=["new"], catch_up="all")
     with monkeypatch.context() as patch:
-        patch.setattr(periods, "arrange", Before(step, die))
+        patch.setattr(schedule_calls, "arrange", Before(step, die))
         with pytest.raises(RedisConnectionError):
             Clock(client, other).turn()
     Clock(client, other).turn()
@@ -765,18 +766,22 @@ def test_schedule_with_missed_occurrences_is_not_taken_back_at_once(
     make(queue_name, HOURLY, catch_up="all")
     old = Process(client, queue_name)
     miss(client, queue_name, 6)
-    code, arrange, calls = dict(registry._tasks), periods.arrange, itertools.count()
+    code, arrange, calls = (
+        dict(registry._tasks),
+        schedule_calls.arrange,
+        itertools.count(),
+    )
 
     def take_back(target, *args, **options):
         if target.keys == keys_of(queue_name) and next(calls) == 1:
             with monkeypatch.context() as patch:
-                patch.setattr(periods, "arrange", arrange)
+                patch.setattr(schedule_calls, "arrange", arrange)
                 patch.setattr(registry, "_tasks", code)
                 old.turn()
         return arrange(target, *args, **options)
 
     deploy(monkeypatch, other, HOURLY, catch_up="all")
-    monkeypatch.setattr(periods, "arrange", take_back)
+    monkeypatch.setattr(schedule_calls, "arrange", take_back)
     Process(client, other)
 
     assert next(calls) > 1
@@ -795,7 +800,7 @@ def test_schedule_that_has_not_arrived_moves_to_the_queue_of_later_code(
     occurrence = miss(client, queue_name, 6)
     deploy(monkeypatch, second, HOURLY, catch_up="all")
     with monkeypatch.context() as patch:
-        patch.setattr(periods, "arrange", Before(1, die))
+        patch.setattr(schedule_calls, "arrange", Before(1, die))
         with pytest.raises(RedisConnectionError):
             Clock(client, second).turn()
     deploy(monkeypatch, third, HOURLY, catch_up="all")
@@ -818,7 +823,7 @@ def test_schedule_that_never_arrives_comes_back_after_a_minute_by_any_clock(
     with monkeypatch.context() as patch:
         code = dict(registry._tasks)
         deploy(patch, other, HOURLY)
-        patch.setattr(periods, "arrange", Before(1, die))
+        patch.setattr(schedule_calls, "arrange", Before(1, die))
         with pytest.raises(RedisConnectionError):
             Clock(client, other).turn()
         registry._tasks.clear()
@@ -843,17 +848,17 @@ def test_stopped_worker_brings_no_schedule_that_has_come_back_meanwhile(
     make(queue_name, HOURLY)
     Clock(client, queue_name).turn()
     deploy(monkeypatch, other, HOURLY)
-    code, arrange = dict(registry._tasks), periods.arrange
+    code, arrange = dict(registry._tasks), schedule_calls.arrange
 
     def stop():
         with monkeypatch.context() as patch:
-            patch.setattr(periods, "arrange", arrange)
+            patch.setattr(schedule_calls, "arrange", arrange)
             deploy(patch, queue_name, HOURLY)
             Clock(client, queue_name).turn()
         registry._tasks.clear()
         registry._tasks.update(code)
 
-    monkeypatch.setattr(periods, "arrange", Before(1, stop))
+    monkeypatch.setattr(schedule_calls, "arrange", Before(1, stop))
     Clock(client, other).turn()
 
     assert len(jobs_of_occurrences(queue_name, other)) == 1
@@ -871,7 +876,7 @@ def test_schedule_that_comes_back_goes_by_the_queue_that_had_it_last(
     Clock(client, first).turn()
     deploy(monkeypatch, second, HOURLY)
     with monkeypatch.context() as patch:
-        patch.setattr(periods, "arrange", Before(2, die))
+        patch.setattr(schedule_calls, "arrange", Before(2, die))
         with pytest.raises(RedisConnectionError):
             Clock(client, second).turn()
     deploy(monkeypatch, third, HOURLY)
@@ -896,7 +901,7 @@ def test_arrival_is_noted_though_another_schedule_changes_meanwhile(
         client.hincrby(keys_of(queue_name).schedules, "version", 1)
 
     with monkeypatch.context() as patch:
-        patch.setattr(periods, "arrange", Before(2, change))
+        patch.setattr(schedule_calls, "arrange", Before(2, change))
         Clock(client, other).turn()
     registry._tasks.clear()
     assert get_schedule("beat", other).delete()
@@ -976,13 +981,13 @@ def test_many_new_schedules_cost_few_looks_at_other_queues(
 ):
     for n in range(40):
         make(queue_name, HOURLY, name=f"beat{n}", task=f"tests.beat{n}")
-    page, pages = periods.page, []
+    page, pages = schedule_calls.page, []
 
     def note(keys, *args, **options):
         pages.append(keys)
         return page(keys, *args, **options)
 
-    monkeypatch.setattr(periods, "page", note)
+    monkeypatch.setattr(schedule_calls, "page", note)
 
     Clock(client, queue_name).turn()
 
@@ -1583,12 +1588,12 @@ def test_worker_hears_of_a_change_without_looking(work, records, queue_name):
     task = make(queue_name, NEVER)
     worker = work()
     enrolled(queue_name)
-    periods = part_in(worker, queue_name, SchedulesOfQueue)
-    wait_until(lambda: periods._known is not None, description="it has looked")
+    part = part_in(worker, queue_name, SchedulesOfQueue)
+    wait_until(lambda: part._known is not None, description="it has looked")
 
     store_schedule("soon", task, every(1), queue=queue_name)
 
-    wait_until(lambda: "soon" in periods._occurrences, description="it knows")
+    wait_until(lambda: "soon" in part._occurrences, description="it knows")
 
 
 def test_worker_that_missed_the_message_looks_once_its_subscription_stands(
@@ -1597,15 +1602,15 @@ def test_worker_that_missed_the_message_looks_once_its_subscription_stands(
     task = make(queue_name, NEVER)
     worker = work()
     enrolled(queue_name)
-    periods = part_in(worker, queue_name, SchedulesOfQueue)
-    wait_until(lambda: periods._known is not None, description="it has looked")
+    part = part_in(worker, queue_name, SchedulesOfQueue)
+    wait_until(lambda: part._known is not None, description="it has looked")
     monkeypatch.setattr(SchedulesOfQueue, "wakes", frozenset({b"what nobody sends"}))
     store_schedule("soon", task, every(1), queue=queue_name)
     wait_until(lambda: records.count("run"), description="its first occurrence")
 
     worker.loop.message_came(queue_name, None)
 
-    wait_until(lambda: "soon" in periods._occurrences, description="it knows")
+    wait_until(lambda: "soon" in part._occurrences, description="it knows")
 
 
 def test_worker_without_room_moves_its_schedules_on(work, records, client, queue_name):
@@ -1652,9 +1657,9 @@ def test_schedules_of_a_paused_queue_rest_while_another_queue_has_all_threads(
     wait_until(lambda: queue.is_paused, description="the worker knows")
     long.schedule(0)
     wait_until(lambda: records.count("start"), description="it has the thread")
-    periods = part_in(worker, queue.settings.name, SchedulesOfQueue)
+    part = part_in(worker, queue.settings.name, SchedulesOfQueue)
     wait_until(
-        lambda: (monotonic_ms() + periods._offset_ms) * 1000 >= periods.due_us,
+        lambda: (monotonic_ms() + part._offset_ms) * 1000 >= part.due_us,
         description="an occurrence has come",
     )
     stored = waiting_occurrences(client, queue_name)

@@ -16,7 +16,7 @@ from django_delayq import (
 )
 from django_delayq.calls.running import run
 from django_delayq.conf import get_keyring, get_settings
-from django_delayq.jobs import periodic as definitions
+from django_delayq.features.schedules import periodic as definitions
 from django_delayq.jobs import registry
 from django_delayq.repair.pages import end_schedule
 from django_delayq.repair.taking import schedules_of, take_schedule

@@ -19,15 +19,17 @@ from django_delayq.calls.running import run
 from django_delayq.clients.clients import own_clients
 from django_delayq.clock import monotonic_ms
 from django_delayq.conf import QueueSettings, get_settings
-from django_delayq.delivery import looking, statistics
+from django_delayq.delivery import looking
 from django_delayq.delivery.claiming import Leased
 from django_delayq.delivery.holding import Hold
 from django_delayq.delivery.reasons import Kind, Reason
-from django_delayq.delivery.statistics import UNKNOWN, Figures, Outcome, bucket_of
-from django_delayq.jobs.statistics import queue_statistics, statistics_totals
-from django_delayq.worker import counting, planning
+from django_delayq.features.statistics import calls as statistics_calls
+from django_delayq.features.statistics import worker as statistics_worker
+from django_delayq.features.statistics.api import queue_statistics, statistics_totals
+from django_delayq.features.statistics.calls import UNKNOWN, Figures, Outcome, bucket_of
+from django_delayq.features.statistics.worker import StatisticsReport, counted
+from django_delayq.worker import planning
 from django_delayq.worker.attempt import Attempt, Verdict
-from django_delayq.worker.counting import Counting, counted
 from tests.clock import at
 from tests.polling import wait_until
 from tests.worker.conftest import every_server
@@ -40,7 +42,7 @@ CLOCK_MS = 20.0
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch):
     """Write figures at once, not after ten seconds."""
-    monkeypatch.setattr(counting, "COUNT_AFTER_MS", 50.0)
+    monkeypatch.setattr(statistics_worker, "COUNT_AFTER_MS", 50.0)
 
 
 @pytest.fixture(autouse=True)
@@ -168,7 +170,7 @@ def test_lateness_of_a_job_that_a_limit_held_counts_from_the_end_of_the_hold(
 def test_worker_that_ends_writes_what_it_has_not_written(
     work, queue_name, records, monkeypatch
 ) -> None:
-    monkeypatch.setattr(counting, "COUNT_AFTER_MS", 600_000.0)
+    monkeypatch.setattr(statistics_worker, "COUNT_AFTER_MS", 600_000.0)
     schedule_many([tasks.note.using(queue=queue_name).prepare(0, n) for n in range(9)])
     worker = work(is_burst=True)
     worker.join()
@@ -209,9 +211,9 @@ def test_killed_process_loses_no_more_than_it_had_not_written(
 def test_worker_that_ends_packs_what_its_last_figures_found_over(
     work, queue_name, monkeypatch
 ) -> None:
-    monkeypatch.setattr(counting, "COUNT_AFTER_MS", 1e9)
+    monkeypatch.setattr(statistics_worker, "COUNT_AFTER_MS", 1e9)
     client, keys = own_clients.of_thread(), get_settings().queue(queue_name).keys
-    old = statistics.add_figures(keys, {tasks.note.name: Figures()}, most_tasks=9)
+    old = statistics_calls.add_figures(keys, {tasks.note.name: Figures()}, most_tasks=9)
     run(client, at(7 * 3_600_000_000, old))
     schedule(tasks.note.using(queue=queue_name), 0, 1)
 
@@ -256,7 +258,7 @@ def attempts(count=1, *, task=tasks.note, verdict=Verdict.SUCCEED, late_ms=3.0):
     return made
 
 
-def taken(found: Counting) -> dict[str, Figures]:
+def taken(found: StatisticsReport) -> dict[str, Figures]:
     return dict(found._take()["q"])
 
 
@@ -277,7 +279,7 @@ def test_clock_that_is_off_makes_no_negative_sum() -> None:
 
 
 def test_held_jobs_are_counted_by_the_names_that_this_process_does_not_know() -> None:
-    found = Counting(_Line(), 1_000)
+    found = StatisticsReport(_Line())
     first, second, third, unsigned = attempts(4, task=None, verdict=Verdict.HOLD)
     for attempt, kind, name in (
         (first, Kind.TASK, "shop.gone"),
@@ -298,7 +300,7 @@ def test_held_jobs_are_counted_by_the_names_that_this_process_does_not_know() ->
 
 
 def test_batch_of_several_tasks_is_counted_by_task() -> None:
-    found = Counting(_Line(), 1_000)
+    found = StatisticsReport(_Line())
     found.note([*attempts(2), *attempts(1, task=tasks.nap), *attempts(3)])
     found.note(attempts(1, task=None, verdict=Verdict.QUARANTINE))
     found.note(attempts(4))
@@ -316,7 +318,7 @@ def test_batch_of_several_tasks_is_counted_by_task() -> None:
 
 
 def test_job_given_back_before_its_task_is_known_counts_only_for_the_queue() -> None:
-    found = Counting(_Line(), 1_000)
+    found = StatisticsReport(_Line())
     found.note(attempts(3, task=None, verdict=Verdict.GIVE_BACK))
     found.note(attempts(2, verdict=Verdict.GIVE_BACK))
 
@@ -329,7 +331,7 @@ def test_job_given_back_before_its_task_is_known_counts_only_for_the_queue() -> 
 
 
 def test_what_has_not_run_is_told_from_what_has() -> None:
-    found = Counting(_Line(), 1_000)
+    found = StatisticsReport(_Line())
     unrun = attempts(1, verdict=Verdict.BURY)
     unrun[0].is_unrun = True
     found.note(attempts(2, verdict=Verdict.BURY))
@@ -345,7 +347,7 @@ def test_what_has_not_run_is_told_from_what_has() -> None:
 
 def test_many_tasks_go_in_several_calls() -> None:
     line = _Line()
-    found = Counting(line, 1_000)
+    found = StatisticsReport(line)
 
     class Task:
         def __init__(self, name):
@@ -357,13 +359,14 @@ def test_many_tasks_go_in_several_calls() -> None:
 
     assert len(line.calls) == 3
     assert all(
-        (len(call.args) - 5) // 2 <= statistics.FIGURES_BATCH for call in line.calls
+        (len(call.args) - 5) // 2 <= statistics_calls.FIGURES_BATCH
+        for call in line.calls
     )
 
 
 def test_figures_whose_reply_is_lost_are_not_told_again() -> None:
     line = _Line(RedisConnectionError("gone"))
-    found = Counting(line, 1_000)
+    found = StatisticsReport(line)
     found.note(attempts(3))
     found.tell()
     found.learn()
@@ -375,10 +378,12 @@ def test_figures_whose_reply_is_lost_are_not_told_again() -> None:
 
 def test_what_is_over_is_packed_once_by_the_process_that_finds_it() -> None:
     line = _Line()
-    found = Counting(line, 1_000)
+    found = StatisticsReport(line)
     found.note(attempts(3))
     found.tell()
-    line.closed = [statistics.Closed(statistics.Unit.HOUR, "7:tasks", b"\0\0\0\7\0")]
+    line.closed = [
+        statistics_calls.Closed(statistics_calls.Unit.HOUR, "7:tasks", b"\0\0\0\7\0")
+    ]
     found.learn()
 
     # The claim loop would wait for a reply to what is asked here.
@@ -395,8 +400,8 @@ def test_what_is_over_is_packed_once_by_the_process_that_finds_it() -> None:
 
 
 def test_collected_times_are_counted_before_they_are_many(monkeypatch) -> None:
-    monkeypatch.setattr(counting, "COUNTED_AT_ONCE", 100)
-    found = Counting(_Line(), 1_000)
+    monkeypatch.setattr(statistics_worker, "COUNTED_AT_ONCE", 100)
+    found = StatisticsReport(_Line())
     for _ in range(30):
         found.note(attempts(10))
         (collected,) = found._counted.values()

@@ -65,6 +65,7 @@ class InlineWorker:
                 is_weighted=isinstance(queues, Mapping),
                 worker=conf.WorkerSettings(**{"threads": 4, "grace_s": 5.0, **worker}),
                 parts=loaded("part"),
+                reports=loaded("report"),
                 is_burst=is_burst,
                 max_jobs=max_jobs,
             ),

@@ -114,3 +114,9 @@ def _limit_of(settings: QueueSettings, name: str) -> LimitInForce:
         if (limit.limit or "") == name:
             return limit
     return LimitInForce(settings.name, name or None, None, None, "")
+
+
+#: Address, page, and name of the address.
+PAGES = [
+    ("<str:queue>/limits/", show_limits, "limits"),
+]

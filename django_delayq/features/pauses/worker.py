@@ -9,9 +9,9 @@ from django_delayq.calls.running import run
 from django_delayq.delivery import looking
 from django_delayq.delivery.claiming import Claimed
 from django_delayq.delivery.holding import Hold, held_names
-from django_delayq.delivery.pausing import forget_over
 from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.delivery.stored_pauses import Pause, StoredPauses, read_pauses
+from django_delayq.features.pauses.calls import forget_over
 from django_delayq.logs import get_log
 from django_delayq.worker.leased_job import Gate, LeasedJob
 from django_delayq.worker.queue_state import QueuePart, QueueState

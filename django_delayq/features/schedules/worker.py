@@ -12,16 +12,13 @@ from redis.client import Redis
 from django_delayq.calls.running import run
 from django_delayq.calls.steps import perform
 from django_delayq.clock import monotonic_ms
-from django_delayq.delivery import periods
-from django_delayq.delivery.periods import Entry
 from django_delayq.delivery.storing import NewJob
 from django_delayq.exceptions import DelayqError, TaskNotFound
-from django_delayq.jobs import periodic as definitions
-from django_delayq.jobs.known_schedules import Found, Known, loading
-from django_delayq.jobs.periodic import Definition
-from django_delayq.jobs.register import FIELD
-from django_delayq.jobs.registry import get_task
-from django_delayq.jobs.schedule_moves import (
+from django_delayq.features.schedules import calls as schedule_calls
+from django_delayq.features.schedules import periodic as definitions
+from django_delayq.features.schedules.calls import Entry
+from django_delayq.features.schedules.known_schedules import Found, Known, loading
+from django_delayq.features.schedules.moves import (
     TAKE_OVER_MS,
     Move,
     is_later,
@@ -29,7 +26,10 @@ from django_delayq.jobs.schedule_moves import (
     loading_others,
     moving,
 )
-from django_delayq.jobs.schedule_writes import arranging, missed
+from django_delayq.features.schedules.periodic import Definition
+from django_delayq.features.schedules.register import FIELD
+from django_delayq.features.schedules.writes import arranging, missed
+from django_delayq.jobs.registry import get_task
 from django_delayq.logs import get_log
 from django_delayq.worker import job_signals
 from django_delayq.worker.queue_state import QueuePart, QueueState
@@ -52,7 +52,7 @@ SET_BACK_MS = 60_000
 class SchedulesOfQueue(QueuePart):
     """Looks after the schedules of one queue."""
 
-    wakes = frozenset({periods.CHANGED})
+    wakes = frozenset({schedule_calls.CHANGED})
 
     def __init__(self, client: Redis, queue: QueueState) -> None:
         super().__init__(client, queue)
@@ -135,7 +135,7 @@ class SchedulesOfQueue(QueuePart):
         if self._code is None:
             self._code = self._read_code()
         stored: Any = self._client.hget(self._settings.keys.schedules, "version")
-        version = periods.read_version(stored)
+        version = schedule_calls.read_version(stored)
         known = self._known
         if known is not None and known.version == version and not self._is_overdue():
             return
@@ -246,7 +246,7 @@ class SchedulesOfQueue(QueuePart):
             todo.append((new, text))
         if not todo:
             todo = [
-                (found, periods.KEPT)
+                (found, schedule_calls.KEPT)
                 for found in known.found()
                 if self._is_ours(found, known) and self._is_broken(found, known.now_ms)
             ]
@@ -263,7 +263,7 @@ class SchedulesOfQueue(QueuePart):
             if not version:
                 # Another process was quicker.
                 return True
-            if code != periods.KEPT:
+            if code != schedule_calls.KEPT:
                 logger.info(
                     "queue %s: schedule %s is enrolled: %s",
                     self._settings.name,
@@ -290,7 +290,7 @@ class SchedulesOfQueue(QueuePart):
             if size >= SIGN_BYTES:
                 break
             batch[field], size = texts[field], size + len(texts[field])
-        call = periods.reseal(self._settings.keys, known.version, batch)
+        call = schedule_calls.reseal(self._settings.keys, known.version, batch)
         if run(self._client, call) and len(batch) == len(texts):
             self._is_unsigned = False
             self._sign_ms = monotonic_ms() + LOOK_MS
@@ -368,7 +368,7 @@ class SchedulesOfQueue(QueuePart):
         next_ms = occurrences[-1]
         reply = run(
             self._client,
-            periods.advance(
+            schedule_calls.advance(
                 queue.target,
                 name,
                 jobs,

@@ -239,6 +239,7 @@ class Command(CommandWithExamples):
             is_weighted=is_weighted,
             worker=worker,
             parts=loaded("part"),
+            reports=loaded("report"),
             is_burst=options["burst"],
             max_jobs=options["max_jobs"],
             max_memory=options["max_memory"],

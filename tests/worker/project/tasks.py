@@ -15,8 +15,8 @@ from django.db import connection, transaction
 
 from django_delayq import Limit, Snooze, current_job, delayed_task, schedule
 from django_delayq.backoff import Backoff
+from django_delayq.features.statistics import worker as statistics_worker
 from django_delayq.worker import (
-    counting,
     held,
     operating_system,
     outage,
@@ -55,7 +55,7 @@ if "WORKER_TEST_ROUND_MS" in os.environ:
 if "WORKER_TEST_REGISTER_MS" in os.environ:
     registering.REGISTER_EVERY_MS = float(os.environ["WORKER_TEST_REGISTER_MS"])
 if "WORKER_TEST_COUNT_AFTER_MS" in os.environ:
-    counting.COUNT_AFTER_MS = float(os.environ["WORKER_TEST_COUNT_AFTER_MS"])
+    statistics_worker.COUNT_AFTER_MS = float(os.environ["WORKER_TEST_COUNT_AFTER_MS"])
 if "WORKER_TEST_YOUNG_OBJECTS" in os.environ:
     gc.set_threshold(int(os.environ["WORKER_TEST_YOUNG_OBJECTS"]))
 

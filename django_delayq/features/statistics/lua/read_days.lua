@@ -4,7 +4,7 @@
 -- Keys     hours, totals
 -- Args     days_kept: days that are kept
 --          count: how many to read, the present one included
--- Reply    before: what they had, see delivery/statistics.py
+-- Reply    before: what they had, see features/statistics/calls.py
 --          now...: what they have, as field, value, …; nothing if these days have no figures
 
 local today, days_kept = math.floor(read_clock() / 86400000000), tonumber(args.days_kept)

@@ -1,4 +1,4 @@
--- Prelude: how a job that no worker ended is remembered for people. `EndRecord` in delivery/ended.py reads it.
+-- Prelude: how a job that no worker ended is remembered for people. `EndRecord` in features/ended/calls.py reads it.
 
 -- Nobody has checked the payload: the name of the task is what the payload says, if that is plain text.
 local function task_in(payload)

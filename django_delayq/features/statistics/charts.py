@@ -12,9 +12,9 @@ from django.utils import timezone
 from django.utils.formats import number_format
 from django.utils.functional import Promise
 
-from django_delayq.delivery.statistics import Histogram
+from django_delayq.features.statistics.api import Series
+from django_delayq.features.statistics.calls import Histogram
 from django_delayq.jobs.occurrences import in_zone
-from django_delayq.jobs.statistics import Series
 from django_delayq.showing.time_texts import relative_text, short_time_text
 from django_delayq.translating import gettext, number_text, seconds_text
 

@@ -17,7 +17,7 @@ from django_delayq.calls.steps import Steps, aperform, perform
 from django_delayq.clients.clients import own_clients
 from django_delayq.clients.performing import aperformed, performed
 from django_delayq.clock import boottime_ms
-from django_delayq.delivery import batching, bounds
+from django_delayq.delivery import bounds
 from django_delayq.delivery.durability import Wait, durably
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import (
@@ -26,6 +26,7 @@ from django_delayq.exceptions import (
     NotDurable,
     QueueFull,
 )
+from django_delayq.features.batches import calls as batch_calls
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import sharding
 from django_delayq.jobs.commit import Hook, is_awaited
@@ -208,7 +209,7 @@ class Batch(Generic[R]):
     def left(self) -> Steps[int]:
         """Return how many jobs of the batch have not ended."""
         keys = conf.keys_of(self.callback.queue)
-        left: int = yield batching.count_left(keys, self.callback.token)
+        left: int = yield batch_calls.count_left(keys, self.callback.token)
         return left
 
     aleft = aperformed(left)
@@ -305,7 +306,7 @@ class Batch(Generic[R]):
     def _opening(self, draft: Draft) -> Call[bool]:
         (new,), _ = written([draft])
         queue = conf.get_settings().queue(self.callback.queue)
-        return batching.open_batch(queue.keys, new, WHY, queue.shards or 0)
+        return batch_calls.open_batch(queue.keys, new, WHY, queue.shards or 0)
 
     def _withdrawing(self, error: QueueFull) -> Steps[None]:
         """Take the callback away again if a full queue has taken no job: a batch that is given up leaves nothing there."""
@@ -314,7 +315,7 @@ class Batch(Generic[R]):
         if self._has_jobs:
             return
         try:
-            yield batching.withdraw_batch(
+            yield batch_calls.withdraw_batch(
                 conf.keys_of(self.callback.queue), self.callback.token
             )
         except RedisError as lost:
@@ -337,7 +338,7 @@ class Batch(Generic[R]):
         draft, keys = self._draft, conf.keys_of(self.callback.queue)
         assert draft is not None
         waiting = Wait.of(draft.extras.durable, keys)
-        call = batching.close_batch(keys, self.callback.token)
+        call = batch_calls.close_batch(keys, self.callback.token)
         if self._closing_ms is None:
             self._closing_ms = boottime_ms()
         is_new = yield from durably(call, waiting)

@@ -4,12 +4,12 @@ from typing import Any
 
 from django_delayq.calls.call import Call
 from django_delayq.calls.steps import Steps
-from django_delayq.delivery import periods
-from django_delayq.delivery.periods import KEPT
 from django_delayq.delivery.storing import NewJob
 from django_delayq.exceptions import InvalidSchedule
+from django_delayq.features.schedules import calls as schedule_calls
+from django_delayq.features.schedules.calls import KEPT
+from django_delayq.features.schedules.known_schedules import Found, Known
 from django_delayq.jobs import sharding
-from django_delayq.jobs.known_schedules import Found, Known
 from django_delayq.logs import get_log
 
 logger = get_log("django_delayq.jobs")
@@ -33,7 +33,7 @@ def arrange(
     Raises:
         InvalidSchedule: the register cannot be changed here.
     """
-    return periods.arrange(
+    return schedule_calls.arrange(
         known.queue.target,
         name,
         version=known.version,
@@ -112,7 +112,7 @@ def _catching_up(known: Known, new: Found) -> Steps[bool]:
             return True
         behind += len(made)
         *before, last = made
-        reply = yield periods.advance(
+        reply = yield schedule_calls.advance(
             queue.target,
             new.name,
             [made[at] for at in before if at not in state.early_ms] + [made[last]],
@@ -141,7 +141,7 @@ def missed(
     """
     made, size = dict[int, NewJob](), 0
     for at in old.when.occurrences(seen_ms):
-        is_full = len(made) + 1 == periods.ADVANCE_BATCH or size >= ADVANCE_BYTES
+        is_full = len(made) + 1 == schedule_calls.ADVANCE_BATCH or size >= ADVANCE_BYTES
         if at > now_ms or is_full:
             break
         if behind + len(made) >= MOST_BEHIND:

@@ -7,15 +7,15 @@ from django_delayq import conf
 from django_delayq.calls.steps import Steps
 from django_delayq.clients.performing import aperformed, performed
 from django_delayq.delivery.bounds import MOST_ENDED
-from django_delayq.delivery.ended import (
+from django_delayq.delivery.states import State
+from django_delayq.exceptions import InvalidSearch
+from django_delayq.features.ended.calls import (
     ENDED_BATCH,
     NONE,
     EndRecord,
     read_ended,
     read_records,
 )
-from django_delayq.delivery.states import State
-from django_delayq.exceptions import InvalidSearch
 from django_delayq.jobs.answers import asking, complete
 from django_delayq.redaction import show
 

@@ -9,20 +9,20 @@ from django_delayq import conf
 from django_delayq.calls.steps import Steps
 from django_delayq.clock import boottime_ms
 from django_delayq.delivery import storing, worker_code
-from django_delayq.delivery.periods import KEPT, Entry
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import InvalidSchedule, ScheduleNotFound
-from django_delayq.jobs import periodic as definitions
+from django_delayq.features.schedules import periodic as definitions
+from django_delayq.features.schedules.calls import KEPT, Entry
+from django_delayq.features.schedules.known_schedules import Found, Known, loading
+from django_delayq.features.schedules.moves import found_elsewhere, loading_others
+from django_delayq.features.schedules.periodic import Change
+from django_delayq.features.schedules.writes import arrange, arranging
 from django_delayq.jobs import sharding
 from django_delayq.jobs.actor import actor, checked_text
 from django_delayq.jobs.draft import Draft
 from django_delayq.jobs.envelope import OCCURRENCE, SCHEDULE
 from django_delayq.jobs.job import Job
-from django_delayq.jobs.known_schedules import Found, Known, loading
 from django_delayq.jobs.occurrences import When
-from django_delayq.jobs.periodic import Change
-from django_delayq.jobs.schedule_moves import found_elsewhere, loading_others
-from django_delayq.jobs.schedule_writes import arrange, arranging
 from django_delayq.logs import get_log
 from django_delayq.redaction import show
 

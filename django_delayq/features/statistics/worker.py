@@ -15,10 +15,10 @@ from redis.exceptions import RedisError, ResponseError
 
 from django_delayq.calls.line import Line, UnderWay
 from django_delayq.clock import monotonic_ms
-from django_delayq.conf import QueueSettings, keys_of
-from django_delayq.delivery import statistics
+from django_delayq.conf import QueueSettings, get_settings, keys_of
 from django_delayq.delivery.reasons import Kind
-from django_delayq.delivery.statistics import (
+from django_delayq.features.statistics import calls as statistics_calls
+from django_delayq.features.statistics.calls import (
     FIGURES_BATCH,
     LAST_BUCKET,
     UNKNOWN,
@@ -30,7 +30,7 @@ from django_delayq.delivery.statistics import (
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.logs import get_log
 from django_delayq.worker.attempt import Attempt, Verdict
-from django_delayq.worker.reports import Report
+from django_delayq.worker.reports import EndReport
 
 logger = get_log("django_delayq.worker")
 
@@ -93,13 +93,13 @@ def counted(times_us: list[float]) -> Histogram:
     return Histogram(buckets, max(0, int(sum(times_us))))
 
 
-class Counting(Report):
+class StatisticsReport(EndReport):
     """The figures of one process that are not written yet. Owned by the claim loop's thread."""
 
-    def __init__(self, line: Line, most_tasks: int) -> None:
-        """``most_tasks``: how many a queue has figures of; 0: nothing is counted."""
+    def __init__(self, line: Line) -> None:
         super().__init__(line)
-        self._most_tasks = most_tasks
+        # How many tasks a queue has figures of; 0: nothing is counted.
+        self._most_tasks = get_settings().statistics
         self._counted: dict[_Key, _Counted] = {}
         self._uncounted = 0
         # Where the last attempts were counted, and what they were; None: nowhere.
@@ -116,7 +116,6 @@ class Counting(Report):
         return super().has_told or bool(self._packing)
 
     def note(self, attempts: list[Attempt]) -> None:
-        """Take in attempts of one queue with one verdict, which the server has settled."""
         if not self._most_tasks:
             return
         task: object = _NO_TASK_YET
@@ -189,7 +188,7 @@ class Counting(Report):
         self.due_ms = float("inf")
         closed, self._closed = self._closed, []
         for queue, slot in closed:
-            pack = statistics.pack_figures(keys_of(queue), slot)
+            pack = statistics_calls.pack_figures(keys_of(queue), slot)
             self._packing.append(self._line.ask(pack))
         for queue, figures in self._take().items():
             names = list(figures)
@@ -197,7 +196,7 @@ class Counting(Report):
                 part = {
                     name: figures[name] for name in names[start : start + FIGURES_BATCH]
                 }
-                add = statistics.add_figures(
+                add = statistics_calls.add_figures(
                     keys_of(queue), part, most_tasks=self._most_tasks
                 )
                 self._ask(queue, add, partial(self._close, queue))

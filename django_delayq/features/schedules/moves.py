@@ -10,12 +10,12 @@ from django_delayq.calls.steps import Steps
 from django_delayq.calls.together import together
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import bounds, limit_slots, looking, worker_code
-from django_delayq.delivery.periods import KEPT, Entry
 from django_delayq.delivery.states import State
-from django_delayq.jobs import periodic as definitions
-from django_delayq.jobs.known_schedules import Found, Known, loading
-from django_delayq.jobs.periodic import Definition
-from django_delayq.jobs.schedule_writes import arrange, arranging
+from django_delayq.features.schedules import periodic as definitions
+from django_delayq.features.schedules.calls import KEPT, Entry
+from django_delayq.features.schedules.known_schedules import Found, Known, loading
+from django_delayq.features.schedules.periodic import Definition
+from django_delayq.features.schedules.writes import arrange, arranging
 from django_delayq.jobs.workers import reading
 from django_delayq.logs import get_log
 

@@ -16,10 +16,12 @@ from django_delayq.calls.exchange import Made
 from django_delayq.calls.steps import Steps
 from django_delayq.clients.performing import aperformed, performed
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import looking, statistics
+from django_delayq.delivery import looking
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.states import State
-from django_delayq.delivery.statistics import (
+from django_delayq.exceptions import InvalidSearch
+from django_delayq.features.statistics import calls as statistics_calls
+from django_delayq.features.statistics.calls import (
     DAYS_KEPT,
     TASKS_BATCH,
     Figures,
@@ -28,7 +30,6 @@ from django_delayq.delivery.statistics import (
     sum_up,
     total,
 )
-from django_delayq.exceptions import InvalidSearch
 from django_delayq.jobs.answers import asking, complete
 from django_delayq.redaction import show
 
@@ -98,7 +99,10 @@ def queue_statistics(
     names, parts = _parts_of(queues)
     answers = yield from asking(
         parts,
-        (_one(statistics.read_figures(each.keys, unit, count=count)) for each in parts),
+        (
+            _one(statistics_calls.read_figures(each.keys, unit, count=count))
+            for each in parts
+        ),
     )
     series: dict[str, list[Series]] = {}
     for name, read in answers.of(names):
@@ -173,7 +177,7 @@ def tasks_statistics(
 
     def sums(keys: DeliveryKeys) -> Steps[dict[str, Figures]]:
         if days is not None:
-            return (yield from _one(statistics.read_days(keys, count=days)))
+            return (yield from _one(statistics_calls.read_days(keys, count=days)))
         read = yield from _tasks_of(keys, unit, count)
         return sum_up((name, text) for _, name, text in read.rows)
 
@@ -217,7 +221,7 @@ def statistics_totals(queues: Iterable[str] | None = None) -> Steps[dict[str, To
         PartialAnswer: see `queue_statistics`.
     """
     names, parts = _parts_of(queues)
-    calls: list[Made] = [statistics.read_totals(each.keys) for each in parts]
+    calls: list[Made] = [statistics_calls.read_totals(each.keys) for each in parts]
     calls += [looking.counts(each.keys) for each in parts]
     answers = yield from asking([*parts, *parts], map(_one, calls))
     replies = answers.replies
@@ -304,7 +308,7 @@ def _tasks_of(keys: DeliveryKeys, unit: Unit, count: int) -> Steps[Read]:
     below = math.inf
     for first in range(0, count, TASKS_BATCH):
         part = min(TASKS_BATCH, count - first)
-        read: Read = yield statistics.read_figures(
+        read: Read = yield statistics_calls.read_figures(
             keys, unit, first=first, count=part, of_tasks=True
         )
         # If the next minute has begun meanwhile, the first one was read before.

@@ -14,9 +14,9 @@ import msgspec
 
 from django_delayq import conf
 from django_delayq.decoding import Decoder
-from django_delayq.delivery.periods import KEPT, Entry
 from django_delayq.exceptions import DecodeError, InvalidSchedule, NotSigned
-from django_delayq.jobs import periodic as definitions
+from django_delayq.features.schedules import periodic as definitions
+from django_delayq.features.schedules.calls import KEPT, Entry
 from django_delayq.logs import get_log
 from django_delayq.wire.signing import SEAL_LENGTH
 

@@ -18,7 +18,7 @@
 --          behind: how many missed occurrences were caught up with in a row
 --          refusal: the server's error if an ACL closes the channel to us, else ''
 
--- So many are caught up with in a row. The same as in jobs/schedules.py.
+-- So many are caught up with in a row. The same as in features/schedules/api.py.
 local MOST_BEHIND = 1000
 
 local now_us, format, listed, name = read_clock(), args.format, args.listed == '1', args.name

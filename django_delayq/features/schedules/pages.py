@@ -12,10 +12,14 @@ from django.utils.translation import gettext_lazy
 from django_delayq.admin.visit import Right, Visit, with_reason
 from django_delayq.conf import QueueSettings
 from django_delayq.exceptions import DelayqError
+from django_delayq.features.schedules.api import Schedule, get_schedule, get_schedules
+from django_delayq.features.schedules.schedule_texts import (
+    enrolment_text,
+    occurrences_of,
+    pause_text,
+)
 from django_delayq.jobs.actor import MAX_REASON
 from django_delayq.jobs.occurrences import Cron, cron
-from django_delayq.jobs.schedules import Schedule, get_schedule, get_schedules
-from django_delayq.showing.schedules import enrolment_text, occurrences_of, pause_text
 from django_delayq.showing.texts import clean, cut
 from django_delayq.translating import gettext, moment_text, when_text
 
@@ -204,3 +208,9 @@ def _change_schedule(visit: Visit, settings: QueueSettings) -> None:
         text, level = str(error), messages.WARNING
     entry.end(text)
     visit.message(text, level)
+
+
+#: Address, page, and name of the address.
+PAGES = [
+    ("<str:queue>/schedules/", show_schedules, "schedules"),
+]

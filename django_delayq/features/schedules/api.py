@@ -17,7 +17,6 @@ from django_delayq.clients.performing import aperformed, performed
 from django_delayq.clock import epoch_ms
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import looking
-from django_delayq.delivery.periods import KEPT, Entry
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import (
     DelayqError,
@@ -25,17 +24,18 @@ from django_delayq.exceptions import (
     InvalidTask,
     ScheduleNotFound,
 )
-from django_delayq.jobs import periodic as definitions
-from django_delayq.jobs import schedule_changes as changes
+from django_delayq.features.schedules import changes
+from django_delayq.features.schedules import periodic as definitions
+from django_delayq.features.schedules.calls import KEPT, Entry
+from django_delayq.features.schedules.known_schedules import Found, Known, loading
+from django_delayq.features.schedules.periodic import CatchUp, CodeSchedule, Definition
+from django_delayq.features.schedules.writes import arranging
 from django_delayq.jobs.answers import asking, complete
 from django_delayq.jobs.decorator import DelayedTask, Task, name_of
 from django_delayq.jobs.job import Job
-from django_delayq.jobs.known_schedules import Found, Known, loading
 from django_delayq.jobs.occurrences import When, datetime_of
 from django_delayq.jobs.options import CallOptions
-from django_delayq.jobs.periodic import CatchUp, CodeSchedule, Definition
 from django_delayq.jobs.registry import get_task
-from django_delayq.jobs.schedule_writes import arranging
 from django_delayq.jobs.telling import task_of
 from django_delayq.logs import get_log
 from django_delayq.redaction import brief, show

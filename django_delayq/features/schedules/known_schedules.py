@@ -10,15 +10,15 @@ from typing import NamedTuple, TypeVar
 from django_delayq import conf
 from django_delayq.calls.steps import Steps
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import periods
-from django_delayq.delivery.periods import KEPT, Entry
 from django_delayq.delivery.storing import NewJob
 from django_delayq.exceptions import DecodeError, NotSigned
-from django_delayq.jobs import periodic as definitions
-from django_delayq.jobs import register as registers
+from django_delayq.features.schedules import calls as schedule_calls
+from django_delayq.features.schedules import periodic as definitions
+from django_delayq.features.schedules import register as registers
+from django_delayq.features.schedules.calls import KEPT, Entry
+from django_delayq.features.schedules.periodic import Change, Definition
+from django_delayq.features.schedules.register import Register
 from django_delayq.jobs.occurrences import When, when_of
-from django_delayq.jobs.periodic import Change, Definition
-from django_delayq.jobs.register import Register
 from django_delayq.logs import get_log
 
 logger = get_log("django_delayq.jobs")
@@ -260,7 +260,7 @@ def loading(queue: QueueSettings) -> Steps[Known]:
         texts, aside = dict[str, bytes](), set[str]()
         cursor, version = 0, -1
         while True:
-            page = yield periods.page(queue.keys, cursor)
+            page = yield schedule_calls.page(queue.keys, cursor)
             if version not in (-1, page.version):
                 # Somebody has changed something between two pages.
                 break
@@ -272,7 +272,7 @@ def loading(queue: QueueSettings) -> Steps[Known]:
                 elif field_name.startswith(ASIDE):
                     aside.add(field_name[len(ASIDE) :].decode(errors="replace"))
                 else:
-                    periods.add_field(entries, field_name, value, occurrence_ms)
+                    schedule_calls.add_field(entries, field_name, value, occurrence_ms)
             if not cursor:
                 its_register = registers.read(queue.name, texts, entries, page.now_us)
                 return Known(queue, version, page.now_us, entries, its_register, aside)

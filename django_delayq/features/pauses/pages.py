@@ -8,7 +8,7 @@ from django.http import HttpResponse, HttpResponseNotAllowed, HttpResponseRedire
 from django_delayq.admin.forms import PauseForm
 from django_delayq.admin.visit import Visit, with_reason
 from django_delayq.exceptions import TaskNotFound
-from django_delayq.jobs.pausing import pause, resume
+from django_delayq.features.pauses.api import pause, resume
 from django_delayq.translating import gettext, ngettext
 
 
@@ -70,3 +70,10 @@ def resume_queue(visit: Visit, queue: str) -> HttpResponse:
     entry.end(text)
     visit.message(text, messages.SUCCESS if was_paused else messages.WARNING)
     return HttpResponseRedirect(visit.queue_url(settings.name))
+
+
+#: Address, page, and name of the address.
+PAGES = [
+    ("<str:queue>/pause/", pause_queue, "pause"),
+    ("<str:queue>/resume/", resume_queue, "resume"),
+]

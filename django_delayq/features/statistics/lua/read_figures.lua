@@ -10,7 +10,7 @@
 -- Reply    now: the present minute or hour
 --          moment: the one that is open, 0: none
 --          open...: its figures as field, value, …
---          closed...: one each, the last first: what its slot holds, see delivery/statistics.py
+--          closed...: one each, the last first: what its slot holds, see features/statistics/calls.py
 
 local is_minute, first, count, is_tasks = args.unit == 'minute', tonumber(args.first), tonumber(args.count), args.of_tasks == '1'
 local open, closed = is_minute and keys.minute or keys.hour, is_minute and keys.minutes or keys.hours

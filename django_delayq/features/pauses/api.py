@@ -12,9 +12,8 @@ from django_delayq import conf
 from django_delayq.calls.steps import Steps
 from django_delayq.clients.performing import aperformed, performed
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import holding, pausing, stored_pauses
+from django_delayq.delivery import holding, stored_pauses
 from django_delayq.delivery.bounds import MAX_BATCH
-from django_delayq.delivery.pausing import MAX_PAUSED_TASKS
 from django_delayq.delivery.reasons import Kind, Reason
 from django_delayq.exceptions import (
     InvalidArguments,
@@ -22,6 +21,8 @@ from django_delayq.exceptions import (
     InvalidTask,
     TaskNotFound,
 )
+from django_delayq.features.pauses import calls as pause_calls
+from django_delayq.features.pauses.calls import MAX_PAUSED_TASKS
 from django_delayq.jobs.actor import actor, checked_text
 from django_delayq.jobs.answers import asking, complete
 from django_delayq.jobs.decorator import Task, name_of
@@ -97,7 +98,7 @@ def pause(
     )
 
     def change(each: QueueSettings) -> Steps[None]:
-        done = yield pausing.pause(
+        done = yield pause_calls.pause(
             each.keys, task=name, until=when, by=by, reason=reason
         )
         if done == 0:
@@ -144,7 +145,7 @@ def resume(queue: str | None = None, *, task: Task | None = None) -> Steps[bool]
 
     def change(each: QueueSettings) -> Steps[None]:
         nonlocal was_paused
-        if (yield pausing.resume(each.keys, task=name)):
+        if (yield pause_calls.resume(each.keys, task=name)):
             was_paused = True
             what = f"queue {each.name}" if name is None else f"task {name}"
             where = "" if name is None else f" on queue {each.name}"

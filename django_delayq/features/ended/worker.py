@@ -13,19 +13,19 @@ from redis.exceptions import ResponseError
 from django_delayq.calls.line import Line
 from django_delayq.clock import monotonic_ms
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import ended
-from django_delayq.delivery.ended import (
+from django_delayq.delivery.states import State
+from django_delayq.features.ended import calls as ended_calls
+from django_delayq.features.ended.calls import (
     ENDED_BATCH,
     NAME_LIMIT,
     NONE,
     EndRecord,
     first_line,
 )
-from django_delayq.delivery.states import State
 from django_delayq.logs import get_log
 from django_delayq.redaction import ENCRYPTED
 from django_delayq.worker.attempt import Attempt, Verdict
-from django_delayq.worker.reports import Report
+from django_delayq.worker.reports import EndReport
 
 logger = get_log("django_delayq.worker")
 
@@ -86,7 +86,7 @@ class _Ends:
         return records[-keep:]
 
 
-class Recording(Report):
+class EndedReport(EndReport):
     """The ends of the jobs of one process that are not written yet. Owned by the claim loop's thread."""
 
     def __init__(self, line: Line) -> None:
@@ -94,7 +94,6 @@ class Recording(Report):
         self._ends: dict[str, _Ends] = {}
 
     def note(self, attempts: list[Attempt]) -> None:
-        """Take in attempts of one queue with one verdict, which the server has settled."""
         if not attempts:
             return
         first = attempts[0]
@@ -117,7 +116,7 @@ class Recording(Report):
             records = ends.take()
             for start in range(0, len(records), ENDED_BATCH):
                 part = records[start : start + ENDED_BATCH]
-                call = ended.note_ended(
+                call = ended_calls.note_ended(
                     ends.settings.keys, part, keep=ends.settings.keep_ended
                 )
                 self._ask(queue, call, lost=partial(self._keep, ends, part))

@@ -8,7 +8,7 @@
 --          minute_slots: slots of minutes, which take turns
 --          hour_slots: slots of hours
 --          days_kept: days that are kept
---          tasks... (name, figures): name of a task, empty: the queue in whole; its figures, see delivery/statistics.py
+--          tasks... (name, figures): name of a task, empty: the queue in whole; its figures, see features/statistics/calls.py
 -- Returns  of each slot that was written: minute or hour, its field, what it has of tasks
 
 local now_us, most, rest, days_kept = read_clock(), tonumber(args.most), args.rest, tonumber(args.days_kept)

@@ -1,7 +1,7 @@
 """Texts about a schedule for its page and ``delayq_schedules``."""
 
 from django_delayq.exceptions import InvalidSchedule
-from django_delayq.jobs.schedules import Schedule
+from django_delayq.features.schedules.api import Schedule
 from django_delayq.translating import gettext, moment_text
 
 #: How many occurrences of a schedule are shown.
