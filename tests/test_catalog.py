@@ -42,6 +42,8 @@ SHOWING = [
     *sorted((PACKAGE / "showing").glob("*.py")),
     *sorted((PACKAGE / "management").glob("*.py")),
     *sorted((PACKAGE / "management" / "commands").glob("delayq_*.py")),
+    *sorted((PACKAGE / "features").glob("*/pages.py")),
+    *sorted((PACKAGE / "features").glob("*/command.py")),
 ]
 _TRANSLATING = re.compile(r"n?p?gettext(_lazy)?")
 #: Attributes of tags that a browser shows or reads aloud.
@@ -240,17 +242,23 @@ _NO_LANGUAGE = {
     # Names of types, and of a codec.
     "Moment", "Moment | None", "Pager", "JobAdmin", "ModelAdmin[Job]", "Filter", "ShownProgress | None", "ByteArrayCodec",
     "Sequence[QueueStatus]",
+    # The name of a command.
+    "Command",
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("module", SHOWING, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "module", SHOWING, ids=lambda path: f"{path.parent.name}-{path.stem}"
+)
 def test_module_has_no_text_outside_of_the_catalogue(module):
     found = set(_untranslated(ast.parse(module.read_text("utf-8"))))
 
     assert found - _NO_LANGUAGE == set()
 
 
-@pytest.mark.parametrize("module", SHOWING, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "module", SHOWING, ids=lambda path: f"{path.parent.name}-{path.stem}"
+)
 def test_no_text_stands_in_an_f_string_where_the_tools_do_not_look(module):
     """Babel looks there from Python 3.12 on, xgettext never."""
     hidden = [
