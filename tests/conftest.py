@@ -38,7 +38,7 @@ from django_delayq.embedded.server import find_binary
 from django_delayq.exceptions import EmbeddedServerError
 from django_delayq.features.schedules import known_schedules
 from django_delayq.jobs import commit, outbox
-from django_delayq.worker import holds
+from django_delayq.worker import payload
 from tests.clusters import TestCluster
 from tests.databases import Postgres, PostgresUnavailable, is_required
 from tests.isolation import Registrations, restored
@@ -251,7 +251,7 @@ def _isolated(request: pytest.FixtureRequest) -> Iterator[None]:
     commit._known.connections.clear()
     # So many are logged, each once a process.
     known_schedules._told.clear()
-    holds._told.clear()
+    payload._told.clear()
     module = request.node.getparent(pytest.Module)
     assert module is not None
     with restored(), _registrations.seen_by(module.obj):

@@ -16,7 +16,7 @@ from typing import Any
 
 from django_delayq.jobs import outbox, registry
 from django_delayq.queues import reading
-from django_delayq.worker import holds
+from django_delayq.worker import payload
 
 #: Handlers of these are the process's own; a command that runs inside a test may set them.
 SIGNALS = (
@@ -93,7 +93,7 @@ def reached_from(module: str) -> set[str]:
 @contextmanager
 def restored() -> Iterator[None]:
     """Put back what a test changes in the process besides its registrations."""
-    told = [(known, set(known)) for known in (reading._told, holds._told)]
+    told = [(known, set(known)) for known in (reading._told, payload._told)]
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     root = logging.getLogger()
     loggers = (root, logging.getLogger("django_delayq"))

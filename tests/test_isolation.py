@@ -12,7 +12,7 @@ from django_delayq.jobs import outbox, registry
 from django_delayq.jobs.decorator import delayed_task, queue_handler
 from django_delayq.jobs.registry import all_tasks
 from django_delayq.queues import reading
-from django_delayq.worker import holds
+from django_delayq.worker import payload
 from tests import conftest
 
 # As the collection of another module would. Nothing here refers to it.
@@ -38,9 +38,9 @@ def test_what_a_test_registers_ends_with_it(run: str) -> None:
 @twice
 def test_what_a_test_tells_once_a_process_is_told_in_the_next_again(run: str) -> None:
     assert "nobody's" not in reading._told
-    assert ("nobody's", "key") not in holds._told
+    assert ("nobody's", "key") not in payload._told
     reading._told.add("nobody's")
-    holds._told.add(("nobody's", "key"))
+    payload._told.add(("nobody's", "key"))
 
 
 @twice

@@ -301,13 +301,6 @@ GERUNDS_LEFT = {
     "translating",
     "wire.publishing",
     "wire.signing",
-    "worker.asking",
-    "worker.claiming",
-    "worker.counting",
-    "worker.planning",
-    "worker.progressing",
-    "worker.recording",
-    "worker.registering",
 }
 
 

@@ -46,7 +46,7 @@ from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.attempt_log import log_end
 from django_delayq.worker.forwards import forward_at_once
 from django_delayq.worker.queue_state import QueueState
-from django_delayq.worker.settlement import Settlement
+from django_delayq.worker.settle import Settlement
 
 try:
     import time_machine

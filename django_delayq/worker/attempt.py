@@ -45,7 +45,7 @@ from django_delayq.jobs.middleware import blamed
 from django_delayq.jobs.options import seconds
 from django_delayq.masking import mask
 from django_delayq.signals import heard
-from django_delayq.worker import holds, time_limit
+from django_delayq.worker import payload, time_limit
 from django_delayq.worker.leased_job import Gate, LeasedJob, this_worker
 from django_delayq.worker.payload import DoubleFound, Read
 
@@ -176,11 +176,11 @@ class Attempt(LeasedJob):
         """Hold a job that another worker may be able to read or to run."""
         hold: Hold | None = None
         if isinstance(error, NotSigned):
-            hold = holds.of_key(self.queue.name, self.leased.payload, error)
+            hold = payload.of_key(self.queue.name, self.leased.payload, error)
             if hold is not None:
                 self.unknown_task = error.missing
         elif isinstance(error, TaskNotFound):
-            hold = holds.of_task(error)
+            hold = payload.of_task(error)
             if hold is not None:
                 self.unknown_task = hold.reason.name
         return self._hold(hold)
@@ -193,7 +193,7 @@ class Attempt(LeasedJob):
         self.misfit = error
         if heard.attempts:
             self.raised = error
-        if not self._hold(holds.of_call(task, error, self.args, self.kwargs)):
+        if not self._hold(payload.of_call(task, error, self.args, self.kwargs)):
             self._reject(Verdict.QUARANTINE, error, kind="task")
 
     def _is_held_by(self, gate: Gate) -> bool:

@@ -18,12 +18,11 @@ from django_delayq.delivery.workers import ORDERED
 from django_delayq.exceptions import DelayqError
 from django_delayq.faults import fault_line
 from django_delayq.logs import get_log
-from django_delayq.worker.claiming import Claiming
+from django_delayq.worker.claims import Claims
 from django_delayq.worker.dispatch import SETTLE_AFTER_MS
 from django_delayq.worker.parts import SELF, Parts
-from django_delayq.worker.progressing import Progressing
 from django_delayq.worker.queue_state import QueueState
-from django_delayq.worker.registering import Registering
+from django_delayq.worker.reports import ProgressReport, RegistryEntry
 from django_delayq.worker.shutdown import leave
 
 logger = get_log("django_delayq.worker")
@@ -60,18 +59,24 @@ class ClaimLoop:
         #: The server has refused this process from its start, and will not change its mind.
         self.is_refused = False
         self._settlement = self.ends.settlement
-        self._claiming = Claiming(parts, watch)
+        self._claims = Claims(parts, watch)
         #: What tasks say of their progress.
-        self.progressing = Progressing(
+        self.progress = ProgressReport(
             parts.line, parts.dispatch, lambda: self.alarm.wake(SELF)
         )
-        self.ends.reports.add(self.progressing)
-        self._registering = Registering(
-            parts, quiet=self._be_quiet, stop=self._be_dismissed
+        self.ends.reports.add(self.progress)
+        self._entry = RegistryEntry(
+            parts.line,
+            parts.owner,
+            parts.queues,
+            parts.dispatch,
+            state=lambda: parts.shutdown.state,
+            quiet=self._be_quiet,
+            stop=self._be_dismissed,
         )
-        self.ends.reports.add(self._registering)
+        self.ends.reports.add(self._entry)
         self._changes = own_clients.changes
-        self._planner = self._claiming.planner
+        self._planner = self._claims.planner
         #: How many turns the loop has made. Other threads read it.
         self.turns = 0
 
@@ -85,7 +90,7 @@ class ClaimLoop:
     def message_came(self, queue: str, message: bytes | None) -> None:
         """Note that something has changed on a queue, and what. None: a subscription stands, and what came before is lost."""
         if message is None or message == ORDERED:
-            self._registering.due_ms = 0.0
+            self._entry.due_ms = 0.0
         for part in self.queues[queue].parts:
             if part.wakes and (message is None or message in part.wakes):
                 part.next_ms = 0.0
@@ -132,7 +137,7 @@ class ClaimLoop:
             if not dispatch.stuck and not dispatch.inability:
                 return False
             self.stop(self._parts.options.worker.grace_s)
-        self._claiming.take_under_way()
+        self._claims.take_under_way()
         self.dispatch.give_back_queued()
         return dispatch.is_beyond_waiting() or monotonic_ms() >= shutdown.deadline_ms
 
@@ -151,7 +156,7 @@ class ClaimLoop:
             self.ends.tell()
         try:
             self._ask_time()
-            is_progress = shutdown.stop_ms is None and self._claiming.round()
+            is_progress = shutdown.stop_ms is None and self._claims.round()
         finally:
             self.ends.learn()
         if (
@@ -178,7 +183,7 @@ class ClaimLoop:
         if (changes := own_clients.changes) == self._changes:
             return
         self._changes = changes
-        self._registering.due_ms = 0.0
+        self._entry.due_ms = 0.0
         for queue in self.queues.values():
             queue.forget()
 

@@ -4,9 +4,10 @@ import logging
 import mmap
 from enum import Enum, auto
 
-from redis.exceptions import RedisError
+from redis.exceptions import ReadOnlyError, RedisError, ResponseError
 
 from django_delayq import faults
+from django_delayq.calls.errors import is_of_node
 from django_delayq.clock import monotonic_ms
 from django_delayq.logs import get_log
 
@@ -28,6 +29,16 @@ FORGOTTEN = (
     " older data, as after a restart without appendonly or with an append-only file that it could not load (see its log),"
     " or a failover to a replica that was behind. Jobs that waited there may be lost, and jobs that had ended may run again"
 )
+
+
+def is_queues_own(error: Exception) -> bool:
+    """Return whether an error concerns the keys of one queue, or one node of a cluster, so that others can continue."""
+    # A replica refuses everything, and so does a server without our database: such errors concern all queues.
+    return is_of_node(error) or (
+        isinstance(error, ResponseError)
+        and not isinstance(error, ReadOnlyError)
+        and not faults.is_misconfigured(error)
+    )
 
 
 def forgotten_s(

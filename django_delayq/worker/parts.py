@@ -9,11 +9,11 @@ from django_delayq.calls.line import Line
 from django_delayq.conf import QueueSettings, WorkerSettings
 from django_delayq.waiting.alarm import Alarm
 from django_delayq.worker.dispatch import Dispatch
-from django_delayq.worker.ends import Ends
 from django_delayq.worker.forwards import Forwards
 from django_delayq.worker.outage import Outage
 from django_delayq.worker.queue_state import QueuePart, QueueState
 from django_delayq.worker.reports import EndReport
+from django_delayq.worker.settle import Ends
 from django_delayq.worker.shutdown import Shutdown
 
 #: The alarm's key for wake-ups that concern no single queue.

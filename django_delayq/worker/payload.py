@@ -1,15 +1,31 @@
-"""What call a leased payload asks for: our own jobs, and elements of others for the handler of their queue."""
+"""The payload of a leased job: reading it, and holding a job that this process cannot read or run."""
 
 from typing import Any
 
 from django_delayq.conf import QueueSettings, get_keyring, get_settings
 from django_delayq.delivery.claiming import Leased
-from django_delayq.exceptions import DecodeError, DelayqError, NotSigned, TaskNotFound
+from django_delayq.delivery.holding import (
+    MAX_HELD_CALL,
+    MAX_HELD_NAME,
+    Hold,
+    Shape,
+    can_be_held,
+)
+from django_delayq.delivery.reasons import Kind, Reason
+from django_delayq.exceptions import (
+    DecodeError,
+    DelayqError,
+    InvalidArguments,
+    NotSigned,
+    TaskNotFound,
+)
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.envelope import Envelope, Follow
+from django_delayq.jobs.exception_text import text_of
 from django_delayq.jobs.options import TaskOptions
 from django_delayq.jobs.registry import get_handler, get_task
+from django_delayq.logs import get_log
 from django_delayq.queues.reading import read as decode
 from django_delayq.wire import signing
 
@@ -153,4 +169,76 @@ def _call_of(envelope: Envelope) -> Read:
         envelope.headers,
         envelope.since,
         envelope.later,
+    )
+
+
+logger = get_log("django_delayq.worker")
+
+#: How many keys, formats and codecs that this process lacks are logged.
+MOST_TOLD = 100
+# Each queue with what it lacks, as far as that was logged.
+_told: set[tuple[str, str]] = set()
+
+
+def of_task(error: TaskNotFound) -> Hold | None:
+    """Hold a job for a worker that knows its task, if the settings allow it and the name can be held."""
+    if error.task is None:
+        return None
+    return _for_code(Kind.TASK, error.task, error, MAX_HELD_NAME)
+
+
+def of_call(
+    task: TaskDefinition,
+    error: InvalidArguments,
+    args: list[Any],
+    kwargs: dict[str, Any],
+) -> Hold | None:
+    """Hold a job whose arguments its function does not take: other code may have sent it, and may run it."""
+    shape = Shape(task.name, len(args), tuple(kwargs))
+    return _for_code(Kind.CALL, shape.held_name, error, MAX_HELD_CALL)
+
+
+def of_key(queue: str, payload: bytes, error: NotSigned) -> Hold | None:
+    """Hold a job, without a time limit, for a worker that has the key, the format or the codec to verify it."""
+    # A foreign codec may yield a key id that cannot be sent to the server.
+    if not error.missing or not can_be_held(error.missing):
+        return None
+    what, _, which = error.missing.partition(" ")
+    if what == Kind.CODEC:
+        which = error.missing.removeprefix(envelopes.OTHER_CODEC)
+    if what == Kind.KEY and envelopes.shown_key(payload) != which.encode():
+        # It has two signatures; we write only one. `hold.lua` would read the first and take the job as newly signed.
+        return None
+    _log_missing(queue, error)
+    return Hold(Reason(what, which), text_of(error))
+
+
+def _for_code(kind: Kind, name: str, error: DelayqError, most: int) -> Hold | None:
+    """Hold a job for a worker with other code, if the settings allow it and the name can be held."""
+    hold_s = get_settings().worker.hold_unknown_s
+    if not can_be_held(name, most) or not hold_s:
+        return None
+    return Hold(Reason(kind, name), text_of(error), round(hold_s * 1000))
+
+
+def _log_missing(queue: str, error: NotSigned) -> None:
+    # Anybody who can write to the queue can make up more of them.
+    if (queue, error.missing) in _told or len(_told) >= MOST_TOLD:
+        return
+    _told.add((queue, error.missing))
+    hint = "Start workers of the version that wrote them"
+    if error.missing.startswith(envelopes.OTHER_CODEC):
+        hint = "Set CODEC and REDISSON of the queue to what they were when these jobs were scheduled, until they have run"
+    elif error.missing.startswith("key "):
+        hint = (
+            "If the secret is one of this project's, add it to DELAYQ['KEYS'] if that is set, else to"
+            " SECRET_KEY_FALLBACKS; or sign the jobs anew where it is known, with manage.py delayq_resign. If not,"
+            " another project may use this server, with the same queue names"
+        )
+    logger.error(
+        "queue %s holds jobs until a worker comes that has the %s: %s. %s",
+        queue,
+        error.missing,
+        error,
+        hint,
     )

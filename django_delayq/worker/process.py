@@ -31,7 +31,6 @@ from django_delayq.waiting.channel import ChannelListener
 from django_delayq.waiting.watch import DestinationWatch
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.dispatch import Dispatch
-from django_delayq.worker.ends import Ends
 from django_delayq.worker.forwards import Forwards
 from django_delayq.worker.heartbeat import PULSE_S, Heartbeat, Pulse
 from django_delayq.worker.loop import ClaimLoop
@@ -45,6 +44,7 @@ from django_delayq.worker.operating_system import (
 from django_delayq.worker.outage import Flag, Outage
 from django_delayq.worker.parts import SELF, Parts, WorkerOptions
 from django_delayq.worker.queue_state import QueueState
+from django_delayq.worker.settle import Ends
 from django_delayq.worker.shutdown import Shutdown
 from django_delayq.worker.watchdog import Watchdog
 
@@ -177,7 +177,7 @@ class WorkerProcess:
         self._pipes: list[int] = []
 
     def _job_reports(self, attempt: Attempt, stored: bytes) -> None:
-        self.loop.progressing.note(attempt, stored)
+        self.loop.progress.note(attempt, stored)
 
     def _while_able(self) -> None:
         if self._heartbeat is not None:

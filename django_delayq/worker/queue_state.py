@@ -9,7 +9,7 @@ from django_delayq.calls.batch import BatchSizer
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery.bounds import MAX_BATCH
 from django_delayq.delivery.claiming import Claimed, Mode
-from django_delayq.worker.held import HeldJobs, Released
+from django_delayq.worker.held_jobs import HeldJobs, Released
 from django_delayq.worker.leased_job import Gate
 from django_delayq.worker.outage import StepPause
 from django_delayq.worker.plan import Asked
@@ -66,6 +66,8 @@ class QueuePart:
         self.next_ms = math.inf
         #: The same by the server's clock, epoch us.
         self.due_us = math.inf
+        #: When jobs may run that the script of a claim takes for held until then, by the server's clock, epoch us.
+        self.free_us = math.inf
 
     @property
     def has_schedules(self) -> bool:
@@ -75,10 +77,6 @@ class QueuePart:
     def take_in(self, reply: Claimed) -> bool:
         """Take in the reply to a claim; return whether jobs that were held may run now."""
         return False
-
-    def wait_us(self, reply: Claimed) -> float:
-        """Return the time until the next event that the script of the claim does not know of; infinite: there is none."""
-        return math.inf
 
     def is_due(self, now_ms: float, now_us: int | None) -> bool:
         """Return whether there is something to do. ``now_us`` is the server's time, if a reply has just had it."""
@@ -180,10 +178,11 @@ class QueueState:
 
     def wait_us(self, reply: Claimed) -> float:
         """Return the time until the next event after a claim; negative: none is expected."""
-        first_us = min((part.wait_us(reply) for part in self.parts), default=math.inf)
-        if first_us == math.inf:
+        free_us = min([part.free_us for part in self.parts], default=math.inf)
+        if free_us == math.inf:
             return reply.wait_us
-        return first_us if reply.wait_us < 0 else min(first_us, reply.wait_us)
+        left_us = max(0, math.ceil(free_us - reply.now_us))
+        return left_us if reply.wait_us < 0 else min(left_us, reply.wait_us)
 
     def expect_anything(self) -> None:
         """Note that there may be something to claim and to transfer."""

@@ -15,13 +15,14 @@ from django_delayq.conf import get_settings
 from django_delayq.delivery import claiming
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.workers import unregister
+from django_delayq.jobs.workers import WorkerState
 from django_delayq.logs import get_log
 from django_delayq.redaction import redact
 from django_delayq.signals import heard
 from django_delayq.worker import job_signals
 from django_delayq.worker.attempt_log import log_end
 from django_delayq.worker.dispatch import Dispatch
-from django_delayq.worker.ends import Ends
+from django_delayq.worker.settle import Ends
 
 logger = get_log("django_delayq.worker")
 
@@ -74,6 +75,13 @@ class Shutdown:
         """Whether the process will run nothing beyond what it has now."""
         left = self._dispatch.jobs_left
         return self.is_retiring or (left is not None and left <= 0)
+
+    @property
+    def state(self) -> WorkerState:
+        """Whether the process works, claims no more, or stops."""
+        if self.stop_ms is not None or self.takes_no_more():
+            return WorkerState.STOPPING
+        return WorkerState.QUIET if self.is_quiet else WorkerState.WORKING
 
     def finish(self, before_giving_back: Callable[[], None]) -> None:
         """Settle, and give back the jobs that still run: the process is about to end.

@@ -31,7 +31,7 @@ from django_delayq.worker.operating_system import (
     handle_signal,
     reap_orphans,
 )
-from django_delayq.worker.outage import Flag
+from django_delayq.worker.outage import Flag, is_queues_own
 from django_delayq.worker.parts import WorkerOptions
 from django_delayq.worker.process import (
     DISMISSED,
@@ -41,7 +41,6 @@ from django_delayq.worker.process import (
     WorkerProcess,
     flush_logs,
 )
-from django_delayq.worker.settlement import is_queues_own
 from django_delayq.worker.watchdog import STUCK_AFTER_MS
 
 logger = get_log("django_delayq.worker")

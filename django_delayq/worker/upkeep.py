@@ -31,8 +31,7 @@ from django_delayq.health.queue_problems import (
 from django_delayq.jobs.registry import all_limits
 from django_delayq.logs import get_log
 from django_delayq.wire.frame import format_of
-from django_delayq.worker.outage import FORGOTTEN, StepPause, forgotten_s
-from django_delayq.worker.settlement import is_queues_own
+from django_delayq.worker.outage import FORGOTTEN, StepPause, forgotten_s, is_queues_own
 
 logger = get_log("django_delayq.worker")
 

@@ -18,7 +18,7 @@ from django_delayq.logs import get_log
 from django_delayq.redaction import redact
 from django_delayq.waiting.trouble import Trouble
 from django_delayq.worker.attempt import Attempt
-from django_delayq.worker.settlement import renew
+from django_delayq.worker.settle import renew
 
 logger = get_log("django_delayq.worker")
 

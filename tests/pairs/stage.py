@@ -31,7 +31,7 @@ from django_delayq.testing.connection import InProcessServer
 from django_delayq.testing.frozen import FrozenQueue
 from django_delayq.worker.attempt import Attempt, Verdict
 from django_delayq.worker.queue_state import QueueState
-from django_delayq.worker.settlement import Settlement, renew
+from django_delayq.worker.settle import Settlement, renew
 from tests.faults.clock import ServerClock
 from tests.polling import wait_until
 from tests.servers import Server

@@ -11,7 +11,7 @@ from django_delayq.delivery.states import State
 from django_delayq.exceptions import NotSigned
 from django_delayq.jobs import registry
 from django_delayq.wire.signing import LENGTH
-from django_delayq.worker import holds
+from django_delayq.worker import payload
 from tests.polling import wait_until
 from tests.worker.project import tasks
 from tests.worker.records import record
@@ -120,11 +120,11 @@ def test_job_of_an_unknown_format_is_held_and_told_once(
 
 def test_only_so_many_missing_keys_are_logged(monkeypatch, caplog):
     told = set()
-    monkeypatch.setattr(holds, "_told", told)
-    monkeypatch.setattr(holds, "MOST_TOLD", 2)
+    monkeypatch.setattr(payload, "_told", told)
+    monkeypatch.setattr(payload, "MOST_TOLD", 2)
 
     for key in ("key 0001", "key 0002", "key 0001", "key 0003"):
-        holds._log_missing("mail", NotSigned("why", missing=key))
+        payload._log_missing("mail", NotSigned("why", missing=key))
 
     assert len(caplog.records) == len(told) == 2
 

@@ -21,12 +21,12 @@ from django_delayq.delivery import binding, claiming
 from django_delayq.delivery.states import State
 from django_delayq.jobs.stopping import Stop
 from django_delayq.waiting.alarm import Alarm
+from django_delayq.worker import claims, plan, queue_state, upkeep
 from django_delayq.worker import loop as loops
-from django_delayq.worker import plan, planning, queue_state, upkeep
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.dispatch import Dispatch
 from django_delayq.worker.process import DONE, REPLACE_ME
-from django_delayq.worker.settlement import Settlement
+from django_delayq.worker.settle import Settlement
 from django_delayq.worker.thread_executor import Shared, ThreadExecutor
 from tests.polling import wait_until
 from tests.queues.proxy import Proxy
@@ -319,7 +319,7 @@ def test_without_weights_the_first_queue_comes_first(
     configure, work, records, queue_name, monkeypatch
 ):
     # On a busy machine the last of the first queue might be given back, and come after some of the second.
-    monkeypatch.setattr(planning, "STALLED_MS", 1e9)
+    monkeypatch.setattr(claims, "STALLED_MS", 1e9)
     configure(low={}, high={})
     low, high = f"{queue_name}-low", f"{queue_name}-high"
     schedule_many(tasks.note.using(queue=low).prepare(0, "low") for _ in range(100))
@@ -355,11 +355,11 @@ def test_an_urgent_job_overtakes_what_waits_in_a_later_queue(
 def storm(configure, queue_name, monkeypatch):
     """A worker that is not started, whose second queue always has more jobs than a claim brings."""
     room = plan.Room(40, 40)
-    monkeypatch.setattr(planning.Planner, "room", lambda *_: room)
+    monkeypatch.setattr(claims.Planner, "room", lambda *_: room)
     monkeypatch.setattr(
         queue_state, "BatchSizer", lambda **_: BatchSizer(first=4, least=4, most=4)
     )
-    monkeypatch.setattr(planning, "STALLED_MS", 1e9)
+    monkeypatch.setattr(claims, "STALLED_MS", 1e9)
     configure(few={}, many={})
     few, many = f"{queue_name}-few", f"{queue_name}-many"
     schedule_many(tasks.note.using(queue=many).prepare(0) for _ in range(1000))
@@ -516,7 +516,7 @@ def test_jobs_that_were_claimed_ahead_of_slow_ones_are_given_back(
 def test_settlement_do_not_wait_for_what_is_queued(
     work, records, queue_name, monkeypatch
 ):
-    monkeypatch.setattr(planning, "STALLED_MS", 1e9)
+    monkeypatch.setattr(claims, "STALLED_MS", 1e9)
     worker = work(threads=1)
     schedule(tasks.nothing.using(queue=queue_name), 0)
     wait_until(
@@ -611,11 +611,11 @@ def test_what_is_asked_ahead_brings_no_second_job_that_may_have_killed_its_worke
 ):
     # There is always room, and it asks for few at once: so it asks ahead whenever it may.
     room = plan.Room(40, 40)
-    monkeypatch.setattr(planning.Planner, "room", lambda *_: room)
+    monkeypatch.setattr(claims.Planner, "room", lambda *_: room)
     monkeypatch.setattr(
         queue_state, "BatchSizer", lambda **_: BatchSizer(first=4, least=4, most=4)
     )
-    monkeypatch.setattr(planning, "STALLED_MS", 1e9)
+    monkeypatch.setattr(claims, "STALLED_MS", 1e9)
     leased = watch_suspects(monkeypatch, kills=3)
     schedule_many(tasks.nap.using(queue=queue_name).prepare(0, 0.1) for _ in range(8))
     lose_leases(client, queue_name, 8, times=1)
@@ -781,7 +781,7 @@ def test_a_queue_that_its_server_refuses_is_asked_for_again_before_sentinels_nam
 def test_ends_that_a_server_refuses_are_told_again_before_sentinels_name_another(
     configure, work, records, queue_name, client, led, monkeypatch
 ):
-    monkeypatch.setattr("django_delayq.worker.settlement.REFUSED_MS", NEVER_MS)
+    monkeypatch.setattr("django_delayq.worker.settle.REFUSED_MS", NEVER_MS)
     keys = get_settings().queue(queue_name).keys
     work()
     job = schedule(tasks.hold.using(queue=queue_name), 0)

@@ -24,7 +24,7 @@ from django_delayq.jobs import registry
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.options import TaskOptions
 from django_delayq.testing import frozen_queue, immediate
-from django_delayq.worker import held
+from django_delayq.worker import held_jobs
 from tests.backend import samples
 from tests.delivery.rig import Rig
 from tests.polling import wait_until
@@ -270,7 +270,7 @@ def test_worker_holds_and_runs_jobs_of_both_kinds_of_tasks(
     deploy: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(held, "LOOK_AT_HELD_MS", 50.0)
+    monkeypatch.setattr(held_jobs, "LOOK_AT_HELD_MS", 50.0)
     job = schedule(tasks.note.using(queue=queue_name), 0, text="x")
     result = samples.add.using(queue_name=queue_name).enqueue(1, b=2)
     note, add = map(registry.get_task, (tasks.note.name, "tests.backend.samples.add"))
@@ -364,13 +364,13 @@ def test_worker_finds_the_calls_that_fit_behind_many_that_do_not(
     client: Any, queue_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = Rig(client, queue_name)
-    monkeypatch.setattr(held, "MOST_SHAPES", 100)
+    monkeypatch.setattr(held_jobs, "MOST_SHAPES", 100)
     names = [Shape("a.task", number, ()).held_name for number in range(100, 205)]
     names.append(Shape(charge.name, 1, ()).held_name)
     rig.schedule({f"j{number}": 0 for number in range(len(names))})
     for job, name in zip(rig.claim(len(names)).jobs, names, strict=True):
         rig.hold(job, task=Reason(Kind.CALL, name), hold_ms=None)
-    looking = held.HeldJobs(client, QueueSettings(name=queue_name))
+    looking = held_jobs.HeldJobs(client, QueueSettings(name=queue_name))
 
     assert not looking.turn(0, 10)
     assert looking.turn(0, 10)

@@ -14,7 +14,7 @@ from django_delayq.delivery.states import State
 from django_delayq.features.pauses import calls as pause_calls
 from django_delayq.features.pauses.worker import PausesOfQueue
 from django_delayq.jobs import registry
-from django_delayq.worker import held
+from django_delayq.worker import held_jobs
 from tests.polling import wait_until
 from tests.servers import LASTING
 from tests.worker.conftest import every_server
@@ -353,11 +353,11 @@ def test_worker_that_starts_under_a_pause_holds_the_tasks_first_job(
 def test_looks_at_held_jobs_release_none_of_a_paused_task(
     work, records, queue_name, monkeypatch
 ):
-    monkeypatch.setattr(held, "LOOK_AT_HELD_MS", 10.0)
+    monkeypatch.setattr(held_jobs, "LOOK_AT_HELD_MS", 10.0)
     looks = []
-    turn = held.HeldJobs.turn
+    turn = held_jobs.HeldJobs.turn
     monkeypatch.setattr(
-        held.HeldJobs, "turn", lambda *args: looks.append(turn(*args)) or looks[-1]
+        held_jobs.HeldJobs, "turn", lambda *args: looks.append(turn(*args)) or looks[-1]
     )
     task = tasks.note.using(queue=queue_name)
     pause(queue_name, task=task)
@@ -393,7 +393,7 @@ def test_held_jobs_whose_resume_broke_off_are_released_by_a_worker(
 def test_jobs_of_unknown_tasks_are_quarantined_in_time_though_another_is_paused(
     configure, work, queue_name, monkeypatch, caplog
 ):
-    monkeypatch.setattr(held, "LOOK_AT_HELD_MS", 10.0)
+    monkeypatch.setattr(held_jobs, "LOOK_AT_HELD_MS", 10.0)
     configure({}, worker={"HOLD_UNKNOWN": 0.05})
     pause(queue_name, task=tasks.note)
     schedule(tasks.note.using(queue=queue_name), 0)

@@ -31,7 +31,7 @@ from django_delayq.management.commands import delayq_worker
 from django_delayq.server_checks import server_problems
 from django_delayq.waiting.watch import DestinationWatch
 from django_delayq.wire.keys import hash_tag
-from django_delayq.worker import registering
+from django_delayq.worker import reports
 from tests.conftest import keys_of
 from tests.polling import wait_until
 from tests.worker.project import tasks
@@ -108,7 +108,7 @@ def test_what_one_project_does_is_not_seen_in_the_other(
     queue_name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(registering, "REGISTER_EVERY_MS", 50.0)
+    monkeypatch.setattr(reports, "REGISTER_EVERY_MS", 50.0)
     use("one")
     described = program.describe(
         "--queue", queue_name, environment={"WORKER_TEST_REGISTER_MS": "50"}

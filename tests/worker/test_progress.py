@@ -12,7 +12,7 @@ from django_delayq.jobs.attempt import Here
 from django_delayq.jobs.progress import Progress, running_report, stored_progress
 from django_delayq.jobs.stopping import NEVER
 from django_delayq.testing import captured, frozen_queue, immediate
-from django_delayq.worker import progressing
+from django_delayq.worker import reports
 from tests.polling import wait_until
 from tests.worker.conftest import every_server
 
@@ -93,14 +93,14 @@ def test_process_writes_twice_a_second_however_often_tasks_say_it(
     work, queue_name, gate, monkeypatch
 ) -> None:
     calls = []
-    note = progressing.note_progress
+    note = reports.note_progress
 
     def counting(keys, jobs):
         # When it began to write: it may be suspended before it comes here.
-        calls.append((worker.loop.progressing._told_ms, len(jobs)))
+        calls.append((worker.loop.progress._told_ms, len(jobs)))
         return note(keys, jobs)
 
-    monkeypatch.setattr(progressing, "note_progress", counting)
+    monkeypatch.setattr(reports, "note_progress", counting)
     worker = work(threads=4)
     jobs = [schedule(say_often.using(queue=queue_name), 0, gate) for _ in range(3)]
     first = [said(job).done for job in jobs]

@@ -122,7 +122,7 @@ def test_server_that_was_started_again_with_its_data_has_forgotten_nothing(
     worker = work()
     schedule(tasks.note.using(queue=queue_name), 0)
     wait_until(lambda: records.count("run") == 1, description="it works")
-    registering, changes = worker.loop._registering, own_clients.changes
+    registering, changes = worker.loop._entry, own_clients.changes
 
     lasting.restart()
     wait_until(lambda: own_clients.changes > changes, description="it is noticed")

@@ -11,7 +11,7 @@ from django_delayq.conf import get_settings
 from django_delayq.delivery import claiming
 from django_delayq.exceptions import NotSigned
 from django_delayq.worker.attempt import Attempt
-from django_delayq.worker.settlement import Settlement
+from django_delayq.worker.settle import Settlement
 
 
 @pytest.fixture

@@ -32,9 +32,9 @@ from django_delayq.delivery import claiming
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import TimeLimitExceeded
 from django_delayq.jobs import registry
-from django_delayq.worker import held
-from django_delayq.worker.asking import MOST_TOLD
+from django_delayq.worker import held_jobs
 from django_delayq.worker.attempt import Attempt
+from django_delayq.worker.claims import MOST_TOLD
 from tests.polling import wait_until
 
 ATTEMPT = [
@@ -488,7 +488,7 @@ def test_a_job_that_was_held_for_too_long_is_told_as_quarantined(
     job = schedule(noop, 0)
     told.clear()
     monkeypatch.delitem(registry._tasks, "noop")
-    monkeypatch.setattr(held, "LOOK_AT_HELD_MS", 10.0)
+    monkeypatch.setattr(held_jobs, "LOOK_AT_HELD_MS", 10.0)
 
     work(cap_ms=20)
 

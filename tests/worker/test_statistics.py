@@ -28,7 +28,7 @@ from django_delayq.features.statistics import worker as statistics_worker
 from django_delayq.features.statistics.api import queue_statistics, statistics_totals
 from django_delayq.features.statistics.calls import UNKNOWN, Figures, Outcome, bucket_of
 from django_delayq.features.statistics.worker import StatisticsReport, counted
-from django_delayq.worker import planning
+from django_delayq.worker import plan
 from django_delayq.worker.attempt import Attempt, Verdict
 from tests.clock import at
 from tests.polling import wait_until
@@ -48,7 +48,7 @@ def _soon(monkeypatch):
 @pytest.fixture(autouse=True)
 def _no_job_is_given_back(monkeypatch) -> None:
     """Let jobs wait in the worker's process for as long as a busy machine takes: one that is given back is counted."""
-    monkeypatch.setattr(planning, "STALLED_MS", 1e9)
+    monkeypatch.setattr(plan, "STALLED_MS", 1e9)
 
 
 def totals(queue) -> dict[str, Figures]:

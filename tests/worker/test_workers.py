@@ -29,7 +29,7 @@ from django_delayq.jobs.workers import (
     stop_worker,
     workers,
 )
-from django_delayq.worker import registering
+from django_delayq.worker import reports
 from django_delayq.worker.outage import forgotten_s
 from django_delayq.worker.process import DISMISSED
 from tests.polling import wait_until
@@ -41,7 +41,7 @@ from tests.worker.workers import NEVER_MS
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch):
     """Write twenty times a second, not every five seconds."""
-    monkeypatch.setattr(registering, "REGISTER_EVERY_MS", 50.0)
+    monkeypatch.setattr(reports, "REGISTER_EVERY_MS", 50.0)
 
 
 def wait_for(queue, condition, what) -> Worker:
@@ -164,7 +164,7 @@ def test_process_that_was_told_to_stop_ends_in_order(work, queue_name, records) 
 def test_order_is_obeyed_without_waiting_for_the_next_write(
     work, queue_name, records, monkeypatch
 ) -> None:
-    monkeypatch.setattr(registering, "REGISTER_EVERY_MS", NEVER_MS)
+    monkeypatch.setattr(reports, "REGISTER_EVERY_MS", NEVER_MS)
     first, second = work(), work()
     wait_until(lambda: len(workers(queue_name)) == 2, description="both are listed")
 

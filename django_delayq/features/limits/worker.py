@@ -9,7 +9,7 @@ from django_delayq.delivery.limit_slots import held_for
 from django_delayq.features.limits.calls import loosen
 from django_delayq.jobs.registry import all_tasks
 from django_delayq.logs import get_log
-from django_delayq.worker.held import Released
+from django_delayq.worker.held_jobs import Released
 from django_delayq.worker.leased_job import Gate, LeasedJob
 from django_delayq.worker.queue_state import QueuePart, QueueState
 

@@ -29,15 +29,13 @@ class PausesOfQueue(QueuePart):
         self._found: dict[str | None, Pause] = {}
         # The pauses of tasks, by the names of the tasks.
         self._of_tasks: Mapping[str, Pause] = {}
-        # When the first pause of a task ends, by the server's clock, epoch ms.
-        self._first_end_ms = math.inf
 
     def take_in(self, reply: Claimed) -> bool:
         """Take in the reply to a claim; return whether jobs that were held may run now. Log each change, once."""
         if reply.pauses is self._stored is None:
             return False
         now_ms, name = reply.now_us / 1000, self._settings.name
-        if reply.pauses == self._stored and now_ms < self._first_end_ms:
+        if reply.pauses == self._stored and reply.now_us < self.free_us:
             return False
         self._stored = reply.pauses
         found: dict[str | None, Pause] = {}
@@ -50,9 +48,8 @@ class PausesOfQueue(QueuePart):
         tasks = {task: each for task, each in found.items() if task is not None}
         self._of_tasks = tasks
         self.gate = Gate(tasks, self._hold) if tasks else None
-        self._first_end_ms = min(
-            (each.until_ms for each in tasks.values()), default=math.inf
-        )
+        ends_ms = min((each.until_ms for each in tasks.values()), default=math.inf)
+        self.free_us = ends_ms * 1000
         ended = before.keys() - found.keys()
         if not tasks and stored is not None and stored.of_tasks:
             # Those of all tasks have ended by themselves. Until the server forgets them, each claim brings them along.
@@ -69,12 +66,6 @@ class PausesOfQueue(QueuePart):
             else:
                 logger.warning("task %s runs again on queue %s", task, name)
         return any(ended)
-
-    def wait_us(self, reply: Claimed) -> float:
-        """Return the time until the first pause of a task ends."""
-        if self._first_end_ms == math.inf:
-            return math.inf
-        return max(0, math.ceil(self._first_end_ms * 1000 - reply.now_us))
 
     def turn(self, now_ms: float, now_us: int | None) -> bool:
         """Have the server forget pauses of tasks that are over."""

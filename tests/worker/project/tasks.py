@@ -17,11 +17,11 @@ from django_delayq import Limit, Snooze, current_job, delayed_task, schedule
 from django_delayq.backoff import Backoff
 from django_delayq.features.statistics import worker as statistics_worker
 from django_delayq.worker import (
-    held,
+    held_jobs,
     operating_system,
     outage,
     process,
-    registering,
+    reports,
     supervisor,
     time_limit,
     upkeep,
@@ -39,7 +39,7 @@ process.CANCEL_S = 0.2
 if "WORKER_TEST_STUCK_AFTER" in os.environ:
     time_limit.STUCK_AFTER_S = float(os.environ["WORKER_TEST_STUCK_AFTER"])
 if "WORKER_TEST_LOOK_AT_HELD_MS" in os.environ:
-    held.LOOK_AT_HELD_MS = float(os.environ["WORKER_TEST_LOOK_AT_HELD_MS"])
+    held_jobs.LOOK_AT_HELD_MS = float(os.environ["WORKER_TEST_LOOK_AT_HELD_MS"])
 if "WORKER_TEST_REFUSED_MS" in os.environ:
     outage.REFUSED_MS = float(os.environ["WORKER_TEST_REFUSED_MS"])
 if "WORKER_TEST_AS_INIT" in os.environ:
@@ -53,7 +53,7 @@ if "WORKER_TEST_SOON_MS" in os.environ:
 if "WORKER_TEST_ROUND_MS" in os.environ:
     upkeep.ROUND_MS = float(os.environ["WORKER_TEST_ROUND_MS"])
 if "WORKER_TEST_REGISTER_MS" in os.environ:
-    registering.REGISTER_EVERY_MS = float(os.environ["WORKER_TEST_REGISTER_MS"])
+    reports.REGISTER_EVERY_MS = float(os.environ["WORKER_TEST_REGISTER_MS"])
 if "WORKER_TEST_COUNT_AFTER_MS" in os.environ:
     statistics_worker.COUNT_AFTER_MS = float(os.environ["WORKER_TEST_COUNT_AFTER_MS"])
 if "WORKER_TEST_YOUNG_OBJECTS" in os.environ:

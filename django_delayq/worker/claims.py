@@ -1,8 +1,9 @@
-"""A round of claims: whose turn it is, and what each reply says about its queue."""
+"""Claims: how much a queue is asked for, whose turn it is, what each asks of its queue, and what its reply says about it."""
 
+import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from redis.exceptions import RedisError
 
@@ -11,19 +12,139 @@ from django_delayq.calls.steps import perform
 from django_delayq.clients.primary import pause_ms
 from django_delayq.clock import boottime_ms, monotonic_ms
 from django_delayq.delivery import claiming
-from django_delayq.delivery.claiming import Claimed, Mode
+from django_delayq.delivery.bounds import MAX_BATCH
+from django_delayq.delivery.claiming import Claimed, Leased, Mode
 from django_delayq.exceptions import OtherShards
 from django_delayq.faults import fault_line
 from django_delayq.jobs import sharding
 from django_delayq.logs import get_log
 from django_delayq.redaction import redact
 from django_delayq.worker import job_signals
-from django_delayq.worker.asking import Asking
+from django_delayq.worker.outage import is_queues_own
 from django_delayq.worker.parts import Parts
-from django_delayq.worker.plan import NO_ROOM, NOTHING, Plan
-from django_delayq.worker.planning import AHEAD_MS, Planner
+from django_delayq.worker.plan import NO_ROOM, NOTHING, Asked, Plan, Room
 from django_delayq.worker.queue_state import QueueState
-from django_delayq.worker.settlement import is_queues_own
+
+#: So often a worker tries to tell that a job has lost its worker too often; then the job is buried without that.
+MOST_TOLD = 3
+
+
+#: A worker claims no more than it can start within this time, so that no job waits in it while another is idle.
+AHEAD_MS = 10.0
+#: Jobs that still wait here after this time are given back: the jobs before them take longer than foreseen.
+STALLED_MS = 50.0
+#: With room for one kind only, sync or async, a worker looks past at most so many jobs of the other kind. If it finds
+#: some, it pauses before it looks again.
+LOOK_PAST = 100
+LOOK_PAUSE_MS = 1_000.0
+
+
+class Planner:
+    """Decides how much a queue is asked for. Owned by the claim loop's thread."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._queues, self._dispatch = parts.queues, parts.dispatch
+        self._settlement, self._pace = parts.ends.settlement, parts.ends.pace
+        self._shutdown = parts.shutdown
+        #: When the next queue may be looked at again for jobs of one kind; infinite: no queue waits for that. Each
+        #: round of claims computes it anew.
+        self.look_ms = float("inf")
+
+    def plan(
+        self, queue: QueueState, *, is_enough: bool = False, is_later: bool = False
+    ) -> Plan:
+        """Decide what to ask a queue for now.
+
+        ``is_enough``: an earlier queue has more jobs, which come first; ``is_later``: an earlier queue waits for room.
+        """
+        dispatch = self._dispatch
+        if self._settlement.is_refused(queue.settings.name):
+            # The server would give us this queue's jobs but refuse their ends.
+            return NOTHING
+        room = self.room(queue.sizer.call_ms)
+        common = 0 if is_enough or is_later else self.common(room)
+        # While jobs already wait here, one call for many is cheaper than many calls for one.
+        enough = self.enough(queue)
+        if common >= enough or (common and not dispatch.queued()):
+            return Plan(min(common, queue.sizer.size))
+        if not dispatch.async_names:
+            return NOTHING
+        # There is room for one kind at most. Sync jobs that wait for busy threads must not delay async jobs, or the
+        # other way round: the queue is claimed from for the kind that can start.
+        if room.coroutines:
+            if not dispatch.coroutines.queued():
+                return self._look(queue, Room(0, room.coroutines), queue.had_sync)
+        elif room.sync and not is_enough and not dispatch.threads.queued():
+            return self._look(queue, Room(room.sync, 0), queue.had_async)
+        return NOTHING
+
+    def room(self, call_ms: float = 0.0, begun: int = 0) -> Room:
+        """Return how many jobs may be taken on: as many as threads can start within `AHEAD_MS`, and free coroutines.
+
+        ``begun`` more are about to be handed out. If a call by itself, without its jobs, takes longer than `AHEAD_MS`,
+        threads get as many jobs as they start within the call's time. Jobs that will have run by its reply leave room.
+        """
+        if self._shutdown.takes_no_more() or self._shutdown.is_quiet:
+            return NO_ROOM
+        dispatch, jobs_left = self._dispatch, self._dispatch.jobs_left
+        coroutines = dispatch.coroutines.count()
+        # A job that has ended occupies no thread, even if the server does not know yet.
+        busy = len(dispatch.running) - coroutines - self._settlement.count()
+        busy += sum(
+            q.under_way.plan.limit for q in self._queues.values() if q.under_way
+        )
+        busy += begun
+        most = MAX_BATCH if jobs_left is None else min(jobs_left, MAX_BATCH)
+        rate = self._pace.rate
+        ahead = max(dispatch.threads.size, int(rate * max(AHEAD_MS, call_ms)))
+        threads = ahead - max(0, busy - int(rate * call_ms))
+        free = dispatch.coroutines.size - coroutines
+        return Room(max(0, min(threads, most)), max(0, min(free, most)))
+
+    def common(self, room: Room) -> int:
+        """Return how many jobs may be taken on if their kind is not known."""
+        return min(room) if self._dispatch.async_names else room.sync
+
+    def enough(self, queue: QueueState) -> int:
+        """Return how many jobs are worth a call while others wait here.
+
+        That is as many as cost what the call itself costs, but at most half of what there is ever room for.
+        """
+        sizer = queue.sizer
+        most = min(sizer.size, int(self._pace.rate * max(AHEAD_MS, sizer.call_ms)) // 2)
+        worth = int(sizer.call_ms / sizer.element_ms) if sizer.element_ms else 0
+        return max(min(worth, most), min(self._dispatch.threads.size, sizer.size))
+
+    def _look(self, queue: QueueState, room: Room, had_others: bool) -> Plan:
+        if not had_others:
+            return Plan(min(max(room), queue.sizer.size), room)
+        again_ms = queue.had_ms + LOOK_PAUSE_MS
+        if monotonic_ms() < again_ms:
+            self.look_ms = min(self.look_ms, again_ms)
+            return NOTHING
+        return Plan(LOOK_PAST, room)
+
+    def give_back_stalled(self, now_ms: float) -> bool:
+        """Give back jobs that wait longer than foreseen: other workers may be idle. Return whether there were any."""
+        dispatch, is_stalled = self._dispatch, False
+        if (
+            dispatch.threads.queued()
+            and now_ms > dispatch.submitted_ms + self._stalled_ms()
+        ):
+            is_stalled = True
+            dispatch.give_back_unbegun(dispatch.threads.take_back())
+            self._pace.forget()
+        if (
+            now_ms > dispatch.submitted_async_ms + STALLED_MS
+            and dispatch.coroutines.queued()
+        ):
+            is_stalled = True
+            dispatch.give_back_unbegun(dispatch.coroutines.take_back())
+        return is_stalled
+
+    def _stalled_ms(self) -> float:
+        return max(STALLED_MS, *(q.sizer.call_ms for q in self._queues.values()))
+
 
 logger = get_log("django_delayq.worker")
 
@@ -37,7 +158,7 @@ BEGIN_FIRST_S = 0.0003
 AWAY_FIRST_MS = 50.0
 
 
-class Claiming:
+class Claims:
     """Claims from the queues of a process, in order. Owned by the claim loop's thread."""
 
     def __init__(self, parts: Parts, watch: Callable[[str], None]) -> None:
@@ -52,7 +173,7 @@ class Claiming:
         self._settlement = parts.ends.settlement
         self._outage, self._suspects = parts.outage, parts.dispatch.suspects
         self.planner = Planner(parts)
-        self._asking = Asking(parts, self.planner)
+        self._owner, self._max_kills = parts.owner, parts.options.worker.max_kills
 
     # Whose turn it is.
 
@@ -158,7 +279,7 @@ class Claiming:
     def _claim(self, queue: QueueState, plan: Plan) -> None:
         self._begin(queue)
         is_ahead = queue.under_way is not None
-        asked = queue.under_way or self._asking.ask(queue, plan)
+        asked = queue.under_way or self._ask(queue, plan)
         queue.under_way = None
         read_ms = monotonic_ms()
         # If this raises, the request stays open and is repeated.
@@ -173,7 +294,7 @@ class Claiming:
                 queue.has_slots = True
             else:
                 queue.few.note_miss(asked.sent_ms)
-            asked, is_ahead = self._asking.ask(queue, asked.plan), False
+            asked, is_ahead = self._ask(queue, asked.plan), False
             reply = asked.call.finish()
         if not asked.is_whole:
             queue.few.note_hit()
@@ -206,7 +327,7 @@ class Claiming:
         # Read before the next claim is sent, which overwrites it.
         since_ms = queue.open_since_ms
         # Nothing may come between a reply and its jobs: an error of the next call is kept for that call's `finish`.
-        self._asking.ask_ahead(queue, reply.jobs)
+        self._ask_ahead(queue, reply.jobs)
         if reply.jobs:
             middle_ms = asked.sent_ms if is_ahead else told_ms
             middle_ms += boottime_ms() - monotonic_ms()
@@ -224,6 +345,74 @@ class Claiming:
             self._dispatch.threads.wake()
         if self._shutdown.stop_ms is None:
             self._tend(queue, now_ms, reply.now_us)
+
+    def _ask(self, queue: QueueState, plan: Plan) -> Asked:
+        sent_ms = monotonic_ms()
+        settings = queue.settings
+        is_few = (
+            queue.open_request is None
+            and plan.limit > 0
+            and queue.few.is_worth_it(sent_ms)
+            and queue.mode is Mode.DIRECT
+            and not settings.limit_text
+        )
+        # The request is kept until its reply comes: if the reply is lost, only the same request brings its leases back.
+        # Those leases begin no earlier than the request was first sent.
+        if queue.open_request is None:
+            queue.open_request, queue.open_since_ms = os.urandom(8), boottime_ms()
+        if is_few:
+            few = claiming.claim_few(
+                settings.keys,
+                owner=self._owner,
+                request=queue.open_request,
+                limit=plan.limit,
+                lease_ms=self._lease_ms,
+                frame_format=settings.frame_format,
+            )
+            # `claim_few` puts no suspects off.
+            return Asked(self._line.ask(few), plan, sent_ms, 0.0, False)
+        suspects = self._suspects
+        put_off_ms = suspects.put_off_ms()
+        call = claiming.claim(
+            settings.keys,
+            owner=self._owner,
+            request=queue.open_request,
+            limit=plan.limit,
+            lease_ms=self._lease_ms,
+            mode=queue.mode,
+            transfer_limit=queue.transfer_sizer.size,
+            # A worker buries the job, so that it is logged, counted and told: a claim could only say so once, and a reply
+            # can be lost. But who kills its process even then is not called for ever.
+            max_kills=self._max_kills + MOST_TOLD,
+            safe_kills=suspects.safe_kills,
+            takes_suspect=suspects.may_come_from(queue, self._queues.values()),
+            put_off_ms=put_off_ms,
+            priority_step_ms=settings.priority_step_ms,
+            keeps_ended=settings.keep_ended > 0,
+            has_slots=queue.has_slots,
+            has_declared=queue.upkeep.has_declared,
+            limit_text=settings.limit_text,
+            frame_format=settings.frame_format,
+        )
+        return Asked(self._line.ask(call), plan, sent_ms, put_off_ms, True)
+
+    def _ask_ahead(self, queue: QueueState, jobs: Sequence[Leased]) -> None:
+        """Send the next claim before the jobs of the last are handed out, if the queue has more and there is room."""
+        if not queue.is_ready or queue.mode is not Mode.DIRECT:
+            return
+        if self._shutdown.stop_ms is not None or self._dispatch.jobs_left is not None:
+            return
+        if any(other.is_ready for other in self._queues.values() if other is not queue):
+            # The next round decides which queue's turn it is.
+            return
+        planner, safe_kills = self.planner, self._suspects.safe_kills
+        room = planner.common(planner.room(queue.sizer.call_ms, len(jobs)))
+        if room < planner.enough(queue):
+            return
+        # A suspect among these jobs is not noted yet, and the next claim must not bring a second one.
+        if all(job.kills <= safe_kills for job in jobs):
+            queue.under_way = self._ask(queue, Plan(min(room, queue.sizer.size)))
+            self._line.flush()
 
     def _begin(self, queue: QueueState) -> None:
         """Tell the server what it has to know before a claim, unless it knows."""
