@@ -187,7 +187,7 @@ def move(cluster: TestCluster, jobs: int) -> None:
     with override_settings(DELAYQ=told):
         from benchmarks.tasks import noop_flat
         from django_delayq import schedule_many
-        from django_delayq.clients import cluster_client
+        from django_delayq.transport import cluster_client
 
         # However long it takes.
         cluster_client.PATIENCE_S = 600.0

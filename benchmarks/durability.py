@@ -26,7 +26,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from benchmarks import bench
-from django_delayq.delivery.durability import Durable
+from django_delayq.core.durability import Durable
 from django_delayq.exceptions import NotDurable
 from tests.polling import wait_until
 from tests.servers import Server, available_kinds
@@ -299,7 +299,7 @@ FAULTS: list[tuple[str, str, Fault]] = [
 
 def survive(kind: str, fsync: str, fault: Fault, durable: Any) -> str:
     from benchmarks.tasks import noop
-    from django_delayq.delivery.keys import DeliveryKeys
+    from django_delayq.core.keys import DeliveryKeys
 
     with pair(kind, fsync, is_late=True) as (primary, replica, link):
         use(primary)

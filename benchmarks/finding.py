@@ -112,16 +112,17 @@ def _spread_over_states(client: redis.Redis, task: Any) -> None:
     import os
 
     from django_delayq import schedule_many
-    from django_delayq.calls.running import run
-    from django_delayq.delivery import claiming, settling
-    from django_delayq.delivery.keys import DeliveryKeys
-    from django_delayq.delivery.settling import Failed, Rejected
+    from django_delayq.core import claim as claim_calls
+    from django_delayq.core import lease_ends
+    from django_delayq.core.keys import DeliveryKeys
+    from django_delayq.core.lease_ends import Failed, Rejected
+    from django_delayq.transport.run import run
 
     keys = DeliveryKeys.of("flat")
     schedule_many(task.prepare(0, n) for n in range(3 * FEW))
     jobs: list[Any] = []
     while len(jobs) < 3 * FEW:
-        call = claiming.claim(
+        call = claim_calls.claim(
             keys,
             owner=b"bench---",
             request=os.urandom(8),
@@ -131,22 +132,24 @@ def _spread_over_states(client: redis.Redis, task: Any) -> None:
         jobs += run(client, call).jobs
     error = b'{"error":"it broke","kind":"x"}'
     failed = [Failed(job.token, job.fence, "+3600000", error) for job in jobs[:FEW]]
-    run(client, settling.retry(keys, failed))
+    run(client, lease_ends.retry(keys, failed))
     dead = [Rejected(job.token, job.fence, error) for job in jobs[FEW : 2 * FEW]]
-    run(client, settling.bury(keys, dead))
+    run(client, lease_ends.bury(keys, dead))
     schedule_many(task.prepare(0, n) for n in range(FEW))
 
 
 def _walk(client: redis.Redis) -> int:
-    from django_delayq.calls.running import run
-    from django_delayq.delivery import searching
-    from django_delayq.delivery.keys import DeliveryKeys
-    from django_delayq.delivery.states import State
+    from django_delayq.core import search_calls
+    from django_delayq.core.keys import DeliveryKeys
+    from django_delayq.core.states import State
+    from django_delayq.transport.run import run
 
-    place = searching.first_place([*State], now_ms=0)
+    place = search_calls.first_place([*State], now_ms=0)
     found = 0
     while not place.is_at_end:
-        call = searching.search(DeliveryKeys.of("flat"), place, payload_bytes=1 << 20)
+        call = search_calls.search(
+            DeliveryKeys.of("flat"), place, payload_bytes=1 << 20
+        )
         page = run(client, call)
         found += len(page.found)
         place = page.place

@@ -107,11 +107,11 @@ class _Operations:
         return next(self._moved).refresh()
 
     def claim_one(self) -> object:
-        from django_delayq.calls.running import run
-        from django_delayq.delivery import claiming
-        from django_delayq.delivery.keys import DeliveryKeys
+        from django_delayq.core import claim as claim_calls
+        from django_delayq.core.keys import DeliveryKeys
+        from django_delayq.transport.run import run
 
-        call = claiming.claim(
+        call = claim_calls.claim(
             DeliveryKeys.of(self._task.options.queue),
             owner=b"bench---",
             request=os.urandom(8),

@@ -77,7 +77,7 @@ def _fill(queue: str, count: int) -> None:
 def _refuse(client: redis.Redis, url: str, held: int) -> None:
     from benchmarks import tasks
     from django_delayq import QueueFull, schedule_many
-    from django_delayq.delivery.keys import DeliveryKeys
+    from django_delayq.core.keys import DeliveryKeys
 
     task = tasks.noop.using(queue="full")
     timeout_set = DeliveryKeys.of("full").queue.timeout_set

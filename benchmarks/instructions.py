@@ -104,9 +104,10 @@ def measure(kind: str) -> dict[str, float]:
 def _count(server: Server, folder: Path) -> dict[str, float]:
     from benchmarks import tasks
     from django_delayq import schedule_many
-    from django_delayq.calls.running import run
-    from django_delayq.delivery import claiming, settling
-    from django_delayq.delivery.keys import DeliveryKeys
+    from django_delayq.core import claim as claim_calls
+    from django_delayq.core import lease_ends
+    from django_delayq.core.keys import DeliveryKeys
+    from django_delayq.transport.run import run
 
     client = server.client()
     pid = client.info("server")["process_id"]
@@ -121,14 +122,14 @@ def _count(server: Server, folder: Path) -> dict[str, float]:
         request = os.urandom(8)
         # A job starts with the next millisecond; a claim that comes before would be one more.
         time.sleep(0.002)
-        few = claiming.claim_few(keys, request=request, limit=limit, **lease)
+        few = claim_calls.claim_few(keys, request=request, limit=limit, **lease)
         claimed = run(client, few) if limit < CLAIMED else None
         if claimed is None:
-            call = claiming.claim(keys, request=request, limit=limit, **lease)
+            call = claim_calls.claim(keys, request=request, limit=limit, **lease)
             claimed = run(client, call)
         if claimed.jobs:
-            done = [settling.Done(job.token, request) for job in claimed.jobs]
-            run(client, settling.acknowledge(keys, done))
+            done = [lease_ends.Done(job.token, request) for job in claimed.jobs]
+            run(client, lease_ends.acknowledge(keys, done))
         return len(claimed.jobs)
 
     def drain(keys: DeliveryKeys) -> None:

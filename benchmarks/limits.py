@@ -63,8 +63,8 @@ def _pace(client: redis.Redis, workers: int, seconds: float) -> None:
     """Print how many jobs start in so many seconds after the burst, and what claims that took."""
     from benchmarks import tasks
     from django_delayq import schedule_many, set_limit
-    from django_delayq.delivery import states
-    from django_delayq.delivery.keys import DeliveryKeys
+    from django_delayq.core import states
+    from django_delayq.core.keys import DeliveryKeys
 
     task = tasks.noop_flat
     queue = task.options.queue

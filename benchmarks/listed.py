@@ -59,7 +59,7 @@ class _Run:
 
     def __init__(self, client: redis.Redis, pending: int, due: int) -> None:
         from benchmarks import tasks
-        from django_delayq.delivery.keys import DeliveryKeys
+        from django_delayq.core.keys import DeliveryKeys
 
         self._client, self._pending, self._due = client, pending, due
         self._task: Any = tasks.noop_listed
@@ -130,15 +130,15 @@ class _Run:
         _sleep_until(start)
 
     def _scattered(self) -> None:
-        from django_delayq.calls.several import run_all
-        from django_delayq.delivery import changing
+        from django_delayq.core import change as change_calls
+        from django_delayq.transport.several import run_all
 
         moved = random.sample(self._handles, min(self._due, len(self._handles)))
         for start in range(0, len(moved), 500):
             run_all(
                 self._client,
                 [
-                    changing.reschedule(self._keys, job.token, "+0")
+                    change_calls.reschedule(self._keys, job.token, "+0")
                     for job in moved[start : start + 500]
                 ],
             )
@@ -239,7 +239,7 @@ class _Run:
 
     def many(self) -> None:
         """Take out many at once: by their ids, and by their payloads as a Java client would."""
-        from django_delayq.queues.delayed import DelayedQueue
+        from django_delayq.queues.delayed_queue import DelayedQueue
 
         sample = random.sample(self._handles[CALLS:-CALLS], 3 * MANY)
         jobs = sample[:MANY]
@@ -276,19 +276,20 @@ class _Run:
         return name, f"{count:,}", f"{took_s:.2f}", f"{slow_us / 1000:.1f}"
 
     def _cancel_many(self, jobs: Sequence[Any]) -> bool:
-        from django_delayq.calls.running import run
-        from django_delayq.delivery import changing, states
+        from django_delayq.core import change as change_calls
+        from django_delayq.core import states
+        from django_delayq.transport.run import run
 
-        calls = changing.cancel_many(self._keys, (job.token for job in jobs))
+        calls = change_calls.cancel_many(self._keys, (job.token for job in jobs))
         outcomes = [out for call in calls for out in run(self._client, call).values()]
         return set(outcomes) <= {states.Change.CANCELLED}
 
     def _payloads(self, jobs: Sequence[Any]) -> list[bytes]:
-        from django_delayq.calls.running import run
-        from django_delayq.delivery import looking
+        from django_delayq.core import queue_reads
+        from django_delayq.transport.run import run
 
         return [
-            run(self._client, looking.inspect(self._keys, job.token)).payload
+            run(self._client, queue_reads.inspect(self._keys, job.token)).payload
             for job in jobs
         ]
 

@@ -114,18 +114,18 @@ def _relay(task: Any, backlog: int, keep_s: float) -> tuple[float, float]:
     """Return how many rows a second one relay sends, and deletes once the server has had them for long enough."""
     from django.db import transaction
 
-    from django_delayq.outbox import writing
+    from django_delayq.outbox import row_writer
     from django_delayq.outbox.models import OutboxRow
     from django_delayq.outbox.relay import Relay
 
     OutboxRow.objects.using(ALIAS).all().delete()
     task = task.using(on_commit=ALIAS, outbox=True)
-    call = writing._Hook.__call__
-    writing._Hook.__call__ = lambda hook: None  # type: ignore[method-assign]
+    call = row_writer._Hook.__call__
+    row_writer._Hook.__call__ = lambda hook: None  # type: ignore[method-assign]
     with transaction.atomic(using=ALIAS):
         for n in range(backlog):
             task.schedule(3600, n)
-    writing._Hook.__call__ = call  # type: ignore[method-assign]
+    row_writer._Hook.__call__ = call  # type: ignore[method-assign]
     relay, rates = Relay(ALIAS), []
     for field in ("sent", "deleted"):
         begun = time.perf_counter()

@@ -80,7 +80,7 @@ def measure(kind: str, jobs: int, sizes: Sequence[int]) -> None:
 
 
 def _used(client: redis.Redis) -> int:
-    from django_delayq.clients.clients import own_clients
+    from django_delayq.transport.clients import own_clients
 
     # The slow log keeps arguments, and the clients that sent the jobs have buffers: both count as memory in use. A call
     # with many large jobs is sent on a second connection.

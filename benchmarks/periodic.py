@@ -98,7 +98,7 @@ def occurrences(kind: str, count: int) -> None:
 def one_job_a_occurrence(client: redis.Redis, url: str, count: int) -> str:
     """Run so many occurrences, and say what came of them."""
     context = multiprocessing.get_context("spawn")
-    from django_delayq.delivery.keys import DeliveryKeys
+    from django_delayq.core.keys import DeliveryKeys
 
     keys = DeliveryKeys.of(QUEUE)
     end_ms = context.Value("d", float("inf"))
@@ -146,9 +146,9 @@ def move_on(url: str, end_ms: Any) -> None:
     django.setup()
     from benchmarks import tasks
     from django_delayq import conf, periodic
-    from django_delayq.clients.clients import own_clients
     from django_delayq.features.schedules.worker import SchedulesOfQueue
     from django_delayq.jobs.occurrences import Every
+    from django_delayq.transport.clients import own_clients
     from django_delayq.worker.queue_state import QueueState
 
     periodic(Every(INTERVAL_MS), name="bench", catch_up="all")(tasks.tell_late)

@@ -74,7 +74,7 @@ def _start_of_urgent(marks: Path, number: int) -> float:
 
 
 def _left(client: redis.Redis, queue: str) -> int:
-    from django_delayq.wire.keys import QueueKeys
+    from django_delayq.wire.queue_keys import QueueKeys
 
     return int(client.zcard(QueueKeys.of(queue).timeout_set))
 

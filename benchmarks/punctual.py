@@ -204,8 +204,8 @@ def _told(lines: Sequence[str], jobs: float) -> str:
 def _script_names() -> dict[str, str]:
     """Return the name of each script of the package by its SHA-1."""
     import django_delayq
-    from django_delayq.calls.script import variants_of
-    from django_delayq.delivery.binding import PACKAGES
+    from django_delayq.core.scripts import PACKAGES
+    from django_delayq.transport.script import variants_of
 
     files = Path(django_delayq.__file__).parent.rglob("lua/[!_]*.lua")
     return {

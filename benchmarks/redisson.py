@@ -18,8 +18,8 @@ import redis
 
 from benchmarks.bench import delete_queue, slowest_us, spread, table
 from benchmarks.transfer import fill_as_java, fill_as_we_do, scan_us
-from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.queues.delayed import DelayedQueue
+from django_delayq.core.keys import DeliveryKeys
+from django_delayq.queues.delayed_queue import DelayedQueue
 from tests.interop.peers import Peer
 from tests.interop.stress import JavaSide, Lateness, Load, PythonSide, run_stress
 from tests.polling import wait_until

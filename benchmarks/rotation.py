@@ -86,9 +86,9 @@ class _Run:
 
     def hold_and_release(self) -> None:
         """Give a worker only jobs whose key it does not have, and then the key."""
-        from django_delayq.calls.running import run
-        from django_delayq.delivery import looking
-        from django_delayq.delivery.states import State
+        from django_delayq.core import queue_reads
+        from django_delayq.core.states import State
+        from django_delayq.transport.run import run
 
         with keys(OLD):
             self._schedule(self._jobs, due_s=0)
@@ -98,8 +98,10 @@ class _Run:
                 "hold all",
                 lambda: self._wait_for(lambda: self._client.zcard(held) == self._jobs),
             )
-        self._measured("counts", lambda: run(self._client, looking.counts(self._keys)))
-        page = looking.page(self._keys, State.HELD, first=self._jobs // 2, count=50)
+        self._measured(
+            "counts", lambda: run(self._client, queue_reads.counts(self._keys))
+        )
+        page = queue_reads.page(self._keys, State.HELD, first=self._jobs // 2, count=50)
         self._measured("page of the admin", lambda: run(self._client, page))
         self._measured("sweep", self._sweep)
         with keys(NEW, OLD):
@@ -133,16 +135,16 @@ class _Run:
         return out.getvalue().splitlines()[0]
 
     def _sweep(self) -> int:
-        from django_delayq.calls.running import run
-        from django_delayq.delivery import tending
+        from django_delayq.core import sweep as sweep_calls
+        from django_delayq.transport.run import run
 
         calls = 0
-        for which in tending.SWEPT:
+        for which in sweep_calls.SWEPT:
             cursor = 0
             while True:
                 calls += 1
                 swept = run(
-                    self._client, tending.sweep(self._keys, which, cursor=cursor)
+                    self._client, sweep_calls.sweep(self._keys, which, cursor=cursor)
                 )
                 if not (cursor := swept.cursor):
                     break
@@ -155,11 +157,11 @@ class _Run:
         wait_until(predicate, description="it is done", timeout=DEADLINE_S)
 
     def _wait_for_all(self) -> str:
-        from django_delayq.calls.running import run
-        from django_delayq.delivery import looking
+        from django_delayq.core import queue_reads
+        from django_delayq.transport.run import run
 
         def counts() -> Any:
-            return run(self._client, looking.counts(self._keys))
+            return run(self._client, queue_reads.counts(self._keys))
 
         self._wait_for(lambda: self._ran() >= self._next and not counts().running)
         ran = Counter(self._marks.read_text().split())

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from benchmarks import bench
 from django_delayq.jobs.envelope import IS_ENCRYPTED, Envelope, encode, open_payload
-from django_delayq.wire.signing import Keyring
+from django_delayq.wire.signatures import Keyring
 
 #: Calls in one short run.
 CALLS = 500

@@ -85,8 +85,8 @@ def _drain(client: redis.Redis) -> tuple[float, float]:
 def _watching(is_watched: bool) -> Iterator[None]:
     """Read what the admin's overview and its page of tasks show, once a second."""
     from django_delayq import conf
+    from django_delayq.display.overview import look
     from django_delayq.features.statistics.api import tasks_statistics
-    from django_delayq.showing.overview import look
 
     queues = list(conf.get_settings().queues.values())
     ahead_ms = [(n + 1) * 60_000 for n in range(96)]
@@ -107,11 +107,11 @@ def _watching(is_watched: bool) -> Iterator[None]:
 
 
 def _measure_memory(client: redis.Redis, jobs: int) -> None:
-    from django_delayq.calls.running import run
-    from django_delayq.delivery.keys import DeliveryKeys
+    from django_delayq.core.keys import DeliveryKeys
     from django_delayq.features.statistics import calls as statistics_calls
     from django_delayq.features.statistics.calls import Figures, Outcome, total
     from django_delayq.features.statistics.worker import counted
+    from django_delayq.transport.run import run
 
     rand = random.Random(1)
 

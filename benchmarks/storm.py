@@ -80,8 +80,8 @@ def _measure(
 ) -> tuple[str, ...]:
     from benchmarks import tasks
     from django_delayq import schedule_many, set_limit
-    from django_delayq.delivery import states
-    from django_delayq.delivery.keys import DeliveryKeys
+    from django_delayq.core import states
+    from django_delayq.core.keys import DeliveryKeys
 
     queue, other = "flat", "few"
     beside = tasks.noop_flat.using(queue=other)

@@ -151,8 +151,8 @@ def measure(case: str, rounds: int) -> tuple[float, float]:
     from django_delayq import delayed_task
     from django_delayq.clock import boottime_ms
     from django_delayq.conf import get_settings
-    from django_delayq.delivery.claiming import Leased
-    from django_delayq.jobs.stopping import Stop
+    from django_delayq.core.claim import Leased
+    from django_delayq.jobs.stop import Stop
     from django_delayq.worker.attempt import Attempt
     from django_delayq.worker.thread_executor import Shared, ThreadExecutor
     from django_delayq.worker.time_limit import Timer

@@ -30,12 +30,12 @@ from benchmarks.bench import (
     spread,
     table,
 )
-from django_delayq.calls.several import run_all
-from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.queues.delayed import DelayedQueue
+from django_delayq.core.keys import DeliveryKeys
+from django_delayq.queues.delayed_queue import DelayedQueue
 from django_delayq.queues.transfer.push import QueuePush
-from django_delayq.wire.calls import offer
+from django_delayq.transport.several import run_all
 from django_delayq.wire.frame import FrameFormat, pack
+from django_delayq.wire.script_calls import offer
 from tests.clock import at
 from tests.servers import Server, available_kinds
 

@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING
 
 from django_delayq.backoff import Backoff
-from django_delayq.delivery.durability import Durable
-from django_delayq.delivery.states import State
+from django_delayq.core.durability import Durable
+from django_delayq.core.states import State
 from django_delayq.exceptions import (
     DecodeError,
     DelayqError,
@@ -70,14 +70,14 @@ from django_delayq.jobs.bulk import Changed
 from django_delayq.jobs.context import current_job
 from django_delayq.jobs.decisions import Cancel, Retry, Snooze
 from django_delayq.jobs.decorator import DelayedTask, delayed_task, queue_handler
-from django_delayq.jobs.finding import FoundJobs, afind_jobs, find_jobs
+from django_delayq.jobs.find import FoundJobs, afind_jobs, find_jobs
 from django_delayq.jobs.job import Job
 from django_delayq.jobs.limit import Limit
 from django_delayq.jobs.lookup import aget_job, get_job
 from django_delayq.jobs.occurrences import cron, every
-from django_delayq.jobs.progress import Progress
-from django_delayq.jobs.scheduling import aschedule, schedule
-from django_delayq.jobs.sending_many import aschedule_many, schedule_many
+from django_delayq.jobs.progress_report import Progress
+from django_delayq.jobs.schedule import aschedule, schedule
+from django_delayq.jobs.send_many import aschedule_many, schedule_many
 from django_delayq.jobs.workers import (
     Worker,
     WorkerJob,
@@ -92,6 +92,7 @@ from django_delayq.jobs.workers import (
 from django_delayq.later import import_later
 
 if TYPE_CHECKING:
+    from django_delayq.display.overview_json import overview_data
     from django_delayq.features.statistics.api import (
         Series,
         Span,
@@ -105,9 +106,8 @@ if TYPE_CHECKING:
         task_statistics,
         tasks_statistics,
     )
-    from django_delayq.queues.blocking import BlockingQueue
-    from django_delayq.queues.delayed import DelayedQueue
-    from django_delayq.showing.overview_json import overview_data
+    from django_delayq.queues.blocking_queue import BlockingQueue
+    from django_delayq.queues.delayed_queue import DelayedQueue
 
 __version__ = "0.1.0"
 
@@ -239,9 +239,9 @@ _LATER = {
         "task_statistics",
         "tasks_statistics",
     ),
-    "django_delayq.queues.blocking": ("BlockingQueue",),
-    "django_delayq.queues.delayed": ("DelayedQueue",),
-    "django_delayq.showing.overview_json": ("overview_data",),
+    "django_delayq.queues.blocking_queue": ("BlockingQueue",),
+    "django_delayq.queues.delayed_queue": ("DelayedQueue",),
+    "django_delayq.display.overview_json": ("overview_data",),
 }
 __getattr__ = import_later(
     __name__, {name: module for module, names in _LATER.items() for name in names}

@@ -11,7 +11,7 @@ from django_delayq import checks, conf
 from django_delayq.exceptions import InvalidSettings
 from django_delayq.jobs import contexts
 from django_delayq.jobs.envelope import signed_for
-from django_delayq.queues.options import set_default_options, set_signer
+from django_delayq.queues.queue_options import set_default_options, set_signer
 from django_delayq.testing import mode
 
 

@@ -5,7 +5,13 @@ from typing import Any
 
 from django_delayq.exceptions import InvalidSettings
 from django_delayq.redaction import show
-from django_delayq.setting import number, read_fields, seconds, setting, settings_of
+from django_delayq.setting_fields import (
+    number,
+    read_fields,
+    seconds,
+    setting,
+    settings_of,
+)
 
 #: The largest number in a `Backoff`: 31 years in seconds, and far from where a float overflows.
 MAX_BACKOFF = 10**9

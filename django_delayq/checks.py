@@ -21,7 +21,7 @@ from django_delayq.jobs.middleware import find_middleware
 from django_delayq.redaction import redact_url
 from django_delayq.schedule_checks import check_schedules
 from django_delayq.server_checks import check_server
-from django_delayq.setting import Problem
+from django_delayq.setting_fields import Problem
 from django_delayq.task_checks import check_tasks
 from django_delayq.testing import mode
 

@@ -13,7 +13,7 @@ def epoch_ms() -> int:
 
 
 def iso_text(moment: datetime) -> str:
-    """Write a moment for programs and logs: ISO 8601 in UTC, to the millisecond. `translating.moment_text` is for people."""
+    """Write a moment for programs and logs: ISO 8601 in UTC, to the millisecond. `translations.moment_text` is for people."""
     return moment.astimezone(UTC).isoformat(timespec="milliseconds")
 
 

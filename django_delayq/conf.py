@@ -20,24 +20,23 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
 from django_delayq.backoff import Backoff, in_capitals
-from django_delayq.clients.clients import own_clients
 from django_delayq.codecs import Codec, default_codec, get_codec
-from django_delayq.delivery.bounds import MOST_TASKS
-from django_delayq.delivery.durability import Durable
-from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.rates import limit_text, share_of_rate
-from django_delayq.delivery.sharding import MOST_SHARDS, shard_name, shard_of, share_of
-from django_delayq.delivery.storing import Target
-from django_delayq.delivery.workers import RegistryKeys
+from django_delayq.core.bounds import MOST_TASKS
+from django_delayq.core.durability import Durable
+from django_delayq.core.keys import DeliveryKeys
+from django_delayq.core.rates import limit_text, share_of_rate
+from django_delayq.core.shards import MOST_SHARDS, shard_name, shard_of, share_of
+from django_delayq.core.store import Target
+from django_delayq.core.worker_registry import RegistryKeys
 from django_delayq.exceptions import DelayqError, InvalidSettings, QueueNotFound
 from django_delayq.queue_conflicts import (
     find_encrypt_conflicts,
     find_prefix_conflicts,
     find_shards_conflicts,
 )
-from django_delayq.queues.options import QueueOptions
+from django_delayq.queues.queue_options import QueueOptions
 from django_delayq.redaction import hide, hide_url, is_secret_name, redact_url, show
-from django_delayq.setting import (
+from django_delayq.setting_fields import (
     BOOLEAN,
     Problem,
     count,
@@ -78,8 +77,9 @@ from django_delayq.setting_values import (
     paths,
 )
 from django_delayq.suggestions import suggestion
+from django_delayq.transport.clients import own_clients
 from django_delayq.wire.frame import FrameFormat
-from django_delayq.wire.signing import Keyring
+from django_delayq.wire.signatures import Keyring
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -19,20 +19,20 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from django_delayq.calls.errors import (
+from django_delayq.exceptions import EmbeddedServerError, InvalidSettings
+from django_delayq.redaction import redact
+from django_delayq.transport.errors import (
     LOST,
     is_of_node,
     is_of_some,
     node_named_by,
     unhidden,
 )
-from django_delayq.clients.sentinels import (
+from django_delayq.transport.sentinels import (
     PrimaryNotFound,
     PrimaryUnknown,
     SentinelsRefuse,
 )
-from django_delayq.exceptions import EmbeddedServerError, InvalidSettings
-from django_delayq.redaction import redact
 from django_delayq.wording import gettext
 
 #: What redis-py says of a connection that the server closed, in the middle of TLS as well.

@@ -13,7 +13,7 @@ import traceback
 from functools import cached_property
 from typing import Any
 
-from django_delayq.masking import mask
+from django_delayq.masks import mask
 from django_delayq.wording import printable
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
-from django_delayq.delivery.rates import is_rate, share_of_rate
-from django_delayq.delivery.sharding import parse_shard
+from django_delayq.core.rates import is_rate, share_of_rate
+from django_delayq.core.shards import parse_shard
 from django_delayq.redaction import show
-from django_delayq.setting import Problem
+from django_delayq.setting_fields import Problem
 from django_delayq.setting_values import PREFIX
 from django_delayq.wire.encryption import INSTALL, has_library
 

@@ -9,12 +9,12 @@ from redis.client import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from django_delayq import conf
-from django_delayq.calls.connections import has_nodes, nodes_of
-from django_delayq.clients.answering import why_unasked
-from django_delayq.clients.clients import own_clients
-from django_delayq.clients.cluster import Cluster
 from django_delayq.exceptions import DelayqError
 from django_delayq.faults import describe_fault
+from django_delayq.transport.clients import own_clients
+from django_delayq.transport.cluster import Cluster
+from django_delayq.transport.connections import has_nodes, nodes_of
+from django_delayq.transport.open_connections import why_unasked
 from django_delayq.wording import one_line
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _LEVELS = {
 
 def check_server(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
     """Ask the server whether it can serve the queues, and whether it is certain to be the right one."""
-    from django_delayq.translating import say_problems
+    from django_delayq.translations import say_problems
 
     found: list[checks.CheckMessage] = []
     try:
@@ -102,8 +102,8 @@ def _check_run_ids() -> list[checks.CheckMessage]:
 def _problems_now() -> "list[ServerProblem]":
     """Return the problems of `server_problems`, and the warnings of the overview."""
     # Other checks need not import them.
+    from django_delayq.display.overview import look
     from django_delayq.health.problem import Level
-    from django_delayq.showing.overview import look
 
     with own_clients.waiting_once():
         try:

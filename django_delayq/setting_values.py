@@ -6,16 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from django_delayq.backoff import Backoff, read_backoff
-from django_delayq.clients.url import is_readable
 from django_delayq.codecs import Codec, default_codec, get_codec
-from django_delayq.delivery.bounds import MOST_ENDED
-from django_delayq.delivery.durability import (
+from django_delayq.core.bounds import MOST_ENDED
+from django_delayq.core.durability import (
     DURABLE_WANTED,
     Durable,
     as_durable,
     is_durability,
 )
-from django_delayq.delivery.rates import (
+from django_delayq.core.rates import (
     MOST_AT_A_TIME,
     RATE_WANTED,
     is_concurrency,
@@ -23,7 +22,8 @@ from django_delayq.delivery.rates import (
 )
 from django_delayq.exceptions import DelayqError
 from django_delayq.redaction import hide, hide_url, redact_url, show
-from django_delayq.setting import Values, count, list_of, seconds
+from django_delayq.setting_fields import Values, count, list_of, seconds
+from django_delayq.transport.url import is_readable
 from django_delayq.wire.frame import FrameFormat
 
 #: Seconds of the longest time limit: thirty years. A thread can wait for three hundred.

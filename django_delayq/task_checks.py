@@ -11,14 +11,14 @@ from django.db.models import Model
 
 from django_delayq import conf
 from django_delayq.codecs.unsupported import UnsupportedCodec
-from django_delayq.delivery.sharding import shard_name
+from django_delayq.core.shards import shard_name
 from django_delayq.exceptions import DelayqError
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import outbox, registry
 from django_delayq.jobs.commit import is_alias
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.options import commit_of
-from django_delayq.jobs.preparing import check_key
+from django_delayq.jobs.prepare import check_key
 from django_delayq.redaction import show
 from django_delayq.suggestions import suggestion
 

@@ -1,6 +1,6 @@
 """Sentences that layers below Django make and pages above it show in the reader's language.
 
-A `Wording` is its English text, for logs, with times in UTC; and it remembers what it was made of; ``translating`` writes the same
+A `Wording` is its English text, for logs, with times in UTC; and it remembers what it was made of; ``translations`` writes the same
 sentence in another language. `gettext`, `ngettext` and `gettext_noop` have the names by which ``makemessages`` finds texts.
 """
 

@@ -13,7 +13,7 @@ import pytest
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Forget what earlier tests scheduled, where nobody asked for a fixture."""
-    capturing = sys.modules.get("django_delayq.testing.capturing")
+    capturing = sys.modules.get("django_delayq.testing.capture")
     if capturing is not None:
         capturing.clear_captured()
     mode = sys.modules.get("django_delayq.testing.mode")

@@ -6,9 +6,9 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from django_delayq.calls.call import Call
-from django_delayq.calls.command import Command
-from django_delayq.calls.script import LOADED, Script
+from django_delayq.transport.call import Call
+from django_delayq.transport.plain_command import Command
+from django_delayq.transport.script import LOADED, Script
 
 C = TypeVar("C", bound=Call[Any] | Command[Any])
 

@@ -8,7 +8,7 @@ from typing import Any
 import redis
 from redis.crc import key_slot
 
-from django_delayq.clients.clients import Clients
+from django_delayq.transport.clients import Clients
 from tests.polling import wait_until
 from tests.servers import Server, opened
 from tests.tls import OURS, Tls

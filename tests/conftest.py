@@ -33,11 +33,11 @@ import redis.asyncio
 import redis.utils
 from hypothesis import HealthCheck, settings
 
-from django_delayq.clients.clients import Clients
-from django_delayq.embedded.server import find_binary
+from django_delayq.embedded.embedded_server import find_binary
 from django_delayq.exceptions import EmbeddedServerError
 from django_delayq.features.schedules import known_schedules
 from django_delayq.jobs import commit, outbox
+from django_delayq.transport.clients import Clients
 from django_delayq.worker import payload
 from tests.clusters import TestCluster
 from tests.databases import Postgres, PostgresUnavailable, is_required
@@ -62,12 +62,12 @@ INTEROP = Path(__file__).parent / "interop"
 #: Markers of the tests that run only with ``--all``; pyproject.toml says what each means.
 ONLY_WITH_ALL = ("slow", "exhaustive", "browser", "interop")
 #: What runs on every kind of server, as does what `every_server` marks.
-CALLS = ("calls", "clients")
+CALLS = ("transport",)
 #: What runs on every kind but `BETWEEN`, which has an older and a newer sister: each script, and what looks at scripts.
 SCRIPTS = ("queues", "test_lua.py", "waiting", "wire")
 BETWEEN = "redis7"
 #: What runs on the first kind and on the oldest, whose Lua and commands know least: what scripts do with all kinds of data.
-DATA = ("delivery", "repair")
+DATA = ("core", "tools")
 OLDEST = "redis6"
 #: All else runs on the first kind alone, as does what is slow or in a browser.
 

@@ -14,24 +14,24 @@ from unittest import mock
 
 import redis
 
-from django_delayq.calls.call import Call
-from django_delayq.calls.command import Command
-from django_delayq.calls.line import Line
-from django_delayq.calls.once import Once
-from django_delayq.calls.running import arun, run
-from django_delayq.calls.several import run_all, run_stream
-from django_delayq.calls.steps import perform
-from django_delayq.calls.together import together
-from django_delayq.clients import switches
-from django_delayq.clients.clients import Clients
-from django_delayq.clients.switches import stop_listening
 from django_delayq.exceptions import MaybeScheduled
+from django_delayq.transport import switches
+from django_delayq.transport.call import Call
+from django_delayq.transport.clients import Clients
+from django_delayq.transport.line import Line
+from django_delayq.transport.once import Once
+from django_delayq.transport.plain_command import Command
+from django_delayq.transport.run import arun, run
+from django_delayq.transport.several import run_all, run_stream
+from django_delayq.transport.steps import perform
+from django_delayq.transport.switches import stop_listening
+from django_delayq.transport.together import together
 from django_delayq.waiting.channel import ChannelListener
 from django_delayq.waiting.lists import Peeks, wait_for_any
 from django_delayq.waiting.watch import DestinationWatch
-from tests.calls.samples import script
 from tests.polling import wait_until
 from tests.sentinels import FAILOVER_S, Watched
+from tests.transport.samples import script
 
 WRITE = script("return redis.call('SET', KEYS[1], ARGV[1])")
 #: Between two attempts of one kind, s.

@@ -52,7 +52,7 @@ IMPORTED = (
     "django.template.backends.django",
     "django.test",
     "django_delayq.apps",
-    "django_delayq.embedded.server",
+    "django_delayq.embedded.embedded_server",
     "django_delayq.management.commands.delayq_jobs",
     "django_delayq.management.commands.delayq_worker",
 )

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import django_delayq
-from django_delayq.calls.script import Script, load_script, variants_of
-from django_delayq.delivery.binding import PACKAGES
+from django_delayq.core.scripts import PACKAGES
+from django_delayq.transport.script import Script, load_script, variants_of
 
 FILES = {
     path.stem: path

@@ -11,10 +11,10 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from django_delayq.backend.options import BackendOptions
+from django_delayq.backend.backend_options import BackendOptions
 from django_delayq.backoff import Backoff
 from django_delayq.conf import QueueSettings, Settings, WorkerSettings
-from django_delayq.setting import settings_of
+from django_delayq.setting_fields import settings_of
 from tests.pages import ROOT, with_tables
 
 #: The tables of each page, by their names in it.

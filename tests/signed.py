@@ -5,7 +5,7 @@ from typing import Any
 
 from django_delayq.codecs import Codec
 from django_delayq.conf import get_keyring
-from django_delayq.delivery.storing import new_token
+from django_delayq.core.store import new_token
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.envelope import Envelope
 

@@ -38,8 +38,8 @@ _KEPT = re.compile(
 #: What shows texts to people, beside templates. Errors and log lines are English.
 SHOWING = [
     *sorted((PACKAGE / "admin").glob("*.py")),
-    PACKAGE / "translating.py",
-    *sorted((PACKAGE / "showing").glob("*.py")),
+    PACKAGE / "translations.py",
+    *sorted((PACKAGE / "display").glob("*.py")),
     *sorted((PACKAGE / "management").glob("*.py")),
     *sorted((PACKAGE / "management" / "commands").glob("delayq_*.py")),
     *sorted((PACKAGE / "features").glob("*/pages.py")),
@@ -226,7 +226,7 @@ _ENGLISH = {
 _LANGUAGE = re.compile(r"[A-Za-z]{2,} [A-Za-z]{2,}|^[A-Z][a-z]+|[a-z]{3,}: ")
 #: Literals that look like language and are none.
 _NO_LANGUAGE = {
-    "lease expired",  # the key of a state, which translating.STATES has
+    "lease expired",  # the key of a state, which translations.STATES has
     # Categories of Unicode.
     "Mn", "Me", "Cf",
     # How a payload's value is shown, in the place of JSON.

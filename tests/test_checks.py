@@ -17,21 +17,21 @@ from django.test import override_settings
 from django_redis.cache import RedisCache
 
 from django_delayq import schedule
-from django_delayq.calls.running import run
 from django_delayq.checks import check_settings
-from django_delayq.database_checks import check_room
-from django_delayq.delivery.workers import (
+from django_delayq.core.worker_registry import (
     RegistryKeys,
     WorkerInfo,
     register,
     unregister,
 )
+from django_delayq.database_checks import check_room
 from django_delayq.features.schedules.periodic import periodic
 from django_delayq.jobs.decorator import delayed_task, queue_handler
 from django_delayq.jobs.limit import Limit
 from django_delayq.jobs.occurrences import cron
+from django_delayq.transport.run import run
 from django_delayq.wire.frame import FrameFormat, pack
-from django_delayq.wire.keys import QueueKeys
+from django_delayq.wire.queue_keys import QueueKeys
 from tests.databases import added
 from tests.sentinels import Watched
 

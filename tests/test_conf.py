@@ -27,10 +27,10 @@ from django_delayq.conf import (
     override_worker,
     read_settings,
 )
-from django_delayq.delivery.sharding import shard_of
+from django_delayq.core.shards import shard_of
 from django_delayq.exceptions import InvalidSettings, NotSigned, QueueNotFound
 from django_delayq.redaction import hide
-from django_delayq.setting import settings_of
+from django_delayq.setting_fields import settings_of
 from django_delayq.testing import captured
 from django_delayq.wire.frame import FrameFormat
 

@@ -11,14 +11,14 @@ import redis
 from django.core.cache import caches
 from django.views.debug import ExceptionReporter
 
-from django_delayq.calls.call import CallPacker
-from django_delayq.clients.clients import own_clients
-from django_delayq.clients.primary import PrimaryConnection
-from django_delayq.clients.server import CONNECT_TIMEOUT_S, SOCKET_TIMEOUT_S
-from django_delayq.connection import connection_url
-from django_delayq.embedded import server
+from django_delayq.embedded import embedded_server as server
 from django_delayq.exceptions import InvalidSettings
-from django_delayq.queues.blocking import BlockingQueue
+from django_delayq.project_connection import connection_url
+from django_delayq.queues.blocking_queue import BlockingQueue
+from django_delayq.transport.call import CallPacker
+from django_delayq.transport.clients import own_clients
+from django_delayq.transport.primary import PrimaryConnection
+from django_delayq.transport.server import CONNECT_TIMEOUT_S, SOCKET_TIMEOUT_S
 from tests.polling import await_until, wait_until
 from tests.sentinels import NAME, Watched
 from tests.servers import ExternalServer, Server

@@ -12,13 +12,13 @@ import msgspec.inspect
 import pytest
 
 import django_delayq
-from django_delayq import decoding
-from django_delayq.decoding import MAX_DEPTH, Decoder, score_of, whole_number
+from django_delayq import decoder as decoding
+from django_delayq.decoder import MAX_DEPTH, Decoder, score_of, whole_number
 from django_delayq.exceptions import DecodeError
 
 ROOT = Path(django_delayq.__file__).parent
 #: What decodes on its own: the folder of the embedded server is ours alone; codecs have bounds of their own.
-OTHERS = ("decoding.py", "embedded/", "codecs/", "testing/", "jobs/arguments.py")
+OTHERS = ("decoder.py", "embedded/", "codecs/", "testing/", "jobs/arguments.py")
 
 
 def _decoders() -> Iterator[tuple[str, Decoder[Any]]]:

@@ -6,7 +6,6 @@ import re
 from base64 import b64encode
 from dataclasses import fields
 from hashlib import blake2b
-from importlib import resources
 from pathlib import Path
 
 import msgspec
@@ -18,19 +17,19 @@ from benchmarks.peers import report
 from django_delayq import exceptions, signals
 from django_delayq.codecs import CODEC_NAMES, default_codec, get_codec
 from django_delayq.codecs.unsupported import UnsupportedCodec
-from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.states import State
+from django_delayq.core.keys import DeliveryKeys
+from django_delayq.core.states import State
 from django_delayq.exceptions import EncodeError
 from django_delayq.jobs.envelope import Envelope, encode
 from django_delayq.jobs.options import TaskOptions
 from django_delayq.wire.frame import FrameFormat, unpack
-from django_delayq.wire.signing import Keyring
+from django_delayq.wire.signatures import Keyring
 from tests.codecs.vectors import VERSIONS
 from tests.pages import DOCUMENTS, ROOT, blocks_of
+from tests.scripts import FILES
 from tests.settings_page import PAGES, made_anew
 
 DOCS = ROOT / "docs"
-LAYERS = ("wire", "delivery", "repair", "queues")
 
 _LINK = re.compile(r"(?<!!)\[[^\]\n]*\]\(([^)\s]+)\)")
 _CODE = re.compile(r"`([^`\n]+)`")
@@ -206,17 +205,8 @@ def test_glossary_has_few_words_in_their_order() -> None:
 
 
 def scripts() -> dict[str, str]:
-    """Return every Lua file and its layer."""
-    found: dict[str, str] = {}
-    for layer in LAYERS:
-        folder = resources.files(f"django_delayq.{layer}").joinpath("lua")
-        if folder.is_dir():
-            found |= {
-                path.name: layer
-                for path in folder.iterdir()
-                if path.name.endswith(".lua")
-            }
-    return found
+    """Return every Lua file and the folder that it belongs to."""
+    return {f"{name}.lua": path.parts[-3] for name, path in FILES.items()}
 
 
 def test_internals_name_every_script() -> None:

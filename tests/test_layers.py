@@ -20,23 +20,29 @@ LAYERS = [
     [
         "exceptions",
         "clock",
-        "decoding",
+        "decoder",
         "later",
         "logs",
-        "masking",
+        "masks",
         "redaction",
         "suggestions",
         "wording",
     ],
-    ["calls"],
-    ["clients"],
+    ["transport"],
     ["wire"],
     ["codecs"],
     ["waiting"],
-    ["delivery"],
+    ["core"],
     ["queues"],
     ["embedded", "faults", "health"],
-    ["backoff", "conf", "connection", "queue_conflicts", "setting", "setting_values"],
+    [
+        "backoff",
+        "conf",
+        "project_connection",
+        "queue_conflicts",
+        "setting_fields",
+        "setting_values",
+    ],
     ["signals"],
     ["jobs"],
     # The modules of a feature, but for those below.
@@ -44,13 +50,13 @@ LAYERS = [
     ["worker"],
     ["features.worker"],
     ["slices"],
-    ["repair"],
+    ["tools"],
     [
         "features.charts",
         "features.schedule_texts",
         "features.pages",
         "features.command",
-        "translating",
+        "translations",
         "apps",
         "checks",
         "database_checks",
@@ -63,7 +69,7 @@ LAYERS = [
         "context",
         "management",
         "metrics",
-        "showing",
+        "display",
         "otel",
         "testing",
         "outbox",
@@ -74,9 +80,9 @@ RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 FIRST_WITH_DJANGO = RANK["conf"]
 SEAMS = RANK["apps"]
 #: What a project with a server of its own never needs.
-LATER = {("connection", "embedded.server")}
+LATER = {("project_connection", "embedded.embedded_server")}
 #: What does no I/O, and so imports nothing that could.
-SANS_IO = ("wire.keys", "wire.frame", "codecs", "wire.delay")
+SANS_IO = ("wire.queue_keys", "wire.frame", "codecs", "wire.delay")
 IO_MODULES = {"redis", "valkey", "socket", "asyncio", "threading", "subprocess"}
 
 
@@ -206,7 +212,7 @@ def test_what_does_no_io_imports_nothing_that_could() -> None:
     does_none = [
         name for name in INNER if name in SANS_IO or name.startswith("codecs.")
     ]
-    allowed = {"exceptions", "later", "masking", "redaction", *SANS_IO}
+    allowed = {"exceptions", "later", "masks", "redaction", *SANS_IO}
 
     wrong = {
         (module, full)
@@ -244,64 +250,6 @@ def test_no_module_is_named_for_nothing() -> None:
 NOUNS = {"waiting", "testing", "wording"}
 #: Gerunds that pages of the documentation name, so they stay.
 PUBLIC = {"backend.running", "queues.reading"}
-#: Gerunds that are left. The list may only become shorter.
-GERUNDS_LEFT = {
-    "calls.binding",
-    "calls.running",
-    "clients.answering",
-    "clients.performing",
-    "clients.routing",
-    "decoding",
-    "delivery.batching",
-    "delivery.binding",
-    "delivery.changing",
-    "delivery.claiming",
-    "delivery.following",
-    "delivery.forwarding",
-    "delivery.holding",
-    "delivery.looking",
-    "delivery.pausing",
-    "delivery.replacing",
-    "delivery.resigning",
-    "delivery.searching",
-    "delivery.settling",
-    "delivery.sharding",
-    "delivery.storing",
-    "delivery.tending",
-    "jobs.finding",
-    "jobs.following",
-    "jobs.leaving",
-    "jobs.matching",
-    "jobs.pausing",
-    "jobs.preparing",
-    "jobs.scheduling",
-    "jobs.sending",
-    "jobs.sharding",
-    "jobs.stopping",
-    "jobs.storing",
-    "jobs.telling",
-    "jobs.walking",
-    "masking",
-    "outbox.writing",
-    "queues.blocking",
-    "queues.taking",
-    "repair.importing",
-    "repair.listing",
-    "repair.moving",
-    "repair.pacing",
-    "repair.reframing",
-    "repair.resigning",
-    "repair.storing",
-    "repair.taking",
-    "setting",
-    "showing",
-    "testing.capturing",
-    "testing.memory.packing",
-    "testing.running",
-    "translating",
-    "wire.publishing",
-    "wire.signing",
-}
 
 
 def test_no_module_is_named_by_a_gerund_alone() -> None:
@@ -314,51 +262,13 @@ def test_no_module_is_named_by_a_gerund_alone() -> None:
         and module not in PUBLIC
     }
 
-    assert found <= GERUNDS_LEFT
+    assert found == set()
 
 
 #: Names that Django looks for in each app.
 OF_APPS = {"apps", "models"}
 #: Names of files that each slice may have.
 OF_SLICES = {"api", "calls", "command", "pages", "worker"}
-#: Names that several files still share. The list may only become shorter.
-SHARED_LEFT = {
-    "attempt",
-    "batch",
-    "binding",
-    "calls",
-    "checks",
-    "claiming",
-    "connection",
-    "definition",
-    "ended",
-    "ends",
-    "errors",
-    "following",
-    "forwarding",
-    "job",
-    "keys",
-    "limiting",
-    "once",
-    "options",
-    "pages",
-    "pausing",
-    "periodic",
-    "plain_json",
-    "problems",
-    "progress",
-    "registry",
-    "resigning",
-    "running",
-    "schedules",
-    "search",
-    "server",
-    "sharding",
-    "statistics",
-    "storing",
-    "taking",
-    "workers",
-}
 
 
 def test_no_two_files_have_the_same_name() -> None:
@@ -371,7 +281,7 @@ def test_no_two_files_have_the_same_name() -> None:
             named[path.stem].add("codecs" if folder == "codecs" else module)
     found = {name for name, which in named.items() if len(which) > 1}
 
-    assert found <= SHARED_LEFT
+    assert found == set()
 
 
 #: Lines of code in the longest file, without comments and docstrings.
@@ -430,16 +340,16 @@ except ImportError:
 
 #: Where the keys of a queue are made of its name. All others ask the settings, which know the prefix.
 NAMES_KEYS = {
-    "wire.keys",
-    "delivery.keys",
-    "delivery.sharding",
-    "queues.options",
+    "wire.queue_keys",
+    "core.keys",
+    "core.shards",
+    "queues.queue_options",
     "conf",
     "health.problems",
     "health.rights",
     "health.signer_problems",
-    "repair.moving",
-    "repair.survey",
+    "tools.move",
+    "tools.survey",
 }
 
 

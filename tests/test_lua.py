@@ -1,6 +1,6 @@
 """Every Lua script of the package: its body does what its header promises, on each server.
 
-The first half reads the sources. The second takes the tour of tests/delivery/tour.py, where each operation meets a
+The first half reads the sources. The second takes the tour of tests/core/tour.py, where each operation meets a
 queue to which it has something to write: on a full server, with a key of the wrong type, without rights.
 """
 
@@ -19,19 +19,19 @@ from redis.exceptions import (
     ResponseError,
 )
 
-from django_delayq.calls import script as script_module
-from django_delayq.calls.script import (
+from django_delayq.core.scripts import PACKAGES
+from django_delayq.features.schedules import writes as schedule_writes
+from django_delayq.transport import script as script_module
+from django_delayq.transport.script import (
     Script,
     args_of,
     keys_of,
     load_script,
     preludes_of,
 )
-from django_delayq.delivery.binding import PACKAGES
-from django_delayq.features.schedules import writes as schedule_writes
 from tests import conftest
-from tests.delivery.rig import Rig, names_of
-from tests.delivery.tour import DRAINS, TOUR
+from tests.core.rig import Rig, names_of
+from tests.core.tour import DRAINS, TOUR
 from tests.scripts import FILES, SCRIPTS, script_of
 from tests.servers import Server
 

@@ -9,7 +9,7 @@ from django.utils.functional import SimpleLazyObject
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_delayq.masking import MOST_SECRETS, Masker, mask, texts_of
+from django_delayq.masks import MOST_SECRETS, Masker, mask, texts_of
 
 TOKEN = "tok_4f1e9a7b23c85d60ffee" * 20
 KEY = "-----BEGIN KEY-----\nMIIabc\n  def\n-----END KEY-----"

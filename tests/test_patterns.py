@@ -25,7 +25,7 @@ SIZE = 30
 ONE_PLACE = {"match", "fullmatch"}
 ALL_PLACES = {"search", "sub", "subn", "findall", "finditer", "split"}
 #: Modules whose patterns read only texts of the package itself.
-OWN_TEXTS = {"django_delayq.calls.script"}
+OWN_TEXTS = {"django_delayq.transport.script"}
 
 
 def _patterns() -> Iterator[tuple[str, re.Pattern[Any], bool]]:
@@ -118,7 +118,7 @@ def test_the_patterns_of_the_package_are_found() -> None:
 
     assert "redaction._URL" in names
     assert "guess._MARKS" in names
-    assert "display:" in names
+    assert "worker.attempt:" in names
 
 
 @pytest.mark.parametrize(

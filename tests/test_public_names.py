@@ -158,9 +158,10 @@ def test_logs_of_a_project_whose_settings_import_the_package_are_written(
         os.environ["DJANGO_SETTINGS_MODULE"] = "project_settings"
         import django
         django.setup()
-        from django_delayq.jobs import commit, pausing
+        from django_delayq.features.pauses import api as pauses
+        from django_delayq.jobs import commit
         from django_delayq.queues import reading
-        for module in (commit, pausing, reading):
+        for module in (commit, pauses, reading):
             module.logger.warning("it is read: %s", module.logger.name)
         """
     )

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 import django_delayq
-from django_delayq.delivery.claiming import Leased
-from django_delayq.delivery.searching import Found
-from django_delayq.delivery.storing import NewJob
+from django_delayq.core.claim import Leased
+from django_delayq.core.search_calls import Found
+from django_delayq.core.store import NewJob
 from django_delayq.features.schedules.api import Schedule
 from django_delayq.features.schedules.periodic import Definition
 from django_delayq.jobs.envelope import Envelope
@@ -40,8 +40,8 @@ OF_ANYTHING = re.compile(
 #: Records of what no job has: rules of the settings, and what a codec makes of a class of Java.
 OTHERS = {
     "django_delayq.codecs",
-    "django_delayq.calls.several",
-    "django_delayq.clients",
+    "django_delayq.transport.several",
+    "django_delayq.transport",
     "django_delayq.waiting",
 }
 

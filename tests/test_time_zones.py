@@ -9,8 +9,8 @@ from pathlib import Path
 
 from django.utils import timezone
 
-from django_delayq.showing.time_texts import Moment
-from django_delayq.translating import moment_text
+from django_delayq.display.time_texts import Moment
+from django_delayq.translations import moment_text
 from django_delayq.wire.delay import MAX_START_TIME_MS, MIN_START_TIME_MS
 
 #: The zones furthest from UTC on both sides; CI runs all tests in others.

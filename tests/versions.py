@@ -24,8 +24,8 @@ WEST = "America/St_Johns"
 #: What uses the interfaces of Django and redis-py together.
 PAIR_TESTS = (
     "tests/asgi",
-    "tests/clients/test_clients.py",
-    "tests/clients/test_url.py",
+    "tests/transport/test_clients.py",
+    "tests/transport/test_url.py",
     "tests/jobs/test_on_commit.py",
     "tests/test_checks.py",
     "tests/test_conf.py",
@@ -35,8 +35,7 @@ PAIR_TESTS = (
 #: What uses those of redis-py: on each redis-py once. A failover does not care which Django waits for it.
 CLIENT_TESTS = (
     *PAIR_TESTS,
-    "tests/calls",
-    "tests/clients",
+    "tests/transport",
     "tests/jobs/test_scheduling.py::test_lost_reply_is_asked_for_again_and_the_job_stored_once",
     "tests/waiting/test_channel.py::test_restarted_server_is_listened_to_soon_after_its_return",
 )

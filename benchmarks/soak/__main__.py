@@ -31,7 +31,7 @@ from benchmarks.soak.ledger import Event, Ledger
 from benchmarks.soak.picture import draw
 from benchmarks.soak.sampling import Sample, Sampler, Watcher, timed_lateness
 from benchmarks.soak.verdict import End, Finding, judge
-from django_delayq.delivery.sharding import MOST_SHARDS, shard_name
+from django_delayq.core.shards import MOST_SHARDS, shard_name
 from tests.clusters import TestCluster
 from tests.polling import wait_until
 from tests.servers import Server, available_kinds

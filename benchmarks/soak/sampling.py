@@ -78,8 +78,8 @@ class Watcher(threading.Thread):
     def run(self) -> None:
         """Look until `stop`."""
         from django_delayq import conf
+        from django_delayq.display.overview import look
         from django_delayq.features.statistics.api import tasks_statistics
-        from django_delayq.showing.overview import look
 
         queues = list(conf.get_settings().queues.values())
         ahead_ms = [(n + 1) * 60_000 for n in range(96)]

@@ -27,13 +27,14 @@ from django.http import (
 from django_delayq import conf
 from django_delayq.admin.chosen import Named, Step, time_text
 from django_delayq.admin.forms import PriorityForm, RescheduleForm
-from django_delayq.admin.pages import Row, row_of, row_of_id
-from django_delayq.admin.search import Filter, SearchForm, count_at_most, look
+from django_delayq.admin.job_lists import Row, row_of, row_of_id
+from django_delayq.admin.job_search import Filter, SearchForm, count_at_most, look
 from django_delayq.admin.visit import Visit, add_outcome
-from django_delayq.calls.steps import Steps, perform
-from django_delayq.clients.clients import own_clients
-from django_delayq.decoding import Decoder
-from django_delayq.delivery.looking import Inspected
+from django_delayq.core.queue_reads import Inspected
+from django_delayq.decoder import Decoder
+from django_delayq.display import outcome
+from django_delayq.display.texts import ROW_CHARACTERS, clean, cut
+from django_delayq.display.time_texts import span_text
 from django_delayq.exceptions import (
     DecodeError,
     DelayqError,
@@ -52,18 +53,11 @@ from django_delayq.jobs.actions import (
 from django_delayq.jobs.bulk import Changed, Pages, Took
 from django_delayq.jobs.job import NOW, Job
 from django_delayq.jobs.lookup import handle_of
-from django_delayq.jobs.walking import Mark
+from django_delayq.jobs.walk import Mark
 from django_delayq.models import Job as JobModel
-from django_delayq.showing import outcome
-from django_delayq.showing.texts import ROW_CHARACTERS, clean, cut
-from django_delayq.showing.time_texts import span_text
-from django_delayq.translating import (
-    gettext,
-    list_text,
-    ngettext,
-    say,
-    state_label,
-)
+from django_delayq.translations import gettext, list_text, ngettext, say, state_label
+from django_delayq.transport.clients import own_clients
+from django_delayq.transport.steps import Steps, perform
 from django_delayq.wording import sentence
 
 #: Jobs that the confirmation page shows.

@@ -4,15 +4,15 @@ from collections.abc import Iterator, Sequence
 from time import monotonic
 from typing import Any
 
-from django_delayq.calls.steps import Steps
-from django_delayq.calls.together import together
-from django_delayq.delivery import looking
-from django_delayq.delivery.looking import Inspected
+from django_delayq.core import queue_reads
+from django_delayq.core.queue_reads import Inspected
+from django_delayq.display.time_texts import Moment
 from django_delayq.jobs import bulk
 from django_delayq.jobs.answers import leaving_out
 from django_delayq.jobs.job import NOW, Job
-from django_delayq.jobs.walking import Mark, Walk, ask_time, target_of
-from django_delayq.showing.time_texts import Moment
+from django_delayq.jobs.walk import Mark, Walk, ask_time, target_of
+from django_delayq.transport.steps import Steps
+from django_delayq.transport.together import together
 
 #: A step changes so many jobs at most, and makes no further call after so long, s.
 STEP_JOBS = 2_000
@@ -68,7 +68,7 @@ class Named:
 
 
 def _inspecting(job: Job[Any]) -> Steps[Inspected]:
-    seen: Inspected = yield looking.inspect(job._keys, job.token)
+    seen: Inspected = yield queue_reads.inspect(job._keys, job.token)
     job._take(seen)
     return seen
 

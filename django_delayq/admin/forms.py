@@ -8,11 +8,11 @@ from django.core.exceptions import ValidationError
 from django.utils import timezone
 from django.utils.translation import gettext_lazy
 
-from django_delayq.delivery.rates import MOST_AT_A_TIME, is_rate
+from django_delayq.core.rates import MOST_AT_A_TIME, is_rate
 from django_delayq.exceptions import InvalidDelay
 from django_delayq.jobs.actor import MAX_REASON
 from django_delayq.jobs.options import HIGHEST, LOWEST
-from django_delayq.translating import gettext
+from django_delayq.translations import gettext
 from django_delayq.wire.delay import parse_delay
 
 #: Ten years. A longer pause is one without an end.

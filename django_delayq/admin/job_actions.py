@@ -9,12 +9,14 @@ from django.http import HttpResponse, HttpResponseNotAllowed, HttpResponseRedire
 from django_delayq.admin.chosen import time_text
 from django_delayq.admin.job_page import context_of
 from django_delayq.admin.visit import LogEntries, Visit
-from django_delayq.calls.steps import perform
-from django_delayq.clients.clients import own_clients
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import looking
-from django_delayq.delivery.looking import Inspected
-from django_delayq.delivery.states import OVER, State
+from django_delayq.core import queue_reads
+from django_delayq.core.queue_reads import Inspected
+from django_delayq.core.states import OVER, State
+from django_delayq.display import outcome
+from django_delayq.display.job_details import ShownJob, ask
+from django_delayq.display.payloads import read_content
+from django_delayq.display.texts import clean
 from django_delayq.exceptions import (
     DecodeError,
     JobNotFound,
@@ -26,14 +28,12 @@ from django_delayq.jobs.actions import ACTIONS, NO_DETAILS, Action
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.job import Job
 from django_delayq.jobs.lookup import get_job
-from django_delayq.jobs.preparing import prepare
-from django_delayq.jobs.sending_many import send_all
+from django_delayq.jobs.prepare import prepare
+from django_delayq.jobs.send_many import send_all
 from django_delayq.models import Job as JobModel
-from django_delayq.showing import outcome
-from django_delayq.showing.job import ShownJob, ask
-from django_delayq.showing.payloads import read_content
-from django_delayq.showing.texts import clean
-from django_delayq.translating import gettext, say
+from django_delayq.translations import gettext, say
+from django_delayq.transport.clients import own_clients
+from django_delayq.transport.steps import perform
 from django_delayq.wording import sentence
 
 
@@ -43,7 +43,7 @@ def change_job(action: Action, visit: Visit, job_id: str) -> HttpResponse:
     is_sure = visit.request.method == "POST"
     if not (is_sure or action.deletes):
         return HttpResponseNotAllowed(["POST"])
-    (seen,) = ask([looking.inspect(settings.keys, token)])
+    (seen,) = ask([queue_reads.inspect(settings.keys, token)])
     job = Job[Any](settings.name, token, None, [], {})
     job._take(seen)
     if not is_sure:
@@ -71,7 +71,7 @@ def schedule_again(visit: Visit, job_id: str) -> HttpResponse:
     settings, token = visit.job(job_id, "change")
     if visit.request.method != "POST":
         return HttpResponseNotAllowed(["POST"])
-    (seen,) = ask([looking.inspect(settings.keys, token)])
+    (seen,) = ask([queue_reads.inspect(settings.keys, token)])
     old = f"{settings.name}:{token}"
     here = visit.job_url(old)
     try:

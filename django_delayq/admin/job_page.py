@@ -7,7 +7,10 @@ from django.http import Http404, HttpResponse, HttpResponseRedirect
 from django_delayq.admin.paths import from_path_part
 from django_delayq.admin.visit import Visit
 from django_delayq.admin.workers_page import is_of_worker
-from django_delayq.delivery.states import OVER, State
+from django_delayq.core.states import OVER, State
+from django_delayq.display.job_details import ShownJob, look_at
+from django_delayq.display.payloads import Content, read_raw
+from django_delayq.display.texts import size_text
 from django_delayq.jobs.actions import (
     ACTIONS,
     CANCEL,
@@ -16,10 +19,7 @@ from django_delayq.jobs.actions import (
     RUN_NOW,
 )
 from django_delayq.jobs.registry import find_task
-from django_delayq.showing.job import ShownJob, look_at
-from django_delayq.showing.payloads import Content, read_raw
-from django_delayq.showing.texts import size_text
-from django_delayq.translating import gettext, state_label
+from django_delayq.translations import gettext, state_label
 
 #: Where a destination queue or Java has the job, it can still be moved and cancelled. Its lease may have expired.
 _LATE = {

@@ -12,11 +12,16 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy
 
 from django_delayq import conf
-from django_delayq.admin import pages
+from django_delayq.admin import job_lists
 from django_delayq.admin.visit import Visit
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery.looking import Counts
-from django_delayq.delivery.states import State
+from django_delayq.core.queue_reads import Counts
+from django_delayq.core.states import State
+from django_delayq.display.json_output import json_response
+from django_delayq.display.overview import Overview, look
+from django_delayq.display.overview_json import overview_data
+from django_delayq.display.queue_status import MINUTES, QueueStatus
+from django_delayq.display.time_texts import Moment, short_time_text, span_text
 from django_delayq.faults import describe_fault
 from django_delayq.features.statistics import charts
 from django_delayq.features.statistics.api import Series, Span
@@ -24,12 +29,7 @@ from django_delayq.features.statistics.calls import Figures, Unit, total
 from django_delayq.features.statistics.charts import Chart
 from django_delayq.health import queue_problems
 from django_delayq.health.worker_problems import LATE_MS
-from django_delayq.showing.overview import Overview, look
-from django_delayq.showing.overview_json import overview_data
-from django_delayq.showing.plain_json import json_response
-from django_delayq.showing.queue_status import MINUTES, QueueStatus
-from django_delayq.showing.time_texts import Moment, short_time_text, span_text
-from django_delayq.translating import (
+from django_delayq.translations import (
     gettext,
     ngettext,
     number_text,
@@ -107,7 +107,7 @@ def show_queues(
             for queue in seen.queues
             for each in (queue, *(queue.shards if queue.name == chosen else ()))
         ],
-        "tabs": pages.TABS.values(),
+        "tabs": job_lists.TABS.values(),
         "chosen": chosen if chosen in names else "",
         "names": names,
         "span": span,
@@ -169,7 +169,7 @@ def _row(visit: Visit, queue: QueueStatus) -> dict[str, Any]:
     }
 
 
-def _search_url(visit: Visit, queue: QueueSettings, tab: pages.Tab) -> str:
+def _search_url(visit: Visit, queue: QueueSettings, tab: job_lists.Tab) -> str:
     return visit.search_url(urlencode({"queue": queue.name, "state": tab.state.value}))
 
 

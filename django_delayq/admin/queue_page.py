@@ -5,14 +5,17 @@ from typing import Any
 from django.http import Http404, HttpResponse, HttpResponseRedirect
 
 from django_delayq import conf
-from django_delayq.admin import pages
-from django_delayq.admin.search import LONGEST, Filter
+from django_delayq.admin import job_lists
+from django_delayq.admin.job_search import LONGEST, Filter
 from django_delayq.admin.search_page import action_context
 from django_delayq.admin.visit import ENDED, Visit
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import bounds, forwarding, holding, looking, stored_pauses
-from django_delayq.delivery.looking import Counts
-from django_delayq.delivery.states import GRAVES, State
+from django_delayq.core import bounds, forward_calls, queue_reads, stored_pauses
+from django_delayq.core import hold as hold_calls
+from django_delayq.core.queue_reads import Counts
+from django_delayq.core.states import GRAVES, State
+from django_delayq.display.job_details import ask
+from django_delayq.display.time_texts import Moment
 from django_delayq.features.ended import calls as ended_calls
 from django_delayq.features.ended.calls import EndRecord
 from django_delayq.features.limits import calls as limit_calls
@@ -23,9 +26,7 @@ from django_delayq.health.held_problems import find_held
 from django_delayq.health.pause_problems import find_paused
 from django_delayq.health.queue_facts import QueueFacts
 from django_delayq.jobs import registry
-from django_delayq.showing.job import ask
-from django_delayq.showing.time_texts import Moment
-from django_delayq.translating import (
+from django_delayq.translations import (
     counter_label,
     gettext,
     list_text,
@@ -43,17 +44,17 @@ def show_queue(visit: Visit, queue: str) -> HttpResponse:
     settings = visit.queue(queue)
     if visit.request.GET.get("state") == ENDED:
         return _show_ended(visit, settings)
-    tab = pages.TABS.get(visit.request.GET.get("state", State.SCHEDULED))  # type: ignore[call-overload]
+    tab = job_lists.TABS.get(visit.request.GET.get("state", State.SCHEDULED))  # type: ignore[call-overload]
     if tab is None:
         raise Http404(f"a queue has no page {visit.request.GET['state']!r}")
-    number = pages.read_number(visit.request.GET.get("page", "1"), least=1)
+    number = job_lists.read_number(visit.request.GET.get("page", "1"), least=1)
     # If payloads are huge, a page comes in several parts.
-    skip = pages.read_number(visit.request.GET.get("skip", "0")) % visit.per_page
+    skip = job_lists.read_number(visit.request.GET.get("skip", "0")) % visit.per_page
     first = (number - 1) * visit.per_page + skip
     is_reversed = tab.is_sortable and visit.request.GET.get("order") == "reversed"
     calls: list[Any] = [
-        looking.counts(settings.keys),
-        looking.page(
+        queue_reads.counts(settings.keys),
+        queue_reads.page(
             settings.keys,
             tab.state,
             first=first,
@@ -61,21 +62,21 @@ def show_queue(visit: Visit, queue: str) -> HttpResponse:
             newest=tab.is_newest_first is not is_reversed,
             frame_format=settings.frame_format,
         ),
-        holding.held_names(settings.keys),
-        looking.read_format(settings.keys),
+        hold_calls.held_names(settings.keys),
+        queue_reads.read_format(settings.keys),
         stored_pauses.pauses(settings.keys),
         limit_calls.limits(settings.keys),
-        forwarding.forwards(settings.keys),
+        forward_calls.forwards(settings.keys),
     ]
     counts, page, held, its_format, pauses, limits, forwards = ask(calls)
-    pager = pages.Pager.of(number, page.total, visit.per_page)
+    pager = job_lists.Pager.of(number, page.total, visit.per_page)
     if pager.is_beyond:
         return HttpResponseRedirect(
             visit.queue_url(
                 settings.name, tab.state, pager.last, is_reversed=is_reversed
             )
         )
-    rows = pages.rows_of(tab, page, first, counts.now_ms, settings)
+    rows = job_lists.rows_of(tab, page, first, counts.now_ms, settings)
     after = skip + len(rows)
     rest = pager.on_this_page(visit.per_page) - after
 
@@ -139,12 +140,12 @@ def show_queue(visit: Visit, queue: str) -> HttpResponse:
 
 def _show_ended(visit: Visit, settings: QueueSettings) -> HttpResponse:
     """Show a page of how the last jobs of a queue ended: two calls in one round trip, and one more to look for some."""
-    number = pages.read_number(visit.request.GET.get("page", "1"), least=1)
+    number = job_lists.read_number(visit.request.GET.get("page", "1"), least=1)
     sought = {name: visit.request.GET.get(name, "")[:LONGEST] for name in ("q", "task")}
     first = (number - 1) * visit.per_page
     counts, page = ask(
         [
-            looking.counts(settings.keys),
+            queue_reads.counts(settings.keys),
             ended_calls.read_ended(settings.keys, first=first, count=visit.per_page),
         ]
     )
@@ -152,7 +153,7 @@ def _show_ended(visit: Visit, settings: QueueSettings) -> HttpResponse:
     if any(sought.values()):
         fitting = _find_ended(settings, page.total, **sought)
         total, records = len(fitting), fitting[first : first + visit.per_page]
-    pager = pages.Pager.of(number, total, visit.per_page)
+    pager = job_lists.Pager.of(number, total, visit.per_page)
     if pager.is_beyond:
         return HttpResponseRedirect(
             visit.ended_url(settings.name, pager.last, **sought)
@@ -236,7 +237,7 @@ def _since_it_began(counts: Counts) -> str:
 
 
 def _context(
-    visit: Visit, settings: QueueSettings, tab: pages.Tab, counts: Counts
+    visit: Visit, settings: QueueSettings, tab: job_lists.Tab, counts: Counts
 ) -> dict[str, Any]:
     handler = registry.get_handler(settings.name)
     return {

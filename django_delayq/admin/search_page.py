@@ -7,7 +7,7 @@ from django.http import HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext
 
 from django_delayq import conf
-from django_delayq.admin.search import (
+from django_delayq.admin.job_search import (
     SearchForm,
     find_by_id,
     look,
@@ -18,7 +18,7 @@ from django_delayq.admin.visit import Visit
 from django_delayq.exceptions import InvalidSearch
 from django_delayq.jobs.actions import ACTIONS
 from django_delayq.jobs.search import LISTED
-from django_delayq.translating import unsearched_text
+from django_delayq.translations import unsearched_text
 
 
 def find(visit: Visit) -> HttpResponse:

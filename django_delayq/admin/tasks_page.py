@@ -10,10 +10,11 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext, gettext_lazy
 
 from django_delayq import conf
-from django_delayq.admin import pages
+from django_delayq.admin import job_lists
 from django_delayq.admin.visit import Visit
-from django_delayq.clients.clients import own_clients
 from django_delayq.clock import epoch_ms
+from django_delayq.display.texts import clean
+from django_delayq.display.time_texts import Moment, short_time_text
 from django_delayq.exceptions import PartialAnswer
 from django_delayq.features.schedules.api import get_schedules
 from django_delayq.features.statistics.api import tasks_statistics
@@ -24,8 +25,7 @@ from django_delayq.features.statistics.calls import (
     Histogram,
     Outcome,
 )
-from django_delayq.showing.texts import clean
-from django_delayq.showing.time_texts import Moment, short_time_text
+from django_delayq.transport.clients import own_clients
 
 #: Tasks that are shown, those that ran most; a queue may have more.
 MOST_TASKS = 1_000
@@ -117,8 +117,8 @@ def show_tasks(visit: Visit) -> HttpResponse:
     rows.sort(key=lambda row: (-row.figures.runs, row.task, row.queue))
     rows = rows[:MOST_TASKS]
     rows.sort(key=column.key, reverse=column.is_number is not is_reversed)
-    number = pages.read_number(asked.get("page", "1"), least=1)
-    pager = pages.Pager.of(number, len(rows), visit.per_page)
+    number = job_lists.read_number(asked.get("page", "1"), least=1)
+    pager = job_lists.Pager.of(number, len(rows), visit.per_page)
     if pager.is_beyond:
         return HttpResponseRedirect(url_of(page=pager.last if pager.last > 1 else ""))
     first = (number - 1) * visit.per_page

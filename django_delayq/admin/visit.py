@@ -21,19 +21,19 @@ from django.utils.translation import gettext_lazy
 from redis.exceptions import RedisError
 
 from django_delayq import conf
-from django_delayq.admin import pages
+from django_delayq.admin import job_lists
 from django_delayq.admin.paths import from_path_part, job_path, to_path_part
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery.looking import Counts
-from django_delayq.delivery.states import State
+from django_delayq.core.queue_reads import Counts
+from django_delayq.core.states import State
+from django_delayq.display.texts import clean
 from django_delayq.exceptions import DelayqError, PartialAnswer, QueueNotFound
 from django_delayq.faults import describe_fault
 from django_delayq.health.queue_problems import find_missing_queues
 from django_delayq.jobs.actor import MAX_REASON, acting_as
 from django_delayq.jobs.workers import Worker
 from django_delayq.models import Job
-from django_delayq.showing.texts import clean
-from django_delayq.translating import gettext, say_fault, say_problems
+from django_delayq.translations import gettext, say_fault, say_problems
 
 if TYPE_CHECKING:
     from django.contrib.admin import ModelAdmin
@@ -282,10 +282,14 @@ class Visit:
 
     def tabs(
         self, queue: QueueSettings, counts: Counts
-    ) -> list[tuple[pages.Tab, int, str]]:
+    ) -> list[tuple[job_lists.Tab, int, str]]:
         return [
-            (tab, pages.count_of(tab, counts), self.queue_url(queue.name, tab.state))
-            for tab in pages.TABS.values()
+            (
+                tab,
+                job_lists.count_of(tab, counts),
+                self.queue_url(queue.name, tab.state),
+            )
+            for tab in job_lists.TABS.values()
         ]
 
     def places(self, here: str) -> list[tuple[str | Promise, str, bool]]:

@@ -11,9 +11,10 @@ from django.utils.translation import gettext_lazy
 from redis.exceptions import RedisError
 
 from django_delayq import __version__, conf
-from django_delayq.admin import pages
+from django_delayq.admin import job_lists
 from django_delayq.admin.visit import Visit
-from django_delayq.calls.errors import is_of_node
+from django_delayq.display.texts import clean
+from django_delayq.display.time_texts import span_text
 from django_delayq.faults import is_forbidden
 from django_delayq.health.worker_problems import find_missing_workers
 from django_delayq.jobs.workers import (
@@ -25,9 +26,8 @@ from django_delayq.jobs.workers import (
     workers,
 )
 from django_delayq.models import Job
-from django_delayq.showing.texts import clean
-from django_delayq.showing.time_texts import span_text
-from django_delayq.translating import gettext, say_problems
+from django_delayq.translations import gettext, say_problems
+from django_delayq.transport.errors import is_of_node
 
 #: Processes of the server that are read; there may be more.
 MOST_WORKERS = 1_000
@@ -102,8 +102,8 @@ def show_workers(visit: Visit) -> HttpResponse:
             },
         )
     found = [each for each in found if visit.shown(each) is not None]
-    number = pages.read_number(visit.request.GET.get("page", "1"), least=1)
-    pager = pages.Pager.of(number, len(found), visit.per_page)
+    number = job_lists.read_number(visit.request.GET.get("page", "1"), least=1)
+    pager = job_lists.Pager.of(number, len(found), visit.per_page)
 
     def url_of(number: int) -> str:
         address = visit.reverse("workers")

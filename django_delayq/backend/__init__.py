@@ -16,7 +16,9 @@ from django.core import checks
 from django.utils import timezone
 
 from django_delayq import conf
-from django_delayq.backend.definition import (
+from django_delayq.backend.backend_checks import check_params, find_problems
+from django_delayq.backend.backend_options import BackendOptions
+from django_delayq.backend.django_task import (
     DelayqTask,
     Plan,
     check_path,
@@ -24,8 +26,6 @@ from django_delayq.backend.definition import (
     sensitive,
     set_plan,
 )
-from django_delayq.backend.options import BackendOptions
-from django_delayq.backend.problems import check_params, find_problems
 from django_delayq.backend.results import (
     change,
     new_result,
@@ -56,9 +56,9 @@ from django_delayq.jobs.commit import Hook
 from django_delayq.jobs.job import Job
 from django_delayq.jobs.lookup import aget_job, get_job
 from django_delayq.jobs.options import Commit, TaskOptions
-from django_delayq.jobs.preparing import prepare
-from django_delayq.jobs.sending import asend as asend_job
-from django_delayq.jobs.sending import send as send_job
+from django_delayq.jobs.prepare import prepare
+from django_delayq.jobs.send import asend as asend_job
+from django_delayq.jobs.send import send as send_job
 from django_delayq.redaction import show
 from django_delayq.testing import mode
 from django_delayq.wire.delay import Delay, parse_delay

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django_delayq import conf
-from django_delayq.backend.definition import (
+from django_delayq.backend.django_task import (
     OPTIONS,
     BackendTask,
     DelayqTask,
@@ -22,7 +22,7 @@ from django_delayq.backend.upstream import (
     TaskResultStatus,
     normalize_json,
 )
-from django_delayq.delivery.states import State
+from django_delayq.core.states import State
 from django_delayq.exceptions import (
     DelayqError,
     JobCancelled,

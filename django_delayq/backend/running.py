@@ -17,7 +17,7 @@ from django.dispatch import Signal
 from django.utils import timezone
 from redis.exceptions import RedisError
 
-from django_delayq.backend.definition import DelayqTask, check_path, in_queue
+from django_delayq.backend.django_task import DelayqTask, check_path, in_queue
 from django_delayq.backend.results import (
     UNKNOWN_WORKER,
     change,

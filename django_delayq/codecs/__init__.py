@@ -8,7 +8,7 @@ read any object, ``MarshallingCodec(classes=…)`` to write an object that it ha
 from typing import TYPE_CHECKING
 
 from django_delayq.codecs.codec import Codec
-from django_delayq.codecs.registry import CODEC_NAMES, default_codec, get_codec
+from django_delayq.codecs.known_codecs import CODEC_NAMES, default_codec, get_codec
 from django_delayq.later import import_later
 
 if TYPE_CHECKING:

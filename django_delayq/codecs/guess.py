@@ -6,7 +6,7 @@ not long. A short payload may fit several codecs; the answer then names all of t
 
 import re
 
-from django_delayq.codecs.registry import get_codec
+from django_delayq.codecs.known_codecs import get_codec
 from django_delayq.exceptions import DecodeError
 
 #: How many bytes at the beginning of a payload are searched for marks.

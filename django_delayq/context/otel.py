@@ -30,7 +30,7 @@ from django_delayq.jobs.context import current_job
 from django_delayq.jobs.contexts import being_scheduled
 from django_delayq.jobs.decisions import Decision
 from django_delayq.jobs.job import Job
-from django_delayq.masking import mask
+from django_delayq.masks import mask
 
 _propagator = TraceContextTextMapPropagator()
 #: No span is current in it. Nobody changes a context: each call makes another.

@@ -31,10 +31,10 @@ from django_delayq.jobs.contexts import being_scheduled, load
 from django_delayq.jobs.decisions import Decision, Retry
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.job import Job
-from django_delayq.jobs.preparing import prepare
+from django_delayq.jobs.prepare import prepare
 from django_delayq.jobs.registry import find_task
-from django_delayq.jobs.sending_many import Sending
-from django_delayq.masking import MOST_SECRETS, WHOLE, Masker
+from django_delayq.jobs.send_many import Sending
+from django_delayq.masks import MOST_SECRETS, WHOLE, Masker
 from django_delayq.redaction import MASK
 
 #: The most values of an event that are looked at. The others are masked.

@@ -2,7 +2,7 @@
 
 It runs by path, not as a module, and imports only the standard library. So it is up in about 30 ms,
 whatever the package imports: ``python -I -S embedded/guardian.py HOME BINARY FD LINGER_S``.
-It knows nothing of jobs or Django; `django_delayq.embedded.server` is the side that users call.
+It knows nothing of jobs or Django; `django_delayq.embedded.embedded_server` is the side that users call.
 
 HOME is the project's ``.delayq`` folder:
 

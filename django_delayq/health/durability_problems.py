@@ -6,9 +6,9 @@ from dataclasses import replace
 from redis.client import Redis
 from redis.exceptions import ResponseError
 
-from django_delayq.calls.running import run
-from django_delayq.delivery.durability import Durable, Told, refusal
+from django_delayq.core.durability import Durable, Told, refusal
 from django_delayq.health.problem import Level, ServerProblem
+from django_delayq.transport.run import run
 
 #: How long the check waits for replicas.
 WAIT_S = 0.5

@@ -7,10 +7,10 @@ from typing import Any
 
 from redis.client import Redis
 
-from django_delayq.calls.connections import has_nodes, nodes_of
-from django_delayq.calls.errors import LOST, is_of_node
-from django_delayq.calls.several import run_all
 from django_delayq.clock import epoch_ms
+from django_delayq.transport.connections import has_nodes, nodes_of
+from django_delayq.transport.errors import LOST, is_of_node
+from django_delayq.transport.several import run_all
 
 
 @dataclass

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from django_delayq.delivery.reasons import Kind
+from django_delayq.core.reasons import Kind
 from django_delayq.health.problem import Level, ServerProblem
 from django_delayq.health.queue_facts import QueueFacts
-from django_delayq.wire import signing
+from django_delayq.wire import signatures
 from django_delayq.wording import gettext, ngettext
 
 
@@ -49,7 +49,7 @@ def find_held(facts: QueueFacts) -> Iterator[ServerProblem]:
                     "Set CODEC and REDISSON of the queue back to the values with which these jobs were scheduled, and restart the workers. Keep these values until the jobs have run."
                 ),
             )
-        elif kind == Kind.FORMAT and which == signing.ENCRYPTED:
+        elif kind == Kind.FORMAT and which == signatures.ENCRYPTED:
             yield ServerProblem(
                 Level.ERROR,
                 ngettext(
@@ -61,7 +61,7 @@ def find_held(facts: QueueFacts) -> Iterator[ServerProblem]:
                     "Install django-delayq[encryption] where the workers run, in a version that supports encryption. Then restart the workers."
                 ),
             )
-        elif kind == Kind.FORMAT and which != str(signing.FORMAT):
+        elif kind == Kind.FORMAT and which != str(signatures.FORMAT):
             yield ServerProblem(
                 Level.ERROR,
                 ngettext(
@@ -69,7 +69,7 @@ def find_held(facts: QueueFacts) -> Iterator[ServerProblem]:
                     "{number:,} jobs are held: they have format {format}, but this version of django-delayq reads format {ours}.",
                     count,
                     format=which,
-                    ours=signing.FORMAT,
+                    ours=signatures.FORMAT,
                 ),
                 gettext("Start workers with the version that wrote them."),
             )

@@ -10,13 +10,13 @@ from typing import Any
 
 from redis.client import Redis
 
-from django_delayq.calls.several import run_all
-from django_delayq.delivery import holding, looking, stored_pauses
-from django_delayq.delivery.durability import Durable
-from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.looking import Counts
-from django_delayq.delivery.sharding import parse_shard
-from django_delayq.delivery.workers import RegistryKeys
+from django_delayq.core import hold as hold_calls
+from django_delayq.core import queue_reads, stored_pauses
+from django_delayq.core.durability import Durable
+from django_delayq.core.keys import DeliveryKeys
+from django_delayq.core.queue_reads import Counts
+from django_delayq.core.shards import parse_shard
+from django_delayq.core.worker_registry import RegistryKeys
 from django_delayq.health.durability_problems import find_not_durable
 from django_delayq.health.facts import ask_each
 from django_delayq.health.problem import ServerProblem, worst_first
@@ -32,6 +32,7 @@ from django_delayq.health.server_problems import (
 )
 from django_delayq.health.shard_problems import find_other_shards
 from django_delayq.health.signer_problems import find_left_behind, find_strangers
+from django_delayq.transport.several import run_all
 
 
 def find_server_problems(
@@ -94,12 +95,12 @@ def _ask_queues(
     calls: list[Any] = []
     for keys in queues:
         calls += [
-            looking.read_format(keys),
-            holding.held_names(keys),
+            queue_reads.read_format(keys),
+            hold_calls.held_names(keys),
             stored_pauses.pauses(keys),
         ]
         if keys.queue.name in max_jobs:
-            calls.append(looking.counts(keys))
+            calls.append(queue_reads.counts(keys))
     replies = iter(run_all(client, calls))
 
     def known(otherwise: Any) -> Any:

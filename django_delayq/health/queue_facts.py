@@ -3,9 +3,9 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from django_delayq.delivery.forwarding import Forwards
-from django_delayq.delivery.holding import HeldNames
-from django_delayq.delivery.stored_pauses import Pause
+from django_delayq.core.forward_calls import Forwards
+from django_delayq.core.hold import HeldNames
+from django_delayq.core.stored_pauses import Pause
 
 
 @dataclass(frozen=True, kw_only=True)

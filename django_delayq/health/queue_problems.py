@@ -3,14 +3,14 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from shlex import quote
 
-from django_delayq.delivery.frame_heads import FrameHead
+from django_delayq.core.frame_heads import FrameHead
 from django_delayq.faults import Fault, describe_fault
 from django_delayq.health.forward_problems import find_not_forwarded
 from django_delayq.health.held_problems import find_held_of_queue
 from django_delayq.health.pause_problems import find_paused
 from django_delayq.health.problem import Level, ServerProblem
 from django_delayq.health.queue_facts import QueueFacts
-from django_delayq.wire import signing
+from django_delayq.wire import signatures
 from django_delayq.wire.frame import FrameFormat, is_read_by
 from django_delayq.wording import gettext, ngettext
 
@@ -22,14 +22,14 @@ NEARLY_FULL = 0.9
 
 def find_newer(facts: QueueFacts) -> Iterator[ServerProblem]:
     """Report a queue in a later format than this version reads."""
-    if facts.format is not None and facts.format > signing.FORMAT:
+    if facts.format is not None and facts.format > signatures.FORMAT:
         yield ServerProblem(
             Level.ERROR,
             gettext(
                 "Queue {queue!r} has format {format}, but this version of django-delayq reads format {ours}. Its workers claim no jobs there.",
                 queue=facts.name,
                 format=facts.format,
-                ours=signing.FORMAT,
+                ours=signatures.FORMAT,
             ),
             gettext("Update django-delayq in this project."),
         )

@@ -18,11 +18,11 @@ from redis.exceptions import (
     ResponseError,
 )
 
-from django_delayq.calls.connections import arguments_of
-from django_delayq.calls.errors import LOST, is_of_node
-from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.workers import RegistryKeys
+from django_delayq.core.keys import DeliveryKeys
+from django_delayq.core.worker_registry import RegistryKeys
 from django_delayq.health.facts import Facts, text_of
+from django_delayq.transport.connections import arguments_of
+from django_delayq.transport.errors import LOST, is_of_node
 from django_delayq.waiting.connection import DedicatedConnection
 
 #: How long a throwaway key lives if we are cut off before we delete it.

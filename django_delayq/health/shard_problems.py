@@ -4,14 +4,8 @@ from collections.abc import Callable, Mapping
 
 from redis.client import Redis
 
-from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.sharding import (
-    Held,
-    Part,
-    read_shards,
-    shard_keys,
-    words_of,
-)
+from django_delayq.core.keys import DeliveryKeys
+from django_delayq.core.shards import Held, Part, read_shards, shard_keys, words_of
 from django_delayq.health.facts import replies_of
 from django_delayq.health.problem import Level, ServerProblem
 

@@ -9,15 +9,15 @@ from typing import Any
 from redis.client import Redis
 from redis.exceptions import NoPermissionError, ResponseError
 
-from django_delayq.calls.errors import LOST, is_of_node
-from django_delayq.calls.running import run
-from django_delayq.delivery import looking, prefixes
-from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.states import State
+from django_delayq.core import prefixes, queue_reads
+from django_delayq.core.keys import DeliveryKeys
+from django_delayq.core.states import State
 from django_delayq.exceptions import EncodeError
 from django_delayq.health.facts import replies_of
 from django_delayq.health.problem import Level, ServerProblem, some
 from django_delayq.health.rights import user_of
+from django_delayq.transport.errors import LOST, is_of_node
+from django_delayq.transport.run import run
 from django_delayq.wording import gettext, ngettext
 
 #: Jobs of each state that show who has signed the jobs of a queue.
@@ -133,7 +133,9 @@ def _signed(
 ) -> Iterator[tuple[DeliveryKeys, prefixes.Signed]]:
     """Yield who has signed the first jobs of each queue that can be read."""
     calls: list[Any] = [
-        looking.page(keys, state, count=count) for keys in queues for state in states
+        queue_reads.page(keys, state, count=count)
+        for keys in queues
+        for state in states
     ]
     replies = iter(replies_of(client, calls))
     for keys in queues:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from shlex import quote
 
-from django_delayq.delivery.looking import Counts
+from django_delayq.core.queue_reads import Counts
 from django_delayq.faults import describe_fault
 from django_delayq.health.problem import Level, ServerProblem
 from django_delayq.wording import gettext, ngettext

@@ -11,10 +11,10 @@ from typing import Any, Literal, NamedTuple, Protocol
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy, ngettext_lazy
 
-from django_delayq.calls.steps import Steps
-from django_delayq.delivery.durability import Durability
-from django_delayq.delivery.states import GRAVES, State
+from django_delayq.core.durability import Durability
+from django_delayq.core.states import GRAVES, State
 from django_delayq.jobs.job import NOW, Job
+from django_delayq.transport.steps import Steps
 
 #: States in which a job waits.
 WAITING = frozenset({State.SCHEDULED, State.DUE, State.RETRYING, State.HELD})

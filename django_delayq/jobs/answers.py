@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from django_delayq.calls.errors import LOST, is_of_node
-from django_delayq.calls.neighbours import Neighbours
-from django_delayq.calls.steps import Steps
-from django_delayq.calls.together import together
 from django_delayq.conf import QueueSettings, get_settings
 from django_delayq.exceptions import PartialAnswer
 from django_delayq.faults import fault_line
+from django_delayq.transport.errors import LOST, is_of_node
+from django_delayq.transport.neighbours import Neighbours
+from django_delayq.transport.steps import Steps
+from django_delayq.transport.together import together
 
 T = TypeVar("T")
 K = TypeVar("K")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.registry import find_task
-from django_delayq.masking import MOST_SECRETS, WHOLE, Masker, texts_of
+from django_delayq.masks import MOST_SECRETS, WHOLE, Masker, texts_of
 from django_delayq.redaction import HIDDEN, MASK
 
 # The name of a task in an envelope's body, which is a JSON string: that of its call, or of a job that follows it.

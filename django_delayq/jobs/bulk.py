@@ -11,16 +11,16 @@ from typing import Any, NamedTuple, Protocol
 
 from redis.exceptions import RedisError
 
-from django_delayq.calls.errors import may_have_run
-from django_delayq.calls.steps import Steps
-from django_delayq.calls.together import together
-from django_delayq.delivery.states import Change, State
+from django_delayq.core.states import Change, State
 from django_delayq.exceptions import MaybeChanged
 from django_delayq.faults import describe_fault
 from django_delayq.jobs.actions import CANCEL, NO_DETAILS, Action, Details
 from django_delayq.jobs.answers import missing_line
 from django_delayq.jobs.cancellation import cancel_calls, tell_cancelled
 from django_delayq.jobs.job import Job
+from django_delayq.transport.errors import may_have_run
+from django_delayq.transport.steps import Steps
+from django_delayq.transport.together import together
 
 #: Jobs whose changes share one write.
 BATCH = 100

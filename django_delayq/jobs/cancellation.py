@@ -4,16 +4,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from django_delayq import conf
-from django_delayq.calls.call import Call
-from django_delayq.calls.steps import Steps
 from django_delayq.clock import epoch_ms
-from django_delayq.delivery import changing
-from django_delayq.delivery.changing import Kept
-from django_delayq.delivery.states import Change, State
+from django_delayq.core import change as change_calls
+from django_delayq.core.change import Kept
+from django_delayq.core.states import Change, State
 from django_delayq.jobs import stored_results
+from django_delayq.jobs.caller_signals import BY_CALL, Telling, task_of
 from django_delayq.jobs.options import seconds
-from django_delayq.jobs.telling import BY_CALL, Telling, task_of
 from django_delayq.signals import job_cancelled
+from django_delayq.transport.call import Call
+from django_delayq.transport.steps import Steps
 
 
 class Cancelled(Protocol):
@@ -29,7 +29,7 @@ def cancel_calls(
     queue: str, jobs: Sequence[Cancelled]
 ) -> Iterator[Call[dict[str, Change | State]]]:
     """Return the calls that cancel jobs of a queue; those of a call share the search for them in Redisson's list."""
-    return changing.cancel_many(
+    return change_calls.cancel_many(
         conf.keys_of(queue),
         (job.token for job in jobs),
         keep_ended=conf.keep_ended(queue),

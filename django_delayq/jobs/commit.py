@@ -16,7 +16,7 @@ from django.utils.connection import ConnectionDoesNotExist
 from redis.exceptions import RedisError
 
 from django_delayq.clock import monotonic_ms
-from django_delayq.delivery.states import State
+from django_delayq.core.states import State
 from django_delayq.exceptions import InvalidTask, MaybeScheduled
 from django_delayq.jobs.job import Job
 from django_delayq.jobs.options import Commit

@@ -11,7 +11,6 @@ from redis.exceptions import RedisError
 from django_delayq.exceptions import InvalidTask
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.job import Job
-from django_delayq.jobs.once import running_once
 from django_delayq.jobs.options import (
     CallOptions,
     DecoratorOptions,
@@ -20,9 +19,10 @@ from django_delayq.jobs.options import (
     is_unicode,
 )
 from django_delayq.jobs.other_shard import asend_elsewhere, send_elsewhere
-from django_delayq.jobs.preparing import prepare
+from django_delayq.jobs.prepare import prepare
 from django_delayq.jobs.registry import get_task, register, register_handler
-from django_delayq.jobs.sending import asend, send
+from django_delayq.jobs.run_once import running_once
+from django_delayq.jobs.send import asend, send
 from django_delayq.redaction import show
 from django_delayq.wire.delay import Delay
 

@@ -6,8 +6,8 @@ from typing import Protocol
 
 import msgspec
 
-from django_delayq.delivery.durability import Durable
-from django_delayq.delivery.storing import NewJob
+from django_delayq.core.durability import Durable
+from django_delayq.core.store import NewJob
 from django_delayq.jobs.duplicates import OnHolder
 from django_delayq.jobs.envelope import Follow
 from django_delayq.jobs.options import Commit

@@ -13,7 +13,7 @@ import msgspec
 from django_delayq.codecs import Codec
 from django_delayq.codecs.guess import looks_like
 from django_delayq.conf import QueueSettings, get_keyring, get_settings
-from django_delayq.decoding import Decoder, Number
+from django_delayq.decoder import Decoder, Number
 from django_delayq.exceptions import (
     DecodeError,
     DelayqError,
@@ -22,7 +22,7 @@ from django_delayq.exceptions import (
     NotSigned,
 )
 from django_delayq.redaction import brief
-from django_delayq.wire.signing import (
+from django_delayq.wire.signatures import (
     ENCRYPTED,
     FORMAT,
     JOB_START,

@@ -11,7 +11,7 @@ from types import TracebackType
 from django_delayq import logs
 from django_delayq.exceptions import InvalidResult
 from django_delayq.jobs.decisions import Decision
-from django_delayq.masking import mask
+from django_delayq.masks import mask
 
 #: Characters of a traceback, its end, that are kept with the job.
 TRACEBACK_LIMIT = 8_000

@@ -5,16 +5,16 @@ from typing import Any
 from msgspec.structs import replace
 
 from django_delayq import conf
-from django_delayq.calls.steps import Steps
-from django_delayq.delivery import replacing
-from django_delayq.delivery.durability import Wait, durably
-from django_delayq.delivery.states import Change, State
+from django_delayq.core import replace as replace_calls
+from django_delayq.core.durability import Wait, durably
+from django_delayq.core.states import Change, State
 from django_delayq.exceptions import DecodeError, MaybeScheduled
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.duplicates import OnHolder
 from django_delayq.jobs.job import Job
 from django_delayq.jobs.outcomes import take
-from django_delayq.jobs.storing import storing_one, written
+from django_delayq.jobs.store_calls import storing_one, written
+from django_delayq.transport.steps import Steps
 
 #: So often a call tries to change the job that holds its unique key, if that begins or goes each time.
 MOST_MEETINGS = 20
@@ -57,7 +57,7 @@ def _changing_holder(
     if wanted.replaces and draft.extras.expires_ms:
         # Its own start time may be later than that of the job, which it keeps.
         draft = replace(draft, extras=replace(draft.extras, since_ms=draft.asked_ms))
-    linked: replacing.Linked | None = None
+    linked: replace_calls.Linked | None = None
     for _ in range(MOST_MEETINGS):
         payload, call = b"", None if linked is None else _opened(job, settings, linked)
         if wanted.replaces:
@@ -75,7 +75,7 @@ def _changing_holder(
             draft = replace(draft, extras=extras)
         new = written([draft])[0][0]
         reply = yield from durably(
-            replacing.replace(
+            replace_calls.replace(
                 settings.keys,
                 job.token,
                 new,
@@ -86,7 +86,7 @@ def _changing_holder(
             ),
             waiting,
         )
-        if not isinstance(reply, replacing.Linked):
+        if not isinstance(reply, replace_calls.Linked):
             break
         linked = reply
     else:
@@ -106,7 +106,7 @@ def _changing_holder(
 
 
 def _opened(
-    job: Job[Any], settings: conf.QueueSettings, linked: replacing.Linked
+    job: Job[Any], settings: conf.QueueSettings, linked: replace_calls.Linked
 ) -> envelopes.Envelope:
     """Read the call of a job that holds the unique key of another.
 

@@ -11,38 +11,39 @@ from typing import Any, Generic, TypeVar
 from msgspec.structs import replace
 
 from django_delayq import conf
-from django_delayq.calls.call import Call
-from django_delayq.calls.steps import Steps, aperform, perform
-from django_delayq.clients.clients import own_clients
-from django_delayq.clients.performing import aperformed, performed
-from django_delayq.delivery import changing, looking
-from django_delayq.delivery.durability import (
+from django_delayq.core import change as change_calls
+from django_delayq.core import queue_reads
+from django_delayq.core.durability import (
     Durability,
     Wait,
     as_durable,
     durably,
     silence_of,
 )
-from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.looking import Inspected
-from django_delayq.delivery.progress import read_progress
-from django_delayq.delivery.states import GRAVES, OVER, Change, State
+from django_delayq.core.keys import DeliveryKeys
+from django_delayq.core.progress import read_progress
+from django_delayq.core.queue_reads import Inspected
+from django_delayq.core.states import GRAVES, OVER, Change, State
 from django_delayq.exceptions import (
     InvalidTask,
     LeaseLost,
 )
 from django_delayq.jobs import envelope as envelopes
-from django_delayq.jobs import following, stored_results
+from django_delayq.jobs import follow_ups, stored_results
 from django_delayq.jobs import result as results
-from django_delayq.jobs.attempt import Here
+from django_delayq.jobs.attempt_handle import Here
 from django_delayq.jobs.cancellation import cancel_calls, tell_cancelled
 from django_delayq.jobs.draft import Draft
 from django_delayq.jobs.options import check_durable, check_priority
-from django_delayq.jobs.progress import Progress, as_progress, stored_progress
+from django_delayq.jobs.progress_report import Progress, as_progress, stored_progress
 from django_delayq.jobs.record import Record, read_record, record_of
-from django_delayq.jobs.stopping import Stop
+from django_delayq.jobs.stop import Stop
 from django_delayq.logs import get_log
-from django_delayq.masking import mask
+from django_delayq.masks import mask
+from django_delayq.transport.call import Call
+from django_delayq.transport.clients import own_clients
+from django_delayq.transport.performed import aperformed, performed
+from django_delayq.transport.steps import Steps, aperform, perform
 from django_delayq.wire.delay import (
     MAX_START_TIME_MS,
     MIN_START_TIME_MS,
@@ -313,15 +314,15 @@ class Job(Generic[R_co]):
 
     def _be_followed(self: J, name: str, jobs: tuple["Job[Any]", ...]) -> J:
         others = [job._prepared if isinstance(job, Job) else job for job in jobs]
-        following.join(name, self._prepared, others)
+        follow_ups.join(name, self._prepared, others)
         for job in jobs:
             # From now on only the server can say where it is.
             job._draft = None
         return self
 
     @property
-    def _prepared(self) -> following.Prepared:
-        return following.Prepared(self.id, self.queue, self.state, self._draft)
+    def _prepared(self) -> follow_ups.Prepared:
+        return follow_ups.Prepared(self.id, self.queue, self.state, self._draft)
 
     def check(self) -> None:
         """Raise `LeaseLost` if this worker no longer has the job's lease: ``current_job().check()``.
@@ -439,7 +440,7 @@ class Job(Generic[R_co]):
         return (yield from self._looking())
 
     def _looking(self) -> Steps[State]:
-        seen = yield looking.inspect(self._keys, self.token)
+        seen = yield queue_reads.inspect(self._keys, self.token)
         state = self._take(seen)
         if state is State.MISSING or state in OVER:
             # Its result may be kept for longer than the server remembers the end.
@@ -521,7 +522,7 @@ class Job(Generic[R_co]):
     ) -> Steps[bool]:
         """Discard the job; with ``is_seen``, its state is known."""
         return self._leaving_grave(
-            changing.discard,
+            change_calls.discard,
             State.DISCARDED,
             durable,
             "If a failover brings it back, discard it again",
@@ -585,7 +586,7 @@ class Job(Generic[R_co]):
             return True
         if self._is_left:
             return False
-        call = changing.reschedule(self._keys, self.token, when)
+        call = change_calls.reschedule(self._keys, self.token, when)
         reply = yield from durably(call, waiting)
         change, start_time_ms = reply
         if isinstance(change, State):
@@ -631,7 +632,7 @@ class Job(Generic[R_co]):
             return True
         if self._is_left:
             return False
-        call = changing.reprioritize(self._keys, self.token, priority)
+        call = change_calls.reprioritize(self._keys, self.token, priority)
         reply = yield from durably(call, waiting)
         if isinstance(reply, State):
             self.state = reply
@@ -675,7 +676,7 @@ class Job(Generic[R_co]):
     ) -> Steps[bool]:
         """Retry the job; with ``is_seen``, its state is known."""
         is_due = yield from self._leaving_grave(
-            changing.replay,
+            change_calls.replay,
             State.DUE,
             durable,
             "If a failover makes it a dead letter again, retry it again",

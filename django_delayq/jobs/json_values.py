@@ -18,7 +18,7 @@ from django.utils.functional import LazyObject, Promise
 from django_delayq.exceptions import InvalidArguments
 from django_delayq.jobs.arguments import sensitive_texts
 from django_delayq.jobs.definition import TaskDefinition
-from django_delayq.masking import mask
+from django_delayq.masks import mask
 from django_delayq.redaction import SHOWN, show
 
 #: The types of values that are JSON as they stand.

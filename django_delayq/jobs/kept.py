@@ -5,11 +5,11 @@ from functools import partial
 
 from redis.client import Redis
 
-from django_delayq.calls.running import run
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import storing
-from django_delayq.delivery.bounds import MAX_BATCH
-from django_delayq.delivery.handing_over import HandOver
+from django_delayq.core import store as store_calls
+from django_delayq.core.bounds import MAX_BATCH
+from django_delayq.core.hand_over import HandOver
+from django_delayq.transport.run import run
 
 
 def known_since(
@@ -19,7 +19,7 @@ def known_since(
     since: list[int | None] = []
     for start in range(0, len(tokens), MAX_BATCH):
         part = tokens[start : start + MAX_BATCH]
-        seen = run(client, storing.when_sent(queue.keys, part))
+        seen = run(client, store_calls.when_sent(queue.keys, part))
         since += seen
     return since
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from django_delayq.delivery.rates import (
+from django_delayq.core.rates import (
     MOST_AT_A_TIME,
     RATE_WANTED,
     is_concurrency,

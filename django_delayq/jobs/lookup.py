@@ -3,16 +3,16 @@
 from typing import Any
 
 from django_delayq import conf
-from django_delayq.calls.steps import Steps
-from django_delayq.clients.performing import aperformed, performed
-from django_delayq.delivery import bounds
-from django_delayq.delivery.searching import Found
-from django_delayq.delivery.states import State
+from django_delayq.core import bounds
+from django_delayq.core.search_calls import Found
+from django_delayq.core.states import State
 from django_delayq.exceptions import JobNotFound
 from django_delayq.jobs import stored_results
 from django_delayq.jobs.job import Job
 from django_delayq.jobs.options import is_unicode
 from django_delayq.redaction import show
+from django_delayq.transport.performed import aperformed, performed
+from django_delayq.transport.steps import Steps
 
 
 @performed

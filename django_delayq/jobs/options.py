@@ -10,7 +10,7 @@ from django.db import DEFAULT_DB_ALIAS
 
 from django_delayq.backoff import Backoff
 from django_delayq.conf import QueueSettings, get_settings
-from django_delayq.delivery.durability import (
+from django_delayq.core.durability import (
     DURABLE_WANTED,
     Durability,
     as_durable,

@@ -7,14 +7,14 @@ from typing import Any, TypeVar
 from redis.exceptions import RedisError
 
 from django_delayq import conf
-from django_delayq.calls.errors import may_have_run, node_named_by
-from django_delayq.calls.neighbours import Neighbours
-from django_delayq.clients.clients import own_clients
+from django_delayq.jobs.commit_hooks import is_left
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.job import Job
-from django_delayq.jobs.leaving import is_left
-from django_delayq.jobs.preparing import prepare
-from django_delayq.jobs.sending import asend, send
+from django_delayq.jobs.prepare import prepare
+from django_delayq.jobs.send import asend, send
+from django_delayq.transport.clients import own_clients
+from django_delayq.transport.errors import may_have_run, node_named_by
+from django_delayq.transport.neighbours import Neighbours
 from django_delayq.wire.delay import Delay
 
 R = TypeVar("R")

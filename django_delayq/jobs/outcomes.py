@@ -8,16 +8,16 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from django_delayq import conf
-from django_delayq.calls.errors import may_have_run
 from django_delayq.clock import boottime_ms
-from django_delayq.delivery import bounds
-from django_delayq.delivery.durability import Wait
-from django_delayq.delivery.states import State
-from django_delayq.delivery.storing import Scheduled
+from django_delayq.core import bounds
+from django_delayq.core.durability import Wait
+from django_delayq.core.states import State
+from django_delayq.core.store import Scheduled
 from django_delayq.exceptions import QueueFull
 from django_delayq.faults import describe_fault
 from django_delayq.jobs.draft import Draft
 from django_delayq.jobs.job import Job
+from django_delayq.transport.errors import may_have_run
 
 #: What to do about a full queue.
 ADVICE = "Pass error.unsent to {} once workers have made room, start more workers, or raise MAX_JOBS"

@@ -2,12 +2,12 @@
 
 from typing import Any, NamedTuple
 
-from django_delayq.calls.command import Command
-from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.looking import Inspected
-from django_delayq.delivery.states import GRAVES, State
+from django_delayq.core.keys import DeliveryKeys
+from django_delayq.core.queue_reads import Inspected
+from django_delayq.core.states import GRAVES, State
 from django_delayq.jobs import stored_results
 from django_delayq.redaction import brief
+from django_delayq.transport.plain_command import Command
 
 
 @brief

@@ -8,10 +8,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from django_delayq.calls.command import Command
-from django_delayq.calls.steps import Pause, Steps
 from django_delayq.clock import monotonic_ms
-from django_delayq.delivery.states import GRAVES, OVER, State
+from django_delayq.core.states import GRAVES, OVER, State
 from django_delayq.exceptions import (
     InvalidTask,
     JobCancelled,
@@ -21,6 +19,8 @@ from django_delayq.exceptions import (
 )
 from django_delayq.jobs.registry import get_task
 from django_delayq.redaction import show
+from django_delayq.transport.plain_command import Command
+from django_delayq.transport.steps import Pause, Steps
 from django_delayq.wire.delay import parse_timeout_ms
 
 #: How often a wait for a result checks that the job still exists.

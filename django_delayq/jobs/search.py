@@ -5,19 +5,19 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, TypeVar
 
 from django_delayq import conf
-from django_delayq.delivery import searching
-from django_delayq.delivery.searching import Window
-from django_delayq.delivery.states import State
+from django_delayq.core import search_calls
+from django_delayq.core.search_calls import Window
+from django_delayq.core.states import State
 from django_delayq.exceptions import InvalidSearch
 from django_delayq.jobs.decorator import DelayedTask
 from django_delayq.jobs.options import is_unicode
 from django_delayq.redaction import show
-from django_delayq.setting import Values
+from django_delayq.setting_fields import Values
 
 Held = TypeVar("Held")
 
 #: The states whose jobs a server can list.
-LISTED = frozenset({*searching.PLACES.values(), State.DUE})
+LISTED = frozenset({*search_calls.PLACES.values(), State.DUE})
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _ENDED = (

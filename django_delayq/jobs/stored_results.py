@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 
 from django_delayq.conf import get_keyring
-from django_delayq.decoding import Count, Decoder
-from django_delayq.delivery.states import State
+from django_delayq.core.states import State
+from django_delayq.decoder import Count, Decoder
 from django_delayq.exceptions import DecodeError, NotSigned
-from django_delayq.wire.signing import Keyring
+from django_delayq.wire.signatures import Keyring
 
 _encoder = msgspec.json.Encoder()
 

@@ -9,11 +9,7 @@ import msgspec
 from redis.exceptions import RedisError
 
 from django_delayq import conf
-from django_delayq.calls.steps import Steps
-from django_delayq.calls.together import together
-from django_delayq.clients.performing import aperformed, performed
-from django_delayq.decoding import Decoder
-from django_delayq.delivery.workers import (
+from django_delayq.core.worker_registry import (
     MOST_WORKERS,
     WORKERS_BATCH,
     SeenWorker,
@@ -24,9 +20,13 @@ from django_delayq.delivery.workers import (
     read_worker,
     read_workers,
 )
+from django_delayq.decoder import Decoder
 from django_delayq.exceptions import DecodeError, InvalidSearch, NotSigned
 from django_delayq.jobs.actor import actor
 from django_delayq.redaction import show
+from django_delayq.transport.performed import aperformed, performed
+from django_delayq.transport.steps import Steps
+from django_delayq.transport.together import together
 
 #: What a process can be told.
 QUIET, STOP = "quiet", "stop"

@@ -20,7 +20,7 @@ def prepare_tasks() -> None:
     """
     if _ours():
         # Only here it is known that the package for Django 5.2 is there.
-        from django_delayq.backend import ends
+        from django_delayq.backend import finished_signal as ends
 
         ends.listen()
 
@@ -33,7 +33,7 @@ def listening() -> AbstractContextManager[None]:
     """
     if not _ours():
         return nullcontext()
-    from django_delayq.backend import ends
+    from django_delayq.backend import finished_signal as ends
 
     return ends.listening()
 

@@ -12,15 +12,10 @@ from django.utils.translation import gettext_lazy
 from django_delayq import conf
 from django_delayq.codecs import CODEC_NAMES
 from django_delayq.management.terminal import padded, width_of
-from django_delayq.repair.listing import Listing
-from django_delayq.repair.reframing import Tally
-from django_delayq.repair.survey import (
-    JAVA_RETRY_MS,
-    Jam,
-    Survey,
-    fitting_settings,
-)
-from django_delayq.translating import gettext, moment_text, ngettext, number_text
+from django_delayq.tools.insertion_list import Listing
+from django_delayq.tools.reframe import Tally
+from django_delayq.tools.survey import JAVA_RETRY_MS, Jam, Survey, fitting_settings
+from django_delayq.translations import gettext, moment_text, ngettext, number_text
 from django_delayq.wire.frame import FrameFormat
 
 _GENERATIONS = {

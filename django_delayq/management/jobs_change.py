@@ -10,9 +10,8 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 from redis.exceptions import RedisError
 
-from django_delayq.calls.steps import perform
-from django_delayq.clients.clients import own_clients
-from django_delayq.delivery.states import State
+from django_delayq.core.states import State
+from django_delayq.display import outcome
 from django_delayq.exceptions import JobNotFound, PartialAnswer, QueueNotFound
 from django_delayq.jobs.actions import (
     ACTIONS,
@@ -26,7 +25,7 @@ from django_delayq.jobs.actions import (
     Details,
 )
 from django_delayq.jobs.bulk import Changed
-from django_delayq.jobs.finding import FoundJobs
+from django_delayq.jobs.find import FoundJobs
 from django_delayq.jobs.job import Job
 from django_delayq.jobs.lookup import get_job
 from django_delayq.management import jobs_report
@@ -41,8 +40,9 @@ from django_delayq.management.jobs_options import (
 )
 from django_delayq.management.jobs_output import JobsOutput
 from django_delayq.management.times import moment, span
-from django_delayq.showing import outcome
-from django_delayq.translating import gettext, moment_text, ngettext, state_label
+from django_delayq.translations import gettext, moment_text, ngettext, state_label
+from django_delayq.transport.clients import own_clients
+from django_delayq.transport.steps import perform
 from django_delayq.wire.delay import parse_delay
 from django_delayq.wording import one_line, printable
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from django_delayq.delivery.bounds import MOST_ENDED
-from django_delayq.delivery.states import State
+from django_delayq.core.bounds import MOST_ENDED
+from django_delayq.core.states import State
 from django_delayq.exceptions import QueueNotFound
 from django_delayq.features.ended.api import EndedJob, ended_jobs
 from django_delayq.management import jobs_report
@@ -22,7 +22,7 @@ from django_delayq.management.jobs_options import (
     add_limit,
 )
 from django_delayq.management.jobs_output import JobsOutput
-from django_delayq.translating import gettext
+from django_delayq.translations import gettext
 
 #: Rows of a table, unless --limit says otherwise.
 LISTED_ROWS = 100

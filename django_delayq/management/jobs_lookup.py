@@ -7,18 +7,18 @@ from django.core.management.base import CommandError
 from redis.exceptions import RedisError
 
 from django_delayq import conf
-from django_delayq.calls.errors import is_of_node
-from django_delayq.calls.steps import perform
-from django_delayq.clients.clients import own_clients
-from django_delayq.delivery.searching import SEARCH_PAGE
+from django_delayq.core.search_calls import SEARCH_PAGE
 from django_delayq.exceptions import InvalidSearch, JobNotFound, QueueNotFound
 from django_delayq.faults import fault_line
 from django_delayq.jobs.answers import complete, leaving_out
-from django_delayq.jobs.finding import FoundJobs, find_jobs
+from django_delayq.jobs.find import FoundJobs, find_jobs
 from django_delayq.management.jobs_options import WRONG_CALL
 from django_delayq.management.jobs_output import JobsOutput
 from django_delayq.redaction import show
-from django_delayq.translating import gettext
+from django_delayq.translations import gettext
+from django_delayq.transport.clients import own_clients
+from django_delayq.transport.errors import is_of_node
+from django_delayq.transport.steps import perform
 
 T = TypeVar("T")
 

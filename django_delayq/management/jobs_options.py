@@ -6,10 +6,10 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from django_delayq.delivery.states import State
+from django_delayq.core.states import State
 from django_delayq.jobs.search import LISTED
 from django_delayq.management.times import window
-from django_delayq.translating import gettext
+from django_delayq.translations import gettext
 
 #: The exit status of a command that was called in a wrong way, as argparse has it.
 WRONG_CALL = 2

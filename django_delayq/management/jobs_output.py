@@ -6,12 +6,12 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
+from django_delayq.display.json_output import json_text
 from django_delayq.management import jobs_report
-from django_delayq.management.errors import Missing
-from django_delayq.management.progress import ProgressLine
+from django_delayq.management.command_errors import Missing
+from django_delayq.management.progress_line import ProgressLine
 from django_delayq.management.terminal import table, width_of_screen
-from django_delayq.showing.plain_json import json_text
-from django_delayq.translating import unsearched_text
+from django_delayq.translations import unsearched_text
 
 
 class JobsOutput:

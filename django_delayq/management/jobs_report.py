@@ -7,23 +7,23 @@ from typing import Any, NamedTuple
 
 from django_delayq import conf
 from django_delayq.clock import epoch_ms, iso_text
-from django_delayq.delivery.bounds import MOST_ENDED
-from django_delayq.delivery.states import OVER, State
+from django_delayq.core.bounds import MOST_ENDED
+from django_delayq.core.states import OVER, State
+from django_delayq.display import job_details as showing
+from django_delayq.display.fields import Field
+from django_delayq.display.job_details import ShownJob
+from django_delayq.display.payloads import call_of
+from django_delayq.display.texts import clean
+from django_delayq.display.time_texts import Moment, relative_text
+from django_delayq.display.timeline import Event
+from django_delayq.display.value_json import plain_value
 from django_delayq.features.ended.api import EndedJob, ended_jobs
 from django_delayq.jobs.arguments import shown_arguments
 from django_delayq.jobs.job import Job
 from django_delayq.jobs.lookup import get_job, handle_of
 from django_delayq.management.terminal import Column, width_of, wrapped
 from django_delayq.redaction import redact
-from django_delayq.showing import job as showing
-from django_delayq.showing.fields import Field
-from django_delayq.showing.job import ShownJob
-from django_delayq.showing.payloads import call_of
-from django_delayq.showing.texts import clean
-from django_delayq.showing.time_texts import Moment, relative_text
-from django_delayq.showing.timeline import Event
-from django_delayq.showing.value_json import plain_value
-from django_delayq.translating import gettext, number_text, state_label
+from django_delayq.translations import gettext, number_text, state_label
 from django_delayq.wording import one_line, printable
 
 #: Columns of a paragraph, and of what stands below a label.

@@ -16,7 +16,7 @@ from django_delayq.management.jobs_options import (
     add_json,
 )
 from django_delayq.management.jobs_output import JobsOutput
-from django_delayq.translating import gettext
+from django_delayq.translations import gettext
 from django_delayq.wording import printable
 
 

@@ -1,7 +1,7 @@
 """The line about a queue that the commands which move jobs print."""
 
-from django_delayq.repair.moving import Tally
-from django_delayq.translating import gettext, number_text
+from django_delayq.tools.move import Tally
+from django_delayq.translations import gettext, number_text
 
 
 def told(name: str, tally: Tally, done: str) -> str:

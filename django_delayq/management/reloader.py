@@ -10,7 +10,7 @@ from types import FrameType
 from django.core.management.base import OutputWrapper
 from django.utils.autoreload import StatReloader, get_child_arguments
 
-from django_delayq.translating import gettext
+from django_delayq.translations import gettext
 from django_delayq.worker.operating_system import handle_signal, reap_orphans
 from django_delayq.worker.supervisor import NOW, STOPPING
 

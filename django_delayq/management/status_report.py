@@ -1,4 +1,4 @@
-"""How ``delayq_status`` prints what `showing.overview` has seen: queues, figures, workers, problems."""
+"""How ``delayq_status`` prints what `display.overview` has seen: queues, figures, workers, problems."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -7,15 +7,15 @@ from django.template.defaultfilters import filesizeformat
 from django.utils import formats
 
 from django_delayq import conf
+from django_delayq.display.overview import Overview
+from django_delayq.display.queue_status import MINUTES, QueueStatus
+from django_delayq.display.time_texts import short_time_text, span_text
 from django_delayq.faults import describe_fault, is_forbidden
 from django_delayq.features.statistics.calls import Histogram
 from django_delayq.health.problem import Level, ServerProblem
 from django_delayq.jobs.workers import Worker, WorkerState
 from django_delayq.management.terminal import Column, fitted, table, width_of, wrapped
-from django_delayq.showing.overview import Overview
-from django_delayq.showing.queue_status import MINUTES, QueueStatus
-from django_delayq.showing.time_texts import short_time_text, span_text
-from django_delayq.translating import (
+from django_delayq.translations import (
     gettext,
     ngettext,
     number_text,

@@ -6,7 +6,7 @@ from django_delayq import __version__, conf
 from django_delayq.jobs import registry
 from django_delayq.management.terminal import padded, width_of
 from django_delayq.redaction import redact_url
-from django_delayq.translating import gettext, ngettext, number_text
+from django_delayq.translations import gettext, ngettext, number_text
 from django_delayq.worker.parts import WorkerOptions
 
 #: At the start, more tasks than this are counted, not named.

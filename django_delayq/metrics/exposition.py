@@ -9,16 +9,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from django_delayq import conf
-from django_delayq.calls.several import run_all
-from django_delayq.clients.clients import own_clients
-from django_delayq.delivery.looking import Counts
+from django_delayq.core.queue_reads import Counts
+from django_delayq.display.overview import Overview, look
+from django_delayq.display.queue_status import QueueStatus
 from django_delayq.features.statistics import calls as statistics_calls
 from django_delayq.features.statistics.api import BOUNDS_MS, Totals, totals_by_queue
 from django_delayq.features.statistics.calls import Figures, Histogram, Outcome
 from django_delayq.health.problem import Level
 from django_delayq.jobs.workers import Worker, WorkerState
-from django_delayq.showing.overview import Overview, look
-from django_delayq.showing.queue_status import QueueStatus
+from django_delayq.transport.clients import own_clients
+from django_delayq.transport.several import run_all
 
 #: Outcomes that each task has from its first attempt on, so that an increase from nothing is seen; others come with
 #: their first.

@@ -12,11 +12,11 @@ from django.views.decorators.http import require_safe
 from redis.exceptions import RedisError
 
 from django_delayq import conf
+from django_delayq.display.json_output import json_response
+from django_delayq.display.overview_json import overview_data
 from django_delayq.exceptions import DelayqError
 from django_delayq.faults import describe_fault
 from django_delayq.metrics import exposition
-from django_delayq.showing.overview_json import overview_data
-from django_delayq.showing.plain_json import json_response
 
 #: The format of Prometheus that `exposition` writes.
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

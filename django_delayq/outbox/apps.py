@@ -14,8 +14,8 @@ class OutboxConfig(AppConfig):
 
     def ready(self) -> None:
         # They import the models, which have to be loaded first.
-        from django_delayq.outbox.checks import check_tables
         from django_delayq.outbox.part import OutboxPart
+        from django_delayq.outbox.table_checks import check_tables
 
         # Not by our own tag: where Django 6.1 is given a tag, it names all databases.
         checks.register(check_tables, checks.Tags.database, deploy=True)

@@ -12,7 +12,7 @@ from django_delayq.jobs.commit import is_alias
 from django_delayq.logs import get_log
 from django_delayq.outbox.epoch import EpochMs
 from django_delayq.outbox.models import InboxRow
-from django_delayq.outbox.writing import noting_migration
+from django_delayq.outbox.row_writer import noting_migration
 from django_delayq.redaction import show
 
 logger = get_log("django_delayq.outbox")

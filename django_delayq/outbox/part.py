@@ -5,7 +5,7 @@ from typing import Any
 
 from django_delayq.jobs.job import Job
 from django_delayq.jobs.options import Commit
-from django_delayq.outbox import inbox, writing
+from django_delayq.outbox import inbox, row_writer
 from django_delayq.outbox.thread import RelayThreads
 
 
@@ -13,7 +13,7 @@ class OutboxPart:
     """Stateless; one a process."""
 
     def write(self, job: Job[Any], commit: Commit) -> None:
-        writing.write(job, commit)
+        row_writer.write(job, commit)
 
     def run_once(
         self, job_id: str, using: str, call: Callable[[], Any], later: str

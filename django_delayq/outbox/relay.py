@@ -2,7 +2,7 @@
 
 A sweep asks the server about each committed row once: a row that it does not know is sent, and one whose job it has had for
 `OUTBOX_KEEP` is deleted. To send a row again is harmless, because the queue remembers its token until the row is gone and for
-two minutes after (delivery/lua/_sent.lua). So nothing here depends on a lock: locks only spare two workers the same work.
+two minutes after (core/lua/_sent.lua). So nothing here depends on a lock: locks only spare two workers the same work.
 """
 
 import math
@@ -20,35 +20,35 @@ from redis.client import Redis
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from django_delayq.calls.command import Command
-from django_delayq.calls.errors import is_of_node
-from django_delayq.calls.running import run
-from django_delayq.calls.steps import perform
-from django_delayq.clients.clients import own_clients
 from django_delayq.clock import boottime_ms
 from django_delayq.conf import (
     QueueSettings,
     get_keyring,
     get_settings,
 )
-from django_delayq.decoding import Decoder
-from django_delayq.delivery import storing
-from django_delayq.delivery.bounds import MAX_BATCH, SKEW_MS
-from django_delayq.delivery.handing_over import NotHandedOver
-from django_delayq.delivery.storing import ROW_REPEAT_MS, NewJob
+from django_delayq.core import store as store_calls
+from django_delayq.core.bounds import MAX_BATCH, SKEW_MS
+from django_delayq.core.hand_over import NotHandedOver
+from django_delayq.core.store import ROW_REPEAT_MS, NewJob
+from django_delayq.decoder import Decoder
 from django_delayq.exceptions import DecodeError, DelayqError
 from django_delayq.jobs import envelope as envelopes
-from django_delayq.jobs import sharding
+from django_delayq.jobs import shard_agreement
 from django_delayq.jobs.draft import NO_EXTRAS, Draft, Extras
 from django_delayq.jobs.kept import kept_since, known_since
 from django_delayq.jobs.options import check_priority
-from django_delayq.jobs.storing import SCHEDULE_BYTES
+from django_delayq.jobs.store_calls import SCHEDULE_BYTES
 from django_delayq.outbox.epoch import EpochMs
 from django_delayq.outbox.models import InboxRow, OutboxRow, RelayClaim
-from django_delayq.outbox.writing import Beside, forwarding, has_outbox
+from django_delayq.outbox.row_writer import Beside, forwarding, has_outbox
 from django_delayq.redaction import redact, show
+from django_delayq.transport.clients import own_clients
+from django_delayq.transport.errors import is_of_node
+from django_delayq.transport.plain_command import Command
+from django_delayq.transport.run import run
+from django_delayq.transport.steps import perform
 from django_delayq.wire.delay import MAX_DELAY_MS, MAX_START_TIME_MS
-from django_delayq.wire.signing import TOKEN_MARK
+from django_delayq.wire.signatures import TOKEN_MARK
 
 #: Rows that a worker looks at, sends and deletes at a time.
 BATCH = 500
@@ -232,7 +232,7 @@ class Relay:
             if ahead:
                 # The server's clock was ahead. Else these rows would stay until that time.
                 keys = get_settings().queue(name).keys
-                count = storing.count_rows_from(keys, ahead, now_ms=now_ms)
+                count = store_calls.count_rows_from(keys, ahead, now_ms=now_ms)
                 try:
                     run(client, count)
                 except RedisError as error:
@@ -378,7 +378,7 @@ def _send_to_queue(
     sent: set[int] = set()
     try:
         settings = get_settings().queue(name)
-        perform(client, sharding.agreeing_on(name))
+        perform(client, shard_agreement.agreeing_on(name))
     except (DelayqError, RedisError) as error:
         _check_is_its_own(error)
         problems[_problem(name, error)] += len(rows)
@@ -462,7 +462,7 @@ def _parts(
     for row, draft in written:
         length = len(draft.new.payload)
         if part and (
-            len(part) == storing.SCHEDULE_BATCH or size + length > SCHEDULE_BYTES
+            len(part) == store_calls.SCHEDULE_BATCH or size + length > SCHEDULE_BYTES
         ):
             yield part
             part, size = [], 0
@@ -480,7 +480,7 @@ def _let_go(client: Redis, rows: Sequence[Head]) -> None:
         try:
             for start in range(0, len(members), MAX_BATCH):
                 tokens = [row.token for row in members[start : start + MAX_BATCH]]
-                run(client, storing.let_go(keys, tokens, now_ms=now_ms))
+                run(client, store_calls.let_go(keys, tokens, now_ms=now_ms))
         except RedisError as error:
             # Those of a node that is away are forgotten there by themselves.
             _check_is_its_own(error)

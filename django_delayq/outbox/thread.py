@@ -24,7 +24,7 @@ from django_delayq.outbox.relay import (
     databases,
     has_table,
 )
-from django_delayq.outbox.writing import migrating
+from django_delayq.outbox.row_writer import migrating
 from django_delayq.redaction import redact
 
 logger = get_log("django_delayq.outbox")

@@ -9,11 +9,11 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from django_delayq.calls.steps import Steps, aperform, perform
-from django_delayq.clients.clients import Clients, Given
-from django_delayq.clients.performing import name_async, return_result, steps_of
-from django_delayq.queues.options import QueueOptions, keys_of
+from django_delayq.queues.queue_options import QueueOptions, keys_of
 from django_delayq.queues.reading import read
+from django_delayq.transport.clients import Clients, Given
+from django_delayq.transport.performed import name_async, return_result, steps_of
+from django_delayq.transport.steps import Steps, aperform, perform
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from django_delayq.later import import_later
 
 if TYPE_CHECKING:
+    from django_delayq.testing.capture import captured, immediate
     from django_delayq.testing.captured_jobs import Captured, CapturedJob
-    from django_delayq.testing.capturing import captured, immediate
     from django_delayq.testing.frozen import FrozenQueue, Ran, frozen_queue
     from django_delayq.testing.runner import DelayqRunner
 
@@ -32,8 +32,8 @@ __getattr__ = import_later(
         "DelayqRunner": "django_delayq.testing.runner",
         "FrozenQueue": "django_delayq.testing.frozen",
         "Ran": "django_delayq.testing.frozen",
-        "captured": "django_delayq.testing.capturing",
+        "captured": "django_delayq.testing.capture",
         "frozen_queue": "django_delayq.testing.frozen",
-        "immediate": "django_delayq.testing.capturing",
+        "immediate": "django_delayq.testing.capture",
     },
 )

@@ -6,14 +6,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol, TypeAlias, overload
 
 from django_delayq import conf
-from django_delayq.delivery.states import State
+from django_delayq.core.states import State
 from django_delayq.exceptions import InvalidArguments, InvalidTask
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import json_values
 from django_delayq.jobs.arguments import call_text
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.envelope import Envelope, Follower
-from django_delayq.jobs.following import home_of
+from django_delayq.jobs.follow_ups import home_of
 from django_delayq.jobs.registry import get_task
 from django_delayq.redaction import brief, show
 from django_delayq.testing.recorder import Note, Recorder, start_of

@@ -16,31 +16,31 @@ from typing import Any, TypedDict, Unpack
 from asgiref.sync import sync_to_async
 
 from django_delayq import conf
-from django_delayq.calls.command import Command
-from django_delayq.calls.line import Line, UnderWay
-from django_delayq.calls.running import run
-from django_delayq.clients.clients import own_clients
-from django_delayq.clients.server import Server
 from django_delayq.clock import boottime_ms, monotonic_ms
-from django_delayq.delivery import claiming
-from django_delayq.delivery.bounds import MAX_BATCH
-from django_delayq.delivery.claiming import Claimed
-from django_delayq.delivery.forwarding import Forward
-from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.states import State
+from django_delayq.core import claim as claim_calls
+from django_delayq.core.bounds import MAX_BATCH
+from django_delayq.core.claim import Claimed
+from django_delayq.core.forward_calls import Forward
+from django_delayq.core.keys import DeliveryKeys
+from django_delayq.core.states import State
 from django_delayq.exceptions import InvalidDelay
 from django_delayq.features.pauses.api import paused
-from django_delayq.jobs import sharding
+from django_delayq.jobs import shard_agreement
 from django_delayq.jobs.arguments import call_text
-from django_delayq.jobs.finding import find_jobs
+from django_delayq.jobs.find import find_jobs
 from django_delayq.management.backends import listening
 from django_delayq.redaction import brief, show
 from django_delayq.slices import loaded
 from django_delayq.testing import mode
-from django_delayq.testing.capturing import watch_tests
-from django_delayq.testing.connection import InProcessServer
-from django_delayq.testing.memory.server import MemoryServer
-from django_delayq.testing.running import is_on_loop, run_attempt
+from django_delayq.testing.capture import watch_tests
+from django_delayq.testing.inline_executor import is_on_loop, run_attempt
+from django_delayq.testing.local_connection import InProcessServer
+from django_delayq.testing.memory.memory_server import MemoryServer
+from django_delayq.transport.clients import own_clients
+from django_delayq.transport.line import Line, UnderWay
+from django_delayq.transport.plain_command import Command
+from django_delayq.transport.run import run
+from django_delayq.transport.server import Server
 from django_delayq.worker import job_signals
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.attempt_log import log_end
@@ -297,7 +297,7 @@ class FrozenQueue:
         settings, worker = state.settings, conf.get_settings().worker
         reply = run(
             self._client,
-            claiming.claim(
+            claim_calls.claim(
                 settings.keys,
                 owner=OWNER,
                 request=os.urandom(8),
@@ -313,7 +313,7 @@ class FrozenQueue:
             ),
         )
         if reply.newer_format:
-            raise claiming.newer_format(settings.name, reply.newer_format)
+            raise claim_calls.newer_format(settings.name, reply.newer_format)
         for part in state.parts:
             part.take_in(reply)
         if reply.limits is not None and reply.limits.has_slots:
@@ -450,7 +450,7 @@ def clear_frozen() -> None:
     """Empty those queues."""
     for made in _of_tests:
         made.keyspace.keys.clear()
-        sharding.forget()
+        shard_agreement.forget()
 
 
 def _passing(delta: timedelta | float | None, units: Units) -> timedelta:

@@ -13,13 +13,13 @@ from asgiref.sync import sync_to_async
 
 from django_delayq import conf
 from django_delayq.clock import boottime_ms
-from django_delayq.delivery.claiming import Leased
-from django_delayq.delivery.states import State
-from django_delayq.delivery.storing import NewJob
+from django_delayq.core.claim import Leased
+from django_delayq.core.states import State
+from django_delayq.core.store import NewJob
 from django_delayq.jobs.decisions import Decision
 from django_delayq.signals import job_scheduled
+from django_delayq.testing.inline_executor import arun_attempt, run_attempt
 from django_delayq.testing.recorder import ENDED, Note, Recorder, epoch_now_ms
-from django_delayq.testing.running import arun_attempt, run_attempt
 from django_delayq.worker import job_signals
 from django_delayq.worker.attempt import Attempt, Verdict
 from django_delayq.worker.attempt_log import log_end

@@ -16,20 +16,20 @@ from django.conf import UserSettingsHolder, global_settings
 from django.conf import settings as django_settings
 from django.db.backends.signals import connection_created
 
-from django_delayq import conf, connection
-from django_delayq.clients.clients import own_clients
-from django_delayq.clients.cluster import Cluster
-from django_delayq.clients.server import Server
-from django_delayq.jobs import sharding
+from django_delayq import conf, project_connection
+from django_delayq.jobs import shard_agreement
 from django_delayq.later import import_later
+from django_delayq.transport.clients import own_clients
+from django_delayq.transport.cluster import Cluster
+from django_delayq.transport.server import Server
 
 #: Servers that tests have put in place of the others, the last first asked.
 _servers: list[Server] = []
 _later: Callable[[str], Callable[[], Any]] = import_later(
     __name__,
     {
-        "captured_server": "django_delayq.testing.capturing",
-        "immediate_server": "django_delayq.testing.capturing",
+        "captured_server": "django_delayq.testing.capture",
+        "immediate_server": "django_delayq.testing.capture",
         "frozen_server": "django_delayq.testing.frozen",
         "run_server": "django_delayq.testing.servers",
         "watch_transactions": "django_delayq.testing.transactions",
@@ -54,7 +54,7 @@ def find_server() -> Server | Cluster:
         return cast(Server, _later("frozen_server")())
     if mode == "server":
         return cast(Server, _later("run_server")())
-    return connection.find_server()
+    return project_connection.find_server()
 
 
 def mode_in_force() -> str:
@@ -134,14 +134,14 @@ def serving(server: Server) -> Iterator[None]:
 def forget() -> None:
     """Forget all connections, and what servers have said: the server is another one now."""
     own_clients.forget()
-    sharding.forget()
+    shard_agreement.forget()
 
 
 def install() -> None:
     """Have the clients of this process ask here where their server is."""
     own_clients.find = find_server
     # The test environment may begin, or end, after something has used the server.
-    own_clients.state, own_clients.on_change = is_testing, sharding.forget
+    own_clients.state, own_clients.on_change = is_testing, shard_agreement.forget
     # The project's first transaction in a test comes after a connection, and Django sends no signal when tests begin.
     connection_created.connect(_watch_transactions)
 

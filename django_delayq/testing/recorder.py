@@ -14,13 +14,13 @@ from typing import Any
 from redis.exceptions import NoScriptError, ResponseError
 
 from django_delayq import conf
-from django_delayq.calls.script import LOADED
-from django_delayq.delivery.sharding import Held, Pin
-from django_delayq.delivery.states import Change, State
-from django_delayq.delivery.storing import NewJob
+from django_delayq.core.shards import Held, Pin
+from django_delayq.core.states import Change, State
+from django_delayq.core.store import NewJob
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.redaction import brief
-from django_delayq.wire.signing import TOKEN_LENGTH
+from django_delayq.transport.script import LOADED
+from django_delayq.wire.signatures import TOKEN_LENGTH
 
 #: States in which a job has ended, or was given up.
 ENDED = frozenset(

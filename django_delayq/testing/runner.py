@@ -15,7 +15,7 @@ from django.test.runner import (
 )
 
 from django_delayq.testing import mode
-from django_delayq.testing.capturing import clear_captured
+from django_delayq.testing.capture import clear_captured
 from django_delayq.testing.servers import empty_server
 
 

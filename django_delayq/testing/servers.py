@@ -14,15 +14,15 @@ from tempfile import mkdtemp
 from redis.client import Redis
 
 from django_delayq import conf
-from django_delayq.calls.running import run
-from django_delayq.clients.clients import own_clients
-from django_delayq.clients.server import Server
 from django_delayq.clock import monotonic_ms
-from django_delayq.delivery.looking import counts
-from django_delayq.embedded.server import ensure_server
+from django_delayq.core.queue_reads import counts
+from django_delayq.embedded.embedded_server import ensure_server
 from django_delayq.management.backends import listening
 from django_delayq.slices import loaded
 from django_delayq.testing import mode
+from django_delayq.transport.clients import own_clients
+from django_delayq.transport.run import run
+from django_delayq.transport.server import Server
 from django_delayq.worker.parts import WorkerOptions
 from django_delayq.worker.process import WorkerProcess
 

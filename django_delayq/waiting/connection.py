@@ -17,19 +17,19 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 from redis.retry import Retry
 
-from django_delayq.calls.call import Call
-from django_delayq.calls.connections import drop, has_nodes, leave, node_of
-from django_delayq.calls.errors import (
+from django_delayq.clock import boottime_ms
+from django_delayq.transport.call import Call
+from django_delayq.transport.connections import drop, has_nodes, leave, node_of
+from django_delayq.transport.errors import (
     FAILED,
     LOST,
     REDIRECTIONS,
     is_demoted,
     unhidden,
 )
-from django_delayq.calls.exchange import Exchange, Outcome, Tries
-from django_delayq.calls.running import go_on
-from django_delayq.clients.server import POOL_ARGUMENTS
-from django_delayq.clock import boottime_ms
+from django_delayq.transport.exchange import Exchange, Outcome, Tries
+from django_delayq.transport.run import go_on
+from django_delayq.transport.server import POOL_ARGUMENTS
 
 T = TypeVar("T")
 

@@ -16,9 +16,9 @@ from redis import asyncio as aio
 from redis.client import Redis
 from redis.exceptions import RedisError
 
-from django_delayq.calls.connections import arguments_of
-from django_delayq.clients.primary import pause_ms
 from django_delayq.clock import monotonic_ms
+from django_delayq.transport.connections import arguments_of
+from django_delayq.transport.primary import pause_ms
 from django_delayq.waiting.connection import wait_readable
 from django_delayq.waiting.watch import BACKOFF_MS, BLOCK_MS, DEADLINE_MS, Peek
 

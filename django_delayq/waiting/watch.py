@@ -11,9 +11,9 @@ from redis.client import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from django_delayq.clients.primary import pause_ms
 from django_delayq.clock import monotonic_ms
 from django_delayq.logs import get_log
+from django_delayq.transport.primary import pause_ms
 from django_delayq.waiting.background import Background
 from django_delayq.waiting.connection import (
     DedicatedConnection,

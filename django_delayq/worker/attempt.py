@@ -12,12 +12,9 @@ from typing import Any, cast
 from django_delayq import logs
 from django_delayq.clock import boottime_ms
 from django_delayq.conf import get_settings
-from django_delayq.delivery.holding import (
-    Held,
-    Hold,
-)
-from django_delayq.delivery.settling import Done, Failed, Rejected
-from django_delayq.delivery.states import State
+from django_delayq.core.hold import Held, Hold
+from django_delayq.core.lease_ends import Done, Failed, Rejected
+from django_delayq.core.states import State
 from django_delayq.exceptions import (
     DelayqError,
     EncodeError,
@@ -27,7 +24,7 @@ from django_delayq.exceptions import (
     NotSigned,
     TaskNotFound,
 )
-from django_delayq.jobs import following, json_values, stored_results
+from django_delayq.jobs import follow_ups, json_values, stored_results
 from django_delayq.jobs.decisions import Cancel, Decision, Retry, Snooze
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.envelope import Follow
@@ -43,7 +40,7 @@ from django_delayq.jobs.exception_text import (
 )
 from django_delayq.jobs.middleware import blamed
 from django_delayq.jobs.options import seconds
-from django_delayq.masking import mask
+from django_delayq.masks import mask
 from django_delayq.signals import heard
 from django_delayq.worker import payload, time_limit
 from django_delayq.worker.leased_job import Gate, LeasedJob, this_worker
@@ -112,7 +109,7 @@ class Attempt(LeasedJob):
     #: The jobs that follow this one.
     follow: Follow | None = None
     #: Those of them that its end stores.
-    bound: following.Bound | None = None
+    bound: follow_ups.Bound | None = None
     #: What that adds to the size of the call for this end.
     extra_bytes = 0
     #: The job lost its worker too often, and is leased only to be buried.
@@ -226,7 +223,7 @@ class Attempt(LeasedJob):
                 jobs = follow.dead
             try:
                 if jobs:
-                    self.bound = following.bind(jobs, self.queue.name)
+                    self.bound = follow_ups.bind(jobs, self.queue.name)
             except Exception as error:
                 if verdict is Verdict.SUCCEED:
                     # What follows must not be lost: another attempt may write it.

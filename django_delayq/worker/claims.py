@@ -7,18 +7,18 @@ from collections.abc import Callable, Sequence
 
 from redis.exceptions import RedisError
 
-from django_delayq.calls.errors import is_of_node
-from django_delayq.calls.steps import perform
-from django_delayq.clients.primary import pause_ms
 from django_delayq.clock import boottime_ms, monotonic_ms
-from django_delayq.delivery import claiming
-from django_delayq.delivery.bounds import MAX_BATCH
-from django_delayq.delivery.claiming import Claimed, Leased, Mode
+from django_delayq.core import claim as claim_calls
+from django_delayq.core.bounds import MAX_BATCH
+from django_delayq.core.claim import Claimed, Leased, Mode
 from django_delayq.exceptions import OtherShards
 from django_delayq.faults import fault_line
-from django_delayq.jobs import sharding
+from django_delayq.jobs import shard_agreement
 from django_delayq.logs import get_log
 from django_delayq.redaction import redact
+from django_delayq.transport.errors import is_of_node
+from django_delayq.transport.primary import pause_ms
+from django_delayq.transport.steps import perform
 from django_delayq.worker import job_signals
 from django_delayq.worker.outage import is_queues_own
 from django_delayq.worker.parts import Parts
@@ -361,7 +361,7 @@ class Claims:
         if queue.open_request is None:
             queue.open_request, queue.open_since_ms = os.urandom(8), boottime_ms()
         if is_few:
-            few = claiming.claim_few(
+            few = claim_calls.claim_few(
                 settings.keys,
                 owner=self._owner,
                 request=queue.open_request,
@@ -373,7 +373,7 @@ class Claims:
             return Asked(self._line.ask(few), plan, sent_ms, 0.0, False)
         suspects = self._suspects
         put_off_ms = suspects.put_off_ms()
-        call = claiming.claim(
+        call = claim_calls.claim(
             settings.keys,
             owner=self._owner,
             request=queue.open_request,
@@ -419,7 +419,7 @@ class Claims:
         if queue.has_begun and not queue.is_outdated:
             return
         self._line.rest()
-        perform(self._line.client, sharding.serving(queue.settings))
+        perform(self._line.client, shard_agreement.serving(queue.settings))
         queue.upkeep.begin()
         queue.has_begun, queue.is_outdated = True, False
 
@@ -429,7 +429,7 @@ class Claims:
             queue.newer_format = newer
             if newer:
                 # Until the format changes, this process claims nothing there and does no upkeep.
-                logger.error("%s", claiming.newer_format(queue.settings.name, newer))
+                logger.error("%s", claim_calls.newer_format(queue.settings.name, newer))
             else:
                 logger.warning("queue %s is claimed from again", queue.settings.name)
         if newer:
@@ -516,7 +516,7 @@ class Claims:
 
     def _check_shards(self, queue: QueueState) -> None:
         try:
-            perform(self._line.client, sharding.serving(queue.settings))
+            perform(self._line.client, shard_agreement.serving(queue.settings))
         except OtherShards:
             # The next claim says so, and makes none.
             queue.has_begun = False

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Mapping
 from django_delayq import conf
 from django_delayq.clock import monotonic_ms
 from django_delayq.conf import WorkerSettings
-from django_delayq.delivery.claiming import Claimed, Leased
+from django_delayq.core.claim import Claimed, Leased
 from django_delayq.jobs.envelope import peek_task, task_text
 from django_delayq.jobs.middleware import compose
 from django_delayq.jobs.registry import all_tasks, get_handler
-from django_delayq.jobs.stopping import Stop
+from django_delayq.jobs.stop import Stop
 from django_delayq.logs import get_log
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.loop_executor import LoopExecutor

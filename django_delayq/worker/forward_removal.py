@@ -13,19 +13,20 @@ from typing import NamedTuple
 from redis.client import Redis
 from redis.exceptions import RedisError
 
-from django_delayq.calls.errors import is_of_node
-from django_delayq.calls.running import run
-from django_delayq.clients.clients import own_clients
 from django_delayq.clock import boottime_ms, monotonic_ms
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import forwarding, storing
-from django_delayq.delivery.forwarding import Forward
+from django_delayq.core import forward_calls
+from django_delayq.core import store as store_calls
+from django_delayq.core.forward_calls import Forward
 from django_delayq.exceptions import DelayqError
 from django_delayq.faults import fault_line
-from django_delayq.jobs.following import LEAST_BYTES, queue_of
+from django_delayq.jobs.follow_ups import LEAST_BYTES, queue_of
 from django_delayq.jobs.kept import kept_since
 from django_delayq.logs import get_log
 from django_delayq.redaction import redact
+from django_delayq.transport.clients import own_clients
+from django_delayq.transport.errors import is_of_node
+from django_delayq.transport.run import run
 
 logger = get_log("django_delayq.worker")
 
@@ -57,11 +58,11 @@ def remove(
     now_ms: int,
 ) -> None:
     """Remove forwards that their queue has got. ``now_ms`` is by the clock of that queue."""
-    run(client, forwarding.remove(source.keys, forwards))
+    run(client, forward_calls.remove(source.keys, forwards))
     names = [each.name for each in forwards]
     # What a queue does not forget now, it forgets after a year.
     with suppress(RedisError, OSError):
-        run(client, storing.let_go(target.keys, names, now_ms=now_ms))
+        run(client, store_calls.let_go(target.keys, names, now_ms=now_ms))
 
 
 class ForwardRemoval:

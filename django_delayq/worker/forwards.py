@@ -13,23 +13,23 @@ from typing import NamedTuple
 from redis.client import Redis
 from redis.exceptions import RedisError
 
-from django_delayq.calls.errors import is_of_node
-from django_delayq.calls.running import run
-from django_delayq.calls.several import run_all
-from django_delayq.calls.steps import perform
 from django_delayq.clock import boottime_ms, monotonic_ms
 from django_delayq.conf import QueueSettings, get_keyring, get_settings
-from django_delayq.delivery import forwarding
-from django_delayq.delivery.forwarding import Forward, Received
-from django_delayq.delivery.storing import key_in
+from django_delayq.core import forward_calls
+from django_delayq.core.forward_calls import Forward, Received
+from django_delayq.core.store import key_in
 from django_delayq.exceptions import DecodeError, DelayqError, NotSigned
 from django_delayq.faults import fault_line
 from django_delayq.jobs import envelope as envelopes
-from django_delayq.jobs import sharding
-from django_delayq.jobs.following import LEAST_BYTES, queue_of
+from django_delayq.jobs import shard_agreement
+from django_delayq.jobs.follow_ups import LEAST_BYTES, queue_of
 from django_delayq.jobs.kept import known_since
 from django_delayq.logs import get_log
 from django_delayq.redaction import redact
+from django_delayq.transport.errors import is_of_node
+from django_delayq.transport.run import run
+from django_delayq.transport.several import run_all
+from django_delayq.transport.steps import perform
 from django_delayq.worker import job_signals
 from django_delayq.worker.forward_removal import (
     MOST,
@@ -64,11 +64,11 @@ def receive(
     Raises:
         OtherShards: the queue has another number of shards.
     """
-    perform(client, sharding.agreeing_on(target.name))
+    perform(client, shard_agreement.agreeing_on(target.name))
     is_known = get_settings().find(target.name) is not None
     received = run(
         client,
-        forwarding.receive(
+        forward_calls.receive(
             target.keys,
             forwards,
             until_ms=until_ms,
@@ -89,10 +89,12 @@ def forward_at_once(client: Redis, source: QueueSettings, queue: str) -> None:
     target = queue_of(queue)
     after = b""
     while members := run(
-        client, forwarding.page(source.keys, queue, after=after, count=MOST)
+        client, forward_calls.page(source.keys, queue, after=after, count=MOST)
     ):
         after = members[-1]
-        forwards = [each for one in members if (each := forwarding.read_forward(one))]
+        forwards = [
+            each for one in members if (each := forward_calls.read_forward(one))
+        ]
         received = receive(client, target, forwards, until_ms=1 << 53)
         remove(client, source, target, forwards, now_ms=received.now_ms)
 
@@ -222,7 +224,7 @@ class Forwards:
                 )
 
     def _look(self, fresh_ms: int) -> None:
-        calls = [forwarding.forwards(queue.keys) for queue in self._queues]
+        calls = [forward_calls.forwards(queue.keys) for queue in self._queues]
         try:
             replies = run_all(self.client, calls)
         except (RedisError, OSError):
@@ -348,9 +350,11 @@ class _Target:
         there_ms = boottime_ms()
         page = run(
             owner.client,
-            forwarding.page(source.keys, self._name, after=after, count=self._count),
+            forward_calls.page(source.keys, self._name, after=after, count=self._count),
         )
-        found = [each for member in page if (each := forwarding.read_forward(member))]
+        found = [
+            each for member in page if (each := forward_calls.read_forward(member))
+        ]
         if found:
             self._send(source, [self._signed_anew(each) for each in found], there_ms)
         self._fit(page)
@@ -398,7 +402,7 @@ class _Target:
         self, source: QueueSettings, forwards: Sequence[Forward], there_ms: float
     ) -> None:
         target, client = queue_of(self._name), self._owner.client
-        if whole := perform(client, sharding.whole_of_former(target)):
+        if whole := perform(client, shard_agreement.whole_of_former(target)):
             self._hand_on(source, forwards, there_ms, whole)
             return
         # A first try without knowing the clock comes too late, and so does one after the clock was set; its reply has the
@@ -406,12 +410,12 @@ class _Target:
         for _ in range(2):
             until_ms = 0
             if self._offset_ms is not None:
-                until_ms = round(there_ms + self._offset_ms) + forwarding.GOOD_MS
+                until_ms = round(there_ms + self._offset_ms) + forward_calls.GOOD_MS
             try:
                 received = receive(client, target, forwards, until_ms=until_ms)
             except RedisError as error:
-                if sharding.is_refused(error):
-                    perform(client, sharding.asking_why(self._name))
+                if shard_agreement.is_refused(error):
+                    perform(client, shard_agreement.asking_why(self._name))
                 raise
             self._offset_ms = received.now_ms - boottime_ms()
             if not received.is_late:
@@ -444,7 +448,7 @@ class _Target:
             if payload != job.payload:
                 homes[home].append(forward._replace(job=job._replace(payload=payload)))
         if had:
-            run(client, forwarding.remove(source.keys, had))
+            run(client, forward_calls.remove(source.keys, had))
         for home, its in homes.items():
             self._owner.note(source, home, its, there_ms)
 

@@ -5,15 +5,15 @@ from typing import NamedTuple
 
 from redis.client import Redis
 
-from django_delayq.calls.running import run
 from django_delayq.conf import QueueSettings, get_keyring
-from django_delayq.delivery import holding
-from django_delayq.delivery.claiming import EndedHere
-from django_delayq.delivery.reasons import Kind, Reason
+from django_delayq.core import hold as hold_calls
+from django_delayq.core.claim import EndedHere
+from django_delayq.core.reasons import Kind, Reason
 from django_delayq.jobs.registry import all_tasks, find_task, get_handler
 from django_delayq.logs import get_log
 from django_delayq.redaction import show
-from django_delayq.wire.signing import readable_marks
+from django_delayq.transport.run import run
+from django_delayq.wire.signatures import readable_marks
 from django_delayq.worker import job_signals
 from django_delayq.worker.outage import StepPause
 
@@ -79,7 +79,7 @@ class HeldJobs:
         known += self._fitting() + self._of_codecs()
         if get_handler(settings.name) is not None:
             known.append(Reason(Kind.TASK))
-        call = holding.release(
+        call = hold_calls.release(
             keys,
             known,
             limit=limit,
@@ -100,7 +100,7 @@ class HeldJobs:
 
     def _of_codecs(self) -> list[Reason]:
         """Return what is held because another codec than the queue's did not read it."""
-        call = holding.held_names(
+        call = hold_calls.held_names(
             self._settings.keys, limit=MOST_SHAPES, only=Kind.CODEC
         )
         own = Reason(Kind.CODEC, self._settings.payload_codec.name)
@@ -111,7 +111,7 @@ class HeldJobs:
         calls: dict[Reason, int] = {}
         # Of the first, some may have been held for too long; `release` looks at those behind the cursor.
         for cursor in {b"", self._cursor}:
-            call = holding.held_names(
+            call = hold_calls.held_names(
                 self._settings.keys,
                 limit=MOST_SHAPES,
                 only=Kind.CALL,
@@ -139,7 +139,7 @@ def _log_quarantined(queue: str, ends: Sequence[EndedHere]) -> None:
 
 
 def _takes_call_held_as(name: str) -> bool:
-    shape = holding.Shape.of_held(name)
+    shape = hold_calls.Shape.of_held(name)
     task = None if shape is None else find_task(shape.task)
     return (
         shape is not None

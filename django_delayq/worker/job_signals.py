@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 from django_delayq.clock import boottime_ms, monotonic_ms
 from django_delayq.conf import get_keyring
-from django_delayq.delivery.claiming import EndedHere
-from django_delayq.delivery.states import State
-from django_delayq.delivery.storing import NewJob
+from django_delayq.core.claim import EndedHere
+from django_delayq.core.states import State
+from django_delayq.core.store import NewJob
 from django_delayq.jobs import envelope as envelopes
-from django_delayq.jobs.following import queue_of
+from django_delayq.jobs.caller_signals import task_of
+from django_delayq.jobs.follow_ups import queue_of
 from django_delayq.jobs.job import Job
-from django_delayq.jobs.telling import task_of
 from django_delayq.logs import class_name, get_log
 from django_delayq.signals import (
     JobSignal,

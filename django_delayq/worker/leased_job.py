@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from django_delayq import logs
 from django_delayq.clock import boottime_ms
 from django_delayq.conf import QueueSettings, get_keyring
-from django_delayq.delivery.claiming import Leased
-from django_delayq.delivery.holding import Hold
-from django_delayq.delivery.states import State
+from django_delayq.core.claim import Leased
+from django_delayq.core.hold import Hold
+from django_delayq.core.states import State
 from django_delayq.exceptions import (
     DecodeError,
     TimeLimitExceeded,
@@ -21,14 +21,14 @@ from django_delayq.exceptions import (
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import stored_results
 from django_delayq.jobs.arguments import sensitive_texts
-from django_delayq.jobs.attempt import Here
+from django_delayq.jobs.attempt_handle import Here
 from django_delayq.jobs.decisions import Cancel, Decision, Retry
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.job import Job
 from django_delayq.jobs.options import TaskOptions, seconds
-from django_delayq.jobs.progress import running_report
-from django_delayq.jobs.stopping import running_stop
-from django_delayq.masking import WHOLE
+from django_delayq.jobs.progress_report import running_report
+from django_delayq.jobs.stop import running_stop
+from django_delayq.masks import WHOLE
 from django_delayq.worker.payload import read
 
 logger = logs.get_log("django_delayq.worker")

@@ -9,15 +9,15 @@ from collections.abc import Callable
 
 from redis.exceptions import RedisError
 
-from django_delayq.calls.command import Command
-from django_delayq.calls.errors import is_of_node
-from django_delayq.calls.line import Line
-from django_delayq.clients.clients import own_clients
 from django_delayq.clock import monotonic_ms
-from django_delayq.delivery.workers import ORDERED
+from django_delayq.core.worker_registry import ORDERED
 from django_delayq.exceptions import DelayqError
 from django_delayq.faults import fault_line
 from django_delayq.logs import get_log
+from django_delayq.transport.clients import own_clients
+from django_delayq.transport.errors import is_of_node
+from django_delayq.transport.line import Line
+from django_delayq.transport.plain_command import Command
 from django_delayq.worker.claims import Claims
 from django_delayq.worker.dispatch import SETTLE_AFTER_MS
 from django_delayq.worker.parts import SELF, Parts

@@ -18,8 +18,8 @@ from django_delayq.jobs.context import running_job
 from django_delayq.jobs.contexts import restored, warm
 from django_delayq.jobs.decisions import Decision
 from django_delayq.jobs.exception_text import class_name, text_of
-from django_delayq.jobs.progress import running_report
-from django_delayq.jobs.stopping import running_stop
+from django_delayq.jobs.progress_report import running_report
+from django_delayq.jobs.stop import running_stop
 from django_delayq.logs import get_log
 from django_delayq.signals import heard
 from django_delayq.worker import job_signals, time_limit

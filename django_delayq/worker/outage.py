@@ -7,9 +7,9 @@ from enum import Enum, auto
 from redis.exceptions import ReadOnlyError, RedisError, ResponseError
 
 from django_delayq import faults
-from django_delayq.calls.errors import is_of_node
 from django_delayq.clock import monotonic_ms
 from django_delayq.logs import get_log
+from django_delayq.transport.errors import is_of_node
 
 logger = get_log("django_delayq.worker")
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from redis.client import Redis
 
-from django_delayq.calls.line import Line
 from django_delayq.conf import QueueSettings, WorkerSettings
+from django_delayq.transport.line import Line
 from django_delayq.waiting.alarm import Alarm
 from django_delayq.worker.dispatch import Dispatch
 from django_delayq.worker.forwards import Forwards

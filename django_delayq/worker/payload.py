@@ -3,15 +3,15 @@
 from typing import Any
 
 from django_delayq.conf import QueueSettings, get_keyring, get_settings
-from django_delayq.delivery.claiming import Leased
-from django_delayq.delivery.holding import (
+from django_delayq.core.claim import Leased
+from django_delayq.core.hold import (
     MAX_HELD_CALL,
     MAX_HELD_NAME,
     Hold,
     Shape,
     can_be_held,
 )
-from django_delayq.delivery.reasons import Kind, Reason
+from django_delayq.core.reasons import Kind, Reason
 from django_delayq.exceptions import (
     DecodeError,
     DelayqError,
@@ -27,7 +27,7 @@ from django_delayq.jobs.options import TaskOptions
 from django_delayq.jobs.registry import get_handler, get_task
 from django_delayq.logs import get_log
 from django_delayq.queues.reading import read as decode
-from django_delayq.wire import signing
+from django_delayq.wire import signatures
 
 #: A payload of ours up to this size is decoded in some 0.1 ms, which an event loop can afford.
 QUICK_BYTES = 16_384
@@ -55,7 +55,7 @@ def read_if_quick(queue: QueueSettings, leased: Leased) -> Read | BaseException 
     if (
         len(payload) > QUICK_BYTES
         or leased.is_foreign
-        or not payload.startswith(signing.JOB_START)
+        or not payload.startswith(signatures.JOB_START)
     ):
         return None
     try:

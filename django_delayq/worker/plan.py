@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from django_delayq.calls.line import UnderWay
-from django_delayq.delivery.claiming import Claimed
+from django_delayq.core.claim import Claimed
+from django_delayq.transport.line import UnderWay
 
 #: How long there must have been jobs to run before their number shows how fast they are.
 MEASURED_MS = 1.0

@@ -14,18 +14,18 @@ from redis.client import Redis
 from redis.exceptions import RedisError
 
 from django_delayq import conf
-from django_delayq.calls.connections import arguments_of
-from django_delayq.calls.line import SILENT_TIMES, line_of
-from django_delayq.clients.clients import own_clients
-from django_delayq.clients.cluster_client import ClusterClient
-from django_delayq.clients.primary import pause_ms
 from django_delayq.conf import QueueSettings
-from django_delayq.connection import connection_url
-from django_delayq.delivery.claiming import LOOKS_A_LEASE
+from django_delayq.core.claim import LOOKS_A_LEASE
 from django_delayq.jobs import outbox
 from django_delayq.jobs.exception_text import class_name
 from django_delayq.logs import get_log
+from django_delayq.project_connection import connection_url
 from django_delayq.redaction import redact
+from django_delayq.transport.clients import own_clients
+from django_delayq.transport.cluster_client import ClusterClient
+from django_delayq.transport.connections import arguments_of
+from django_delayq.transport.line import SILENT_TIMES, line_of
+from django_delayq.transport.primary import pause_ms
 from django_delayq.waiting.alarm import CAP_MS, Alarm
 from django_delayq.waiting.channel import ChannelListener
 from django_delayq.waiting.watch import DestinationWatch

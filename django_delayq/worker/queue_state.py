@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 from redis.client import Redis
 
-from django_delayq.calls.batch import BatchSizer
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery.bounds import MAX_BATCH
-from django_delayq.delivery.claiming import Claimed, Mode
+from django_delayq.core.bounds import MAX_BATCH
+from django_delayq.core.claim import Claimed, Mode
+from django_delayq.transport.batch_size import BatchSizer
 from django_delayq.worker.held_jobs import HeldJobs, Released
 from django_delayq.worker.leased_job import Gate
 from django_delayq.worker.outage import StepPause

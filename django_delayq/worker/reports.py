@@ -11,14 +11,11 @@ from typing import Any, TypeVar
 
 from redis.exceptions import RedisError, ResponseError
 
-from django_delayq.calls.call import Call
-from django_delayq.calls.line import Line, UnderWay
-from django_delayq.clients.clients import own_clients
 from django_delayq.clock import boottime_ms, monotonic_ms
 from django_delayq.conf import get_settings
-from django_delayq.delivery.bounds import MAX_BATCH
-from django_delayq.delivery.progress import JobProgress, note_progress
-from django_delayq.delivery.workers import (
+from django_delayq.core.bounds import MAX_BATCH
+from django_delayq.core.progress import JobProgress, note_progress
+from django_delayq.core.worker_registry import (
     KEPT_MS,
     MOST_JOBS,
     Registered,
@@ -29,7 +26,10 @@ from django_delayq.delivery.workers import (
 from django_delayq.exceptions import NotSigned
 from django_delayq.jobs.workers import QUIET, STOP, WorkerState, read_order
 from django_delayq.logs import get_log
-from django_delayq.wire import signing
+from django_delayq.transport.call import Call
+from django_delayq.transport.clients import own_clients
+from django_delayq.transport.line import Line, UnderWay
+from django_delayq.wire import signatures
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.dispatch import Dispatch
 from django_delayq.worker.memory_limit import Meter
@@ -262,7 +262,7 @@ class RegistryEntry(Report):
             self._host,
             self._pid,
             self._version,
-            signing.FORMAT,
+            signatures.FORMAT,
             self._queues,
             dispatch.threads.size,
             dispatch.coroutines.size,

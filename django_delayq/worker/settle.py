@@ -9,20 +9,21 @@ from typing import Any
 from redis.client import Redis
 from redis.exceptions import ResponseError
 
-from django_delayq.calls.call import Call
-from django_delayq.calls.errors import LOST, is_of_node
-from django_delayq.calls.line import Line, UnderWay
-from django_delayq.calls.several import run_all
-from django_delayq.clients.primary import pause_ms
 from django_delayq.clock import boottime_ms, monotonic_ms
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import holding, settling
-from django_delayq.delivery.bounds import MAX_BATCH
-from django_delayq.delivery.following import Following
-from django_delayq.delivery.forwarding import Forward, forward_of
-from django_delayq.delivery.states import State
+from django_delayq.core import hold as hold_calls
+from django_delayq.core import lease_ends
+from django_delayq.core.bounds import MAX_BATCH
+from django_delayq.core.followers import Following
+from django_delayq.core.forward_calls import Forward, forward_of
+from django_delayq.core.states import State
 from django_delayq.logs import get_log
 from django_delayq.signals import job_scheduled
+from django_delayq.transport.call import Call
+from django_delayq.transport.errors import LOST, is_of_node
+from django_delayq.transport.line import Line, UnderWay
+from django_delayq.transport.primary import pause_ms
+from django_delayq.transport.several import run_all
 from django_delayq.worker import job_signals
 from django_delayq.worker.attempt import Attempt, Verdict
 from django_delayq.worker.attempt_log import log_end
@@ -313,7 +314,7 @@ def _call(
     keys = queue.keys
     if verdict in _ENDS:
         done = [attempt.as_done() for attempt in attempts]
-        return settling.acknowledge(
+        return lease_ends.acknowledge(
             keys,
             done,
             state=_ENDS[verdict],
@@ -321,14 +322,14 @@ def _call(
             following=follows,
         )
     if verdict in (Verdict.RETRY, Verdict.SNOOZE):
-        return settling.retry(
+        return lease_ends.retry(
             keys,
             [attempt.as_failed() for attempt in attempts],
             attempt_failed=verdict is Verdict.RETRY,
             has_slots=has_slots,
         )
     if verdict is Verdict.GIVE_BACK:
-        return settling.give_back(
+        return lease_ends.give_back(
             keys,
             [attempt.leased for attempt in attempts],
             late={attempt.leased.token for attempt in attempts if attempt.is_late},
@@ -336,11 +337,11 @@ def _call(
             has_slots=has_slots,
         )
     if verdict is Verdict.HOLD:
-        return holding.hold(
+        return hold_calls.hold(
             keys, [attempt.as_held() for attempt in attempts], has_slots=has_slots
         )
     assert verdict in (Verdict.BURY, Verdict.QUARANTINE)
-    return settling.bury(
+    return lease_ends.bury(
         keys,
         [attempt.as_rejected() for attempt in attempts],
         state=State.DEAD if verdict is Verdict.BURY else State.QUARANTINED,
@@ -383,7 +384,7 @@ def renew(
         groups[attempt.queue.name].append(attempt)
     parts = [part for members in groups.values() for part in _parts(members)]
     calls: list[Call[Any]] = [
-        settling.renew(
+        lease_ends.renew(
             part[0].queue.keys,
             [(attempt.leased.token, attempt.leased.fence) for attempt in part],
             lease_ms=lease_ms,

@@ -7,18 +7,18 @@ from typing import Any
 from redis.client import Redis
 from redis.exceptions import RedisError
 
-from django_delayq.calls.call import Call
-from django_delayq.calls.line import Line
-from django_delayq.calls.several import run_all
 from django_delayq.clock import monotonic_ms
 from django_delayq.conf import get_settings
-from django_delayq.delivery import claiming
-from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.workers import unregister
+from django_delayq.core import claim as claim_calls
+from django_delayq.core.keys import DeliveryKeys
+from django_delayq.core.worker_registry import unregister
 from django_delayq.jobs.workers import WorkerState
 from django_delayq.logs import get_log
 from django_delayq.redaction import redact
 from django_delayq.signals import heard
+from django_delayq.transport.call import Call
+from django_delayq.transport.line import Line
+from django_delayq.transport.several import run_all
 from django_delayq.worker import job_signals
 from django_delayq.worker.attempt_log import log_end
 from django_delayq.worker.dispatch import Dispatch
@@ -128,7 +128,7 @@ def leave(
 ) -> None:
     """Have the server forget this process's last requests, which it would otherwise keep as long as their queues."""
     line.rest()
-    calls: list[Call[Any]] = [claiming.leave(keys, owner=owner) for keys in queues]
+    calls: list[Call[Any]] = [claim_calls.leave(keys, owner=owner) for keys in queues]
     calls.append(unregister(get_settings().registry, owner.hex()))
     try:
         replies = run_all(client, calls)

@@ -15,13 +15,13 @@ from typing import NoReturn
 from redis.client import Redis
 from redis.exceptions import RedisError
 
-from django_delayq.calls.errors import is_of_node
-from django_delayq.calls.running import run
-from django_delayq.clients.clients import own_clients
 from django_delayq.clock import monotonic_ms
-from django_delayq.delivery import claiming
+from django_delayq.core import claim as claim_calls
 from django_delayq.logs import get_log
 from django_delayq.redaction import redact
+from django_delayq.transport.clients import own_clients
+from django_delayq.transport.errors import is_of_node
+from django_delayq.transport.run import run
 from django_delayq.worker import heartbeat
 from django_delayq.worker.django_connections import close_connections
 from django_delayq.worker.heartbeat import Pulse, Silence, is_stopped
@@ -328,7 +328,9 @@ class Supervisor:
                 while rank >= 0:
                     recovered = run(
                         client,
-                        claiming.recover(settings.keys, owner=owner, first_rank=rank),
+                        claim_calls.recover(
+                            settings.keys, owner=owner, first_rank=rank
+                        ),
                     )
                     count += recovered.ended
                     rank = recovered.next_rank

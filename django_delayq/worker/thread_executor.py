@@ -22,8 +22,8 @@ from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.exception_text import class_name
 from django_delayq.jobs.job import Job
 from django_delayq.jobs.middleware import Middleware
-from django_delayq.jobs.progress import running_report
-from django_delayq.jobs.stopping import Stop, running_stop
+from django_delayq.jobs.progress_report import running_report
+from django_delayq.jobs.stop import Stop, running_stop
 from django_delayq.logs import get_log
 from django_delayq.signals import heard
 from django_delayq.worker import job_signals, time_limit

@@ -12,16 +12,14 @@ from shlex import quote
 from redis.client import Redis
 from redis.exceptions import NoPermissionError, RedisError
 
-from django_delayq.calls.connections import has_nodes
-from django_delayq.calls.running import run
-from django_delayq.clients.clients import own_clients
 from django_delayq.clock import epoch_ms, monotonic_ms
 from django_delayq.conf import QueueSettings, get_keyring
-from django_delayq.delivery import looking, prefixes, tending, worker_code
-from django_delayq.delivery.frame_heads import is_numbered, read_heads, survey
-from django_delayq.delivery.rates import numbers_of
-from django_delayq.delivery.states import State
-from django_delayq.delivery.tending import Which
+from django_delayq.core import prefixes, queue_reads, worker_code
+from django_delayq.core import sweep as sweep_calls
+from django_delayq.core.frame_heads import is_numbered, read_heads, survey
+from django_delayq.core.rates import numbers_of
+from django_delayq.core.states import State
+from django_delayq.core.sweep import Which
 from django_delayq.health.queue_facts import QueueFacts
 from django_delayq.health.queue_problems import (
     LONG_LIST,
@@ -30,6 +28,9 @@ from django_delayq.health.queue_problems import (
 )
 from django_delayq.jobs.registry import all_limits
 from django_delayq.logs import get_log
+from django_delayq.transport.clients import own_clients
+from django_delayq.transport.connections import has_nodes
+from django_delayq.transport.run import run
 from django_delayq.wire.frame import format_of
 from django_delayq.worker.outage import FORGOTTEN, StepPause, forgotten_s, is_queues_own
 
@@ -141,7 +142,7 @@ class Upkeep:
             self._warn_of_other_format()
             yield from self._delete_old()
             if not cursors:
-                cursors = dict.fromkeys(tending.SWEPT, 0)
+                cursors = dict.fromkeys(sweep_calls.SWEPT, 0)
             yield from self._sweep(cursors)
             # After part of a long hash, everything else is looked at once more before its sweep goes on.
             yield PART_MS if cursors else ROUND_MS
@@ -200,11 +201,11 @@ class Upkeep:
         A single server's registry shows it sooner.
         """
         found = run(
-            self._client, tending.check_in(self._settings.keys, owner=self._owner)
+            self._client, sweep_calls.check_in(self._settings.keys, owner=self._owner)
         )
         self.load_time.by(found.now_ms)
         kept_ms, self._kept_ms = self._kept_ms, found.now_ms
-        ago_s = forgotten_s(found.before_ms, kept_ms, found.now_ms, tending.SEEN_MS)
+        ago_s = forgotten_s(found.before_ms, kept_ms, found.now_ms, sweep_calls.SEEN_MS)
         if has_nodes(self._client) and ago_s is not None:
             own_clients.note_change()
             logger.error("queue %s: its node " + FORGOTTEN, self._settings.name, ago_s)
@@ -229,7 +230,7 @@ class Upkeep:
         most = self._settings.max_jobs
         if most is None:
             return
-        count = run(self._client, looking.counts(self._settings.keys)).jobs
+        count = run(self._client, queue_reads.counts(self._settings.keys)).jobs
         facts = QueueFacts(name=self._settings.name, jobs=count, max_jobs=most)
         for problem in find_nearly_full(facts):
             if not self._is_full_told:
@@ -300,7 +301,7 @@ class Upkeep:
             for which, cursor in list(cursors.items()):
                 swept = run(
                     self._client,
-                    tending.sweep(self._settings.keys, which, cursor=cursor),
+                    sweep_calls.sweep(self._settings.keys, which, cursor=cursor),
                 )
                 if not swept.cursor:
                     del cursors[which]
@@ -369,7 +370,7 @@ class Upkeep:
         while rank >= 0:
             reply = run(
                 self._client,
-                tending.expire(
+                sweep_calls.expire(
                     self._settings.keys,
                     state=state,
                     age_ms=int(age_s * 1000),

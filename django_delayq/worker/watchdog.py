@@ -11,11 +11,11 @@ from typing import Protocol
 from redis.client import Redis
 from redis.exceptions import RedisError
 
-from django_delayq.clients.primary import pause_ms
 from django_delayq.clock import boottime_ms
 from django_delayq.jobs.exception_text import class_name
 from django_delayq.logs import get_log
 from django_delayq.redaction import redact
+from django_delayq.transport.primary import pause_ms
 from django_delayq.waiting.trouble import Trouble
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.settle import renew

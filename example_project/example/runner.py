@@ -8,7 +8,7 @@ from typing import Any
 from django.conf import settings
 from django.test import override_settings
 from django.test.runner import DiscoverRunner
-from django_delayq.embedded.server import ensure_server
+from django_delayq.embedded.embedded_server import ensure_server
 
 
 class OwnServerRunner(DiscoverRunner):

@@ -9,7 +9,7 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.urls import reverse
 
-from django_delayq.admin import chosen, search
+from django_delayq.admin import chosen, job_search
 from django_delayq.admin.paths import job_path, to_path_part
 from tests.admin.filling import Queue
 from tests.admin.visiting import chromium, visitor
@@ -20,7 +20,7 @@ __all__ = ["chromium", "visitor"]
 @pytest.fixture(autouse=True)
 def _no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a page search and change for as long as it takes: on a busy machine, it would stop and offer to go on."""
-    monkeypatch.setattr(search, "ENOUGH_S", 1e9)
+    monkeypatch.setattr(job_search, "ENOUGH_S", 1e9)
     monkeypatch.setattr(chosen, "STEP_S", 1e9)
 
 

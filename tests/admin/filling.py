@@ -5,20 +5,23 @@ from typing import Any
 
 import redis
 
-from django_delayq.calls.running import run
 from django_delayq.clock import epoch_ms
 from django_delayq.conf import get_keyring
-from django_delayq.delivery import claiming, holding, looking, settling, storing
-from django_delayq.delivery.claiming import Leased
-from django_delayq.delivery.holding import Held, Hold
-from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.reasons import Kind, Reason
-from django_delayq.delivery.settling import Failed, Rejected
-from django_delayq.delivery.states import State
-from django_delayq.delivery.storing import NewJob
+from django_delayq.core import claim as claim_calls
+from django_delayq.core import hold as hold_calls
+from django_delayq.core import lease_ends, queue_reads
+from django_delayq.core import store as store_calls
+from django_delayq.core.claim import Leased
+from django_delayq.core.hold import Held, Hold
+from django_delayq.core.keys import DeliveryKeys
+from django_delayq.core.lease_ends import Failed, Rejected
+from django_delayq.core.reasons import Kind, Reason
+from django_delayq.core.states import State
+from django_delayq.core.store import NewJob
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import stored_results
 from django_delayq.jobs.envelope import Envelope
+from django_delayq.transport.run import run
 from django_delayq.wire.frame import FrameFormat, pack
 from tests.polling import wait_until
 from tests.signed import signed
@@ -57,25 +60,27 @@ class Queue:
         **kwargs: Any,
     ) -> str:
         """Store a job of ours; returns its token."""
-        token = storing.new_token()
+        token = store_calls.new_token()
         payload = self.payload(token, task, *args, options=options, **kwargs)
         job = NewJob(token, f"+{delay_ms}", unique, payload)
         run(
             self.client,
-            storing.schedule(
-                storing.Target(self.keys, insertion_list=insertion_list), [job]
+            store_calls.schedule(
+                store_calls.Target(self.keys, insertion_list=insertion_list), [job]
             ),
         )
         return token
 
     def schedule_call(self, call: Envelope, delay_ms: int = 60_000) -> str:
         """Store a job of ours with whatever its envelope has; returns its token."""
-        token = storing.new_token()
+        token = store_calls.new_token()
         payload = envelopes.encode(call, token, self.name, get_keyring())
         job = NewJob(token, f"+{delay_ms}", "", payload)
         run(
             self.client,
-            storing.schedule(storing.Target(self.keys, insertion_list=True), [job]),
+            store_calls.schedule(
+                store_calls.Target(self.keys, insertion_list=True), [job]
+            ),
         )
         return token
 
@@ -95,13 +100,13 @@ class Queue:
 
     def transfer(self) -> None:
         """Move what is due to the destination queue."""
-        call = claiming.transfer(self.keys, batch=100)
+        call = claim_calls.transfer(self.keys, batch=100)
         wait_until(lambda: run(self.client, call).moved, description="a due job")
 
     def claim(self, limit: int = 1, lease_ms: int = 30_000) -> list[Leased]:
         return run(
             self.client,
-            claiming.claim(
+            claim_calls.claim(
                 self.keys,
                 owner=OWNER,
                 request=secrets.token_bytes(8),
@@ -122,7 +127,7 @@ class Queue:
 
     def die(self) -> None:
         """End what is leased as the supervisor of a dead process does."""
-        run(self.client, claiming.recover(self.keys, owner=OWNER))
+        run(self.client, claim_calls.recover(self.keys, owner=OWNER))
 
     def retrying(
         self,
@@ -133,7 +138,7 @@ class Queue:
     ) -> str:
         job = self.running(*args, **kwargs)
         failed = Failed(job.token, job.fence, f"+{delay_ms}", _stamped(error_text))
-        assert run(self.client, settling.retry(self.keys, [failed])) == []
+        assert run(self.client, lease_ends.retry(self.keys, [failed])) == []
         return job.token
 
     def held_for_key(
@@ -144,7 +149,7 @@ class Queue:
         reason = reason or Reason(Kind.KEY, get_keyring().ids[0])
         why = f"NotSigned: it is signed with the {reason.kind} {reason.name}."
         held = Held(job.token, job.fence, Hold(reason, why))
-        assert run(self.client, holding.hold(self.keys, [held])) == []
+        assert run(self.client, hold_calls.hold(self.keys, [held])) == []
         return job.token
 
     def held(self, *args: Any, **kwargs: Any) -> str:
@@ -154,7 +159,7 @@ class Queue:
             job.fence,
             Hold(Reason(Kind.TASK, TASK), "it broke", 900_000),
         )
-        call = holding.hold(self.keys, [held])
+        call = hold_calls.hold(self.keys, [held])
         assert run(self.client, call) == []
         return job.token
 
@@ -169,12 +174,12 @@ class Queue:
 
     def bury(self, job: Leased, state: State, error_text: bytes | None = None) -> str:
         rejected = Rejected(job.token, job.fence, _stamped(error_text))
-        call = settling.bury(self.keys, [rejected], state=state)
+        call = lease_ends.bury(self.keys, [rejected], state=state)
         assert run(self.client, call) == []
         return job.token
 
     def state(self, token: str) -> State:
-        return run(self.client, looking.inspect(self.keys, token)).state
+        return run(self.client, queue_reads.inspect(self.keys, token)).state
 
 
 def error(

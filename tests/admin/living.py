@@ -5,8 +5,7 @@ from collections import Counter
 from datetime import timedelta
 
 from django_delayq import __version__
-from django_delayq.calls.running import run
-from django_delayq.delivery.workers import (
+from django_delayq.core.worker_registry import (
     RegistryKeys,
     RunningJob,
     WorkerInfo,
@@ -21,6 +20,7 @@ from django_delayq.features.statistics.calls import (
     bucket_of,
     total,
 )
+from django_delayq.transport.run import run
 from tests.admin.filling import Queue
 from tests.clock import at
 

@@ -10,8 +10,8 @@ from urllib.parse import urlencode
 import pytest
 
 from django_delayq import paused
-from django_delayq.delivery.reasons import Kind, Reason
-from django_delayq.delivery.states import State
+from django_delayq.core.reasons import Kind, Reason
+from django_delayq.core.states import State
 from django_delayq.wire.frame import FrameFormat, pack
 from tests.admin.conftest import url
 from tests.admin.filling import Queue, error

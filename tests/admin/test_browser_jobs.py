@@ -9,7 +9,7 @@ import pytest
 
 from django_delayq import delayed_task
 from django_delayq.admin.job_admin import JobAdmin
-from django_delayq.delivery.states import State
+from django_delayq.core.states import State
 from tests.admin.conftest import url
 from tests.admin.filling import TASK, Queue, error
 from tests.admin.visiting import SIZES, Visitor

@@ -12,11 +12,11 @@ from django.utils import timezone
 
 from django_delayq.admin import bulk_page, chosen
 from django_delayq.admin.bulk_page import Progress
-from django_delayq.admin.search import Filter
-from django_delayq.calls.running import run
-from django_delayq.delivery import looking
-from django_delayq.delivery.states import State
+from django_delayq.admin.job_search import Filter
+from django_delayq.core import queue_reads
+from django_delayq.core.states import State
 from django_delayq.jobs.actions import Details
+from django_delayq.transport.run import run
 from tests.admin.conftest import url
 from tests.admin.filling import TASK, Queue
 from tests.admin.test_job_admin import content_of, messages_of
@@ -62,7 +62,7 @@ def test_ticked_jobs_are_changed_after_a_question(
 ) -> None:
     ticked = [queue.schedule(60_000, number) for number in range(2)]
     other = queue.schedule(60_000)
-    before = run(queue.client, looking.inspect(queue.keys, other))
+    before = run(queue.client, queue_reads.inspect(queue.keys, other))
 
     asked = post(browser, f"{action}:ticked", job=ids(queue, *ticked))
 
@@ -74,7 +74,7 @@ def test_ticked_jobs_are_changed_after_a_question(
 
     assert messages_of(done)[0].startswith("2 jobs ")
     assert [queue.state(token) for token in ticked] == [state, state]
-    after = run(queue.client, looking.inspect(queue.keys, other))
+    after = run(queue.client, queue_reads.inspect(queue.keys, other))
     assert after._replace(now_ms=0) == before._replace(now_ms=0)
     flag = DELETION if action == "cancel" else CHANGE
     assert {
@@ -168,11 +168,11 @@ def test_jobs_of_a_filter_are_rescheduled_to_one_time_once(
 
     assert messages_of(page) == ["150 jobs are rescheduled."]
     times = {
-        run(queue.client, looking.inspect(queue.keys, token)).score_ms
+        run(queue.client, queue_reads.inspect(queue.keys, token)).score_ms
         for token in tokens
     }
     assert len(times) == 1
-    seen = run(queue.client, looking.inspect(queue.keys, other))
+    seen = run(queue.client, queue_reads.inspect(queue.keys, other))
     assert seen.score_ms not in times
 
 
@@ -195,12 +195,12 @@ def test_reschedule_that_cannot_be_is_told_and_changes_nothing(
     browser: Client, queue: Queue, said: dict[str, str], told: str
 ) -> None:
     token = queue.schedule()
-    before = run(queue.client, looking.inspect(queue.keys, token)).score_ms
+    before = run(queue.client, queue_reads.inspect(queue.keys, token)).score_ms
 
     page = post(browser, "reschedule", job=ids(queue, token), sure="1", **said)
 
     assert told in content_of(page)
-    seen = run(queue.client, looking.inspect(queue.keys, token))
+    seen = run(queue.client, queue_reads.inspect(queue.keys, token))
     assert seen.score_ms == before
     assert not LogEntry.objects.exists()
 
@@ -217,7 +217,7 @@ def test_job_is_rescheduled_to_a_moment(browser: Client, queue: Queue) -> None:
         at=f"{timezone.localtime(moment):%Y-%m-%dT%H:%M:%S}",
     )
 
-    seen = run(queue.client, looking.inspect(queue.keys, token))
+    seen = run(queue.client, queue_reads.inspect(queue.keys, token))
     assert seen.score_ms == moment.timestamp() * 1000
 
 
@@ -240,7 +240,7 @@ def test_priority_that_cannot_be_changes_nothing(
     page = post(browser, "reprioritize", job=ids(queue, token), sure="1", **said)
 
     assert page.context["form"].errors
-    assert run(queue.client, looking.inspect(queue.keys, token)).priority == 0
+    assert run(queue.client, queue_reads.inspect(queue.keys, token)).priority == 0
 
 
 def test_priority_on_a_queue_that_has_none_is_told(
@@ -364,7 +364,7 @@ def test_steps_go_on_only_for_somebody_who_may(
     User.objects.update(is_superuser=False)
 
     assert browser.post(url("bulk"), progress).status_code == 403
-    assert run(queue.client, looking.counts(queue.keys)).waiting == 50
+    assert run(queue.client, queue_reads.counts(queue.keys)).waiting == 50
 
 
 #: What a form that is too old leads to.
@@ -431,7 +431,7 @@ def test_form_that_another_user_was_shown_changes_nothing(
 
     told = "This form belongs to another user. Nothing was changed."
     assert [messages_of(each) for each in answered] == [[told], [told]]
-    assert run(queue.client, looking.counts(queue.keys)).waiting == 50
+    assert run(queue.client, queue_reads.counts(queue.keys)).waiting == 50
     assert LogEntry.objects.count() == entries
 
 
@@ -452,7 +452,7 @@ def test_step_that_was_shown_long_ago_asks_again(
     assert messages_of(again) == [TOO_OLD]
     assert "51 jobs" in content_of(again)
     assert queue.state(later) is State.SCHEDULED
-    assert run(queue.client, looking.counts(queue.keys)).waiting == 51
+    assert run(queue.client, queue_reads.counts(queue.keys)).waiting == 51
 
 
 def test_server_that_goes_away_in_a_change_is_told(

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from django_delayq.codecs import get_codec
 from django_delayq.codecs.values import JavaEnum, JavaObject, JavaValue
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery.looking import PREVIEW_BYTES
-from django_delayq.showing.attempts import read_failure
-from django_delayq.showing.payloads import RAW_TEXT_BYTES, read_content, read_raw
-from django_delayq.showing.texts import PAGE_CHARACTERS, ROW_CHARACTERS, clean
-from django_delayq.showing.time_texts import Moment, relative_text, short_time_text
-from django_delayq.showing.value_json import compact_json, pretty_json
+from django_delayq.core.queue_reads import PREVIEW_BYTES
+from django_delayq.display.attempts import read_failure
+from django_delayq.display.payloads import RAW_TEXT_BYTES, read_content, read_raw
+from django_delayq.display.texts import PAGE_CHARACTERS, ROW_CHARACTERS, clean
+from django_delayq.display.time_texts import Moment, relative_text, short_time_text
+from django_delayq.display.value_json import compact_json, pretty_json
 from tests.signed import signed
 
 QUEUE = QueueSettings(name="orders")

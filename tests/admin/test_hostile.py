@@ -29,14 +29,14 @@ from django_delayq import (
     schedule,
 )
 from django_delayq.conf import get_settings
-from django_delayq.delivery import keys as delivery_keys
-from django_delayq.delivery import workers as registry_keys
-from django_delayq.delivery.looking import PAGES
-from django_delayq.delivery.prefixes import PREFIXES
-from django_delayq.delivery.workers import RegistryKeys
+from django_delayq.core import keys as delivery_keys
+from django_delayq.core import worker_registry as registry_keys
+from django_delayq.core.prefixes import PREFIXES
+from django_delayq.core.queue_reads import PAGES
+from django_delayq.core.worker_registry import RegistryKeys
+from django_delayq.display.overview import look as see
 from django_delayq.jobs.workers import workers
-from django_delayq.showing.overview import look as see
-from django_delayq.wire import keys as wire_keys
+from django_delayq.wire import queue_keys as wire_keys
 from tests.admin import living
 from tests.admin.conftest import url
 from tests.admin.filling import Queue

@@ -18,23 +18,24 @@ from django.urls import path, reverse
 
 from django_delayq import Durable, conf, signals
 from django_delayq.admin import JobAdmin
-from django_delayq.calls.running import run
-from django_delayq.clients.clients import own_clients
 from django_delayq.clock import epoch_ms
-from django_delayq.delivery import holding, looking, settling
-from django_delayq.delivery.bounds import LATEST_MS
-from django_delayq.delivery.forwarding import forward_of
-from django_delayq.delivery.holding import Held, Hold
-from django_delayq.delivery.reasons import Kind, Reason
-from django_delayq.delivery.settling import Failed
-from django_delayq.delivery.states import State
-from django_delayq.delivery.storing import NewJob, new_token
+from django_delayq.core import hold as hold_calls
+from django_delayq.core import lease_ends, queue_reads
+from django_delayq.core.bounds import LATEST_MS
+from django_delayq.core.forward_calls import forward_of
+from django_delayq.core.hold import Held, Hold
+from django_delayq.core.lease_ends import Failed
+from django_delayq.core.reasons import Kind, Reason
+from django_delayq.core.states import State
+from django_delayq.core.store import NewJob, new_token
 from django_delayq.features.ended import calls as ended_calls
 from django_delayq.features.ended.calls import EndRecord
 from django_delayq.features.pauses import calls as pause_calls
 from django_delayq.health import queue_problems
 from django_delayq.jobs.decorator import delayed_task, queue_handler
 from django_delayq.models import Job
+from django_delayq.transport.clients import own_clients
+from django_delayq.transport.run import run
 from django_delayq.wire.frame import FrameFormat, pack
 from tests.admin.conftest import url
 from tests.admin.filling import TASK, Queue, error
@@ -139,7 +140,7 @@ def test_attempts_are_numbered_as_they_came_though_the_oldest_have_gone(
         # Two such errors are kept.
         told = error(f"attempt {number}", "x" * 12_000, at_ms=number)
         failed = Failed(job.token, job.fence, "+0", told)
-        assert run(queue.client, settling.retry(queue.keys, [failed])) == []
+        assert run(queue.client, lease_ends.retry(queue.keys, [failed])) == []
 
     shown = content_of(browser.get(url("job", queue.name, token)))
 
@@ -184,7 +185,7 @@ def test_job_is_shown_in_full(browser: Client, queue: Queue, settings: Any) -> N
         options={"max_attempts": 9},
         who="Zoë",
     )
-    seen = run(queue.client, looking.inspect(queue.keys, token))
+    seen = run(queue.client, queue_reads.inspect(queue.keys, token))
 
     text = content_of(browser.get(url("job", queue.name, token)))
 
@@ -383,7 +384,7 @@ def test_huge_payloads_are_cut_and_their_size_is_told(
     browser: Client, queue: Queue
 ) -> None:
     token = queue.schedule(60_000, "x" * 3_000_000)
-    size = len(run(queue.client, looking.inspect(queue.keys, token)).payload)
+    size = len(run(queue.client, queue_reads.inspect(queue.keys, token)).payload)
 
     page = browser.get(url("queue", queue.name))
     job = browser.get(url("job", queue.name, token))
@@ -636,7 +637,7 @@ def test_held_job_of_a_paused_task_says_so(browser: Client, queue: Queue) -> Non
     lease = queue.take(token)
     reason = Reason(Kind.PAUSED, TASK)
     held = Held(lease.token, lease.fence, Hold(reason, "it is paused: bug"))
-    run(queue.client, holding.hold(queue.keys, [held]))
+    run(queue.client, hold_calls.hold(queue.keys, [held]))
 
     shown = content_of(browser.get(url("job", queue.name, token)))
     listed = content_of(browser.get(url("queue", queue.name) + "?state=held"))
@@ -820,8 +821,8 @@ def test_cancel_tells_which_side_won(
         job = queue.running()
         token = job.token
         if ending == "succeeded":
-            done = settling.Done(job.token, job.fence)
-            run(queue.client, settling.acknowledge(queue.keys, [done]))
+            done = lease_ends.Done(job.token, job.fence)
+            run(queue.client, lease_ends.acknowledge(queue.keys, [done]))
 
     response = browser.post(url("cancel", queue.name, token), follow=True)
 

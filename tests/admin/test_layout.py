@@ -22,16 +22,16 @@ from django_delayq import (
 )
 from django_delayq.admin import chosen
 from django_delayq.admin.job_admin import JobAdmin
-from django_delayq.calls.running import run
 from django_delayq.clock import epoch_ms
-from django_delayq.delivery.progress import JobProgress, note_progress
-from django_delayq.delivery.reasons import Kind, Reason
-from django_delayq.delivery.states import State
+from django_delayq.core.progress import JobProgress, note_progress
+from django_delayq.core.reasons import Kind, Reason
+from django_delayq.core.states import State
 from django_delayq.features.ended import calls as ended_calls
 from django_delayq.features.ended.calls import EndRecord
 from django_delayq.features.pauses import calls as pause_calls
 from django_delayq.features.statistics.calls import UNKNOWN
-from django_delayq.jobs.progress import stored_progress
+from django_delayq.jobs.progress_report import stored_progress
+from django_delayq.transport.run import run
 from tests.admin import living
 from tests.admin.conftest import url
 from tests.admin.filling import Queue, error

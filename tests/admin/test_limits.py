@@ -8,10 +8,10 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 
 from django_delayq import Limit, conf, delayed_task, limits, set_limit
-from django_delayq.calls.running import run
-from django_delayq.delivery import worker_code
-from django_delayq.delivery.reasons import Kind, Reason
+from django_delayq.core import worker_code
+from django_delayq.core.reasons import Kind, Reason
 from django_delayq.features.limits.api import LimitInForce, concerning
+from django_delayq.transport.run import run
 from tests.admin.conftest import url
 from tests.admin.filling import Queue
 from tests.admin.test_job_admin import content_of, messages_of

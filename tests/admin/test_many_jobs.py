@@ -13,11 +13,11 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from django_delayq.admin.search import MOST_CALLS
-from django_delayq.calls.several import run_all
-from django_delayq.delivery import storing
-from django_delayq.delivery.states import State
-from django_delayq.delivery.storing import NewJob
+from django_delayq.admin.job_search import MOST_CALLS
+from django_delayq.core import store as store_calls
+from django_delayq.core.states import State
+from django_delayq.core.store import NewJob
+from django_delayq.transport.several import run_all
 from tests.admin.conftest import url
 from tests.admin.filling import Queue
 from tests.servers import Server
@@ -37,14 +37,16 @@ def fill(queue: Queue, count: int) -> None:
         for start in range(first, min(first + 4000, count), 500):
             jobs = []
             for number in range(start, min(start + 500, count)):
-                token = storing.new_token()
+                token = store_calls.new_token()
                 task = f"shop.tasks.remind_{number % TASKS}"
                 payload = queue.payload(token, task, number, who="Zoë")
                 # Due times in no order, and many of them equal.
                 due = 3_600_000 + number * 7919 % 100_000 * 1000
                 jobs.append(NewJob(token, f"+{due}", "", payload))
             calls.append(
-                storing.schedule(storing.Target(queue.keys, insertion_list=False), jobs)
+                store_calls.schedule(
+                    store_calls.Target(queue.keys, insertion_list=False), jobs
+                )
             )
         for reply in run_all(queue.client, calls):
             assert not isinstance(reply, Exception)

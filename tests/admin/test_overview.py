@@ -10,12 +10,12 @@ from django.test import Client
 from redis.connection import AbstractConnection
 
 from django_delayq import conf, pause, schedule_many
-from django_delayq.calls.running import run
-from django_delayq.delivery import looking
+from django_delayq.core import queue_reads
 from django_delayq.features.statistics import charts
 from django_delayq.features.statistics.api import queue_statistics
 from django_delayq.features.statistics.calls import Unit
 from django_delayq.health import facts, queue_problems
+from django_delayq.transport.run import run
 from django_delayq.wire.frame import FrameFormat, pack
 from tests.admin import living
 from tests.admin.conftest import url
@@ -294,7 +294,7 @@ def test_what_is_wrong_with_the_server_is_told(
     wanted: str,
 ) -> None:
     monkeypatch.setattr(
-        "django_delayq.showing.overview.ask_nodes",
+        "django_delayq.display.overview.ask_nodes",
         lambda client: {"": facts.Facts(**known)},
     )
 
@@ -474,11 +474,11 @@ def test_ahead_counts_between_times(queue: Queue) -> None:
     seconds, _ = queue.client.time()
     in_a_minute_us = (seconds + 60) * 1_000_000
 
-    call = at(in_a_minute_us, looking.ahead(queue.keys, [60_000, 61_000, 120_000]))
+    call = at(in_a_minute_us, queue_reads.ahead(queue.keys, [60_000, 61_000, 120_000]))
 
     assert run(queue.client, call) == [2, 0, 1]
     with pytest.raises(ValueError, match="121 times are more than 120"):
-        looking.ahead(queue.keys, range(121))
+        queue_reads.ahead(queue.keys, range(121))
 
 
 def test_queue_with_shards_is_one_row_that_opens_its_shards(

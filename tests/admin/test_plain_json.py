@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from django_delayq.showing.plain_json import json_response, json_text
+from django_delayq.display.json_output import json_response, json_text
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,10 @@ from django.test import Client
 
 from django_delayq.admin import chosen
 from django_delayq.admin.job_admin import _PAGES
-from django_delayq.admin.search import Filter
-from django_delayq.calls.running import run
-from django_delayq.delivery import looking
-from django_delayq.delivery.states import State
-from django_delayq.delivery.workers import (
+from django_delayq.admin.job_search import Filter
+from django_delayq.core import queue_reads
+from django_delayq.core.states import State
+from django_delayq.core.worker_registry import (
     RegistryKeys,
     RunningJob,
     WorkerInfo,
@@ -24,6 +23,7 @@ from django_delayq.delivery.workers import (
 )
 from django_delayq.features.pauses.api import paused
 from django_delayq.models import Job
+from django_delayq.transport.run import run
 from tests.admin import living
 from tests.admin.conftest import url
 from tests.admin.filling import Queue
@@ -212,7 +212,7 @@ def test_steps_end_once_a_right_is_taken(
     refused = browser.post(url("bulk"), progress)
 
     assert refused.status_code == 403
-    assert run(queue.client, looking.counts(queue.keys)).waiting == 50
+    assert run(queue.client, queue_reads.counts(queue.keys)).waiting == 50
 
 
 def test_a_worker_of_both_queues_takes_no_orders(

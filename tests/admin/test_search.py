@@ -11,13 +11,13 @@ from django.test import Client
 from django.utils import timezone
 
 from django_delayq import delayed_task
-from django_delayq.admin import search as search_module
-from django_delayq.admin.search import Cursor, Filter, open_cursor
-from django_delayq.calls.running import run
-from django_delayq.delivery.states import State
+from django_delayq.admin import job_search as search_module
+from django_delayq.admin.job_search import Cursor, Filter, open_cursor
+from django_delayq.core.states import State
 from django_delayq.features.ended import calls as ended_calls
 from django_delayq.features.ended.calls import EndRecord
-from django_delayq.jobs.walking import Mark
+from django_delayq.jobs.walk import Mark
+from django_delayq.transport.run import run
 from django_delayq.wire.frame import FrameFormat, pack
 from tests.admin.conftest import url
 from tests.admin.filling import Queue, error

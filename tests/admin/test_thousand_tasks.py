@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from django_delayq.calls import running
-from django_delayq.calls.running import run
 from django_delayq.features.statistics.calls import (
     FIGURES_BATCH,
     Figures,
@@ -20,6 +18,8 @@ from django_delayq.features.statistics.calls import (
     total,
 )
 from django_delayq.features.statistics.worker import counted
+from django_delayq.transport import run as running
+from django_delayq.transport.run import run
 from tests.admin.conftest import url
 from tests.admin.filling import Queue
 from tests.clock import at

@@ -10,28 +10,28 @@ from django.utils import translation
 from django.utils.translation import gettext
 
 from django_delayq import delayed_task, get_job, schedule
-from django_delayq.calls.running import run
 from django_delayq.clock import epoch_ms
-from django_delayq.delivery import looking, settling
-from django_delayq.delivery.progress import (
+from django_delayq.core import lease_ends, queue_reads
+from django_delayq.core.lease_ends import Done, Failed
+from django_delayq.core.progress import (
     JobProgress,
     StoredProgress,
     encode,
     note_progress,
 )
-from django_delayq.delivery.settling import Done, Failed
-from django_delayq.delivery.states import State
-from django_delayq.delivery.workers import (
+from django_delayq.core.states import State
+from django_delayq.core.worker_registry import (
     RegistryKeys,
     WorkerInfo,
     register,
     unregister,
 )
+from django_delayq.display import timeline
+from django_delayq.display.attempts import Failure
+from django_delayq.display.timeline import Stretch, stretches_of
 from django_delayq.jobs import stored_results
 from django_delayq.jobs.envelope import Envelope, Follow, Follower
-from django_delayq.showing import timeline
-from django_delayq.showing.attempts import Failure
-from django_delayq.showing.timeline import Stretch, stretches_of
+from django_delayq.transport.run import run
 from tests.admin.conftest import url
 from tests.admin.filling import OWNER, Queue, error
 from tests.admin.test_job_admin import content_of, messages_of
@@ -154,7 +154,7 @@ def test_life_is_told_in_the_order_of_time(browser: Client, queue: Queue) -> Non
         )
         delay = "+0" if number == 1 else "+600000"
         failed = Failed(job.token, job.fence, delay, told)
-        assert run(queue.client, settling.retry(queue.keys, [failed])) == []
+        assert run(queue.client, lease_ends.retry(queue.keys, [failed])) == []
 
     events = browser.get(url("job", queue.name, token)).context["events"]
 
@@ -201,7 +201,7 @@ def test_page_of_a_job_whose_task_is_unknown_guesses_no_number_of_attempts(
 def test_held_job_says_what_becomes_of_it_in_the_readers_language(
     queue: Queue,
 ) -> None:
-    seen = run(queue.client, looking.inspect(queue.keys, queue.held(7)))
+    seen = run(queue.client, queue_reads.inspect(queue.keys, queue.held(7)))
 
     with translation.override("zh-hans"):
         (event,) = timeline._now(seen, "held", "", "")
@@ -384,7 +384,7 @@ def ended(queue: Queue) -> str:
         last={"attempts": 0, "kills": 0, "began": 1, "at": 2, "worker": "web-1"},
     )
     done = Done(leased.token, leased.fence, 60_000, result)
-    run(queue.client, settling.acknowledge(queue.keys, [done]))
+    run(queue.client, lease_ends.acknowledge(queue.keys, [done]))
     # Half a minute later the server has forgotten the job.
     queue.client.delete(queue.keys.ended)
     return job.id
@@ -484,7 +484,7 @@ def test_page_open_on_a_job_that_has_just_run_says_so(
     browser: Client, queue: Queue
 ) -> None:
     job = queue.running(7)
-    run(queue.client, settling.acknowledge(queue.keys, [Done(job.token, job.fence)]))
+    run(queue.client, lease_ends.acknowledge(queue.keys, [Done(job.token, job.fence)]))
 
     page = browser.post(url("run_now", queue.name, job.token), follow=True)
 

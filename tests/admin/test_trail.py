@@ -14,7 +14,7 @@ from django_delayq import MaybeChanged, delayed_task, every, store_schedule
 from django_delayq.admin import bulk_page
 from django_delayq.admin.job_admin import _PAGES
 from django_delayq.admin.workers_page import ORDERS
-from django_delayq.delivery.states import GRAVES, State
+from django_delayq.core.states import GRAVES, State
 from django_delayq.features.pauses import pages as pause_pages
 from django_delayq.features.schedules.pages import ACTIONS as SCHEDULE_ACTIONS
 from django_delayq.jobs.actions import ACTIONS

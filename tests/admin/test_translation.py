@@ -44,12 +44,13 @@ from django_delayq import (
     periodic,
     schedule_many,
     set_limit,
-    translating,
+    translations,
 )
-from django_delayq.calls.running import run
 from django_delayq.conf import forget_connections, get_keyring
-from django_delayq.delivery.reasons import Kind, Reason
-from django_delayq.delivery.states import State
+from django_delayq.core.reasons import Kind, Reason
+from django_delayq.core.states import State
+from django_delayq.display.texts import size_text
+from django_delayq.display.time_texts import Moment, relative_text
 from django_delayq.exceptions import EmbeddedServerError, InvalidSettings
 from django_delayq.faults import describe_fault
 from django_delayq.features.ended import calls as ended_calls
@@ -58,9 +59,8 @@ from django_delayq.features.pauses import calls as pause_calls
 from django_delayq.features.statistics import charts
 from django_delayq.jobs.actions import ACTIONS
 from django_delayq.management import commands
-from django_delayq.showing.texts import size_text
-from django_delayq.showing.time_texts import Moment, relative_text
-from django_delayq.translating import say, state_label
+from django_delayq.translations import say, state_label
+from django_delayq.transport.run import run
 from django_delayq.wire.frame import FrameFormat, pack
 from django_delayq.wording import gettext, ngettext, sentence
 from tests.admin import living
@@ -391,14 +391,16 @@ def test_dates_and_numbers_are_those_of_the_language(
 def test_text_writes_its_numbers_and_moments_as_the_language_does() -> None:
     moment = datetime(2026, 9, 21, 16, tzinfo=UTC)
     with translation.override("de"), timezone.override(UTC):
-        assert translating.gettext("{a}, {b}", a=1_234, b=moment) == (
+        assert translations.gettext("{a}, {b}", a=1_234, b=moment) == (
             "1.234, 21.09.2026 16:00:00 UTC"
         )
-        assert translating.gettext("{a}, {b}", a=2.0, b="1234") == "2, 1234"
-        assert translating.gettext("{a}; {b}", a=1.5, b=1_234_567.0) == "1,5; 1.234.567"
-        assert translating.gettext("{a}", a=0.1 + 0.2) == "0,3"
-        assert translating.gettext("{a}") == "{a}"
-        assert translating.ngettext("{number} {a}", "{number} {a}s", 5_000, a="x") == (
+        assert translations.gettext("{a}, {b}", a=2.0, b="1234") == "2, 1234"
+        assert (
+            translations.gettext("{a}; {b}", a=1.5, b=1_234_567.0) == "1,5; 1.234.567"
+        )
+        assert translations.gettext("{a}", a=0.1 + 0.2) == "0,3"
+        assert translations.gettext("{a}") == "{a}"
+        assert translations.ngettext("{number} {a}", "{number} {a}s", 5_000, a="x") == (
             "5.000 xs"
         )
 

@@ -9,8 +9,8 @@ import redis
 from django.test import Client
 
 from django_delayq import DecodeError, InvalidSettings, cron, delayed_task, get_job
-from django_delayq.delivery.states import State
-from django_delayq.delivery.workers import RegistryKeys
+from django_delayq.core.states import State
+from django_delayq.core.worker_registry import RegistryKeys
 from django_delayq.features.schedules.api import store_schedule
 from django_delayq.jobs.workers import workers
 from tests.admin import living

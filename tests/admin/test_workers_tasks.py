@@ -10,16 +10,12 @@ from django.test import Client
 
 from django_delayq import cron, delayed_task
 from django_delayq.admin import workers_page
-from django_delayq.calls import running
-from django_delayq.calls.running import run
-from django_delayq.delivery.workers import (
-    RegistryKeys,
-    WorkerInfo,
-    register,
-)
+from django_delayq.core.worker_registry import RegistryKeys, WorkerInfo, register
 from django_delayq.features.schedules.api import store_schedule
 from django_delayq.features.statistics.calls import OTHER, UNKNOWN
 from django_delayq.jobs.workers import Order, read_order, workers
+from django_delayq.transport import run as running
+from django_delayq.transport.run import run
 from tests.admin import living
 from tests.admin.conftest import url
 from tests.admin.filling import Queue

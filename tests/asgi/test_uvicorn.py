@@ -13,7 +13,7 @@ import uvicorn
 from django.core.handlers.asgi import ASGIHandler
 
 from django_delayq import find_jobs
-from django_delayq.clients import clients
+from django_delayq.transport import clients
 from tests.asgi import views
 from tests.polling import wait_until
 from tests.servers import Server

@@ -148,7 +148,7 @@ class Result(unittest.TextTestResult):
     """Leaves an empty server to each test."""
 
     def startTest(self, test: unittest.TestCase) -> None:
-        from django_delayq.clients.clients import own_clients
+        from django_delayq.transport.clients import own_clients
 
         own_clients.of_thread().flushall()
         super().startTest(test)

@@ -30,7 +30,7 @@ from django_delayq.backend.upstream import (
 )
 from django_delayq.backoff import Backoff
 from django_delayq.conf import get_settings
-from django_delayq.delivery.states import State
+from django_delayq.core.states import State
 from django_delayq.exceptions import InvalidSettings
 from django_delayq.jobs import commit, registry
 from django_delayq.jobs.lookup import handle_of

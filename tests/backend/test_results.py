@@ -16,7 +16,7 @@ from django_delayq.backend.upstream import (
 )
 from django_delayq.backoff import Backoff
 from django_delayq.conf import get_settings
-from django_delayq.delivery.states import State
+from django_delayq.core.states import State
 from django_delayq.exceptions import (
     InvalidResult,
     JobCancelled,

@@ -10,7 +10,7 @@ from django_delayq import get_job
 from django_delayq.backend import sensitive
 from django_delayq.backend.running import Masked
 from django_delayq.backend.upstream import InvalidTask, task_finished
-from django_delayq.delivery.states import State
+from django_delayq.core.states import State
 from django_delayq.jobs.arguments import shown_arguments
 from django_delayq.redaction import HIDDEN
 from django_delayq.testing import frozen_queue

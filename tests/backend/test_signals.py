@@ -11,7 +11,8 @@ from django.utils import timezone
 from redis.exceptions import ResponseError
 
 from django_delayq import get_job, pause, resume
-from django_delayq.backend import DelayqBackend, ends, running, upstream
+from django_delayq.backend import DelayqBackend, running, upstream
+from django_delayq.backend import finished_signal as ends
 from django_delayq.backend.upstream import (
     TaskResultStatus,
     task_enqueued,
@@ -19,8 +20,8 @@ from django_delayq.backend.upstream import (
     task_started,
 )
 from django_delayq.backoff import Backoff
-from django_delayq.delivery.claiming import EndedHere
-from django_delayq.delivery.states import State
+from django_delayq.core.claim import EndedHere
+from django_delayq.core.states import State
 from django_delayq.exceptions import (
     JobCancelled,
     JobExpired,

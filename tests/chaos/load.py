@@ -38,8 +38,8 @@ AFTER_ERROR_S = 0.05
 def main(queue: str, path: Path, per_second: float, first: int, how: str) -> None:
     django.setup()
     from django_delayq import apause, aschedule, pause, schedule, schedule_many
-    from django_delayq.calls.errors import may_have_run
     from django_delayq.exceptions import DelayqError
+    from django_delayq.transport.errors import may_have_run
     from tests.chaos.tasks import eat, work
 
     if how == "unheard":

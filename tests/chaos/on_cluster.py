@@ -6,8 +6,8 @@ from itertools import count
 
 from redis.crc import key_slot
 
-from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.sharding import shard_keys
+from django_delayq.core.keys import DeliveryKeys
+from django_delayq.core.shards import shard_keys
 from tests.chaos.arena import JOBS_OF_A_LOAD, SETTLE_S, SLACK_MS, Arena, Span
 from tests.chaos.fault import Layout, fault, trouble
 from tests.chaos.history import (

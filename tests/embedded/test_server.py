@@ -17,9 +17,13 @@ from pathlib import Path
 import pytest
 import redis
 
+from django_delayq.embedded import embedded_server as embedded
 from django_delayq.embedded import guardian
-from django_delayq.embedded import server as embedded
-from django_delayq.embedded.server import ensure_server, find_binary, wheel_binary
+from django_delayq.embedded.embedded_server import (
+    ensure_server,
+    find_binary,
+    wheel_binary,
+)
 from django_delayq.exceptions import EmbeddedServerError
 from tests import forked
 from tests.polling import wait_until
@@ -32,7 +36,7 @@ LINGER_S = 0.2
 USER = """
 import sys
 from pathlib import Path
-from django_delayq.embedded.server import ensure_server, wheel_binary
+from django_delayq.embedded.embedded_server import ensure_server, wheel_binary
 for line in sys.stdin:
     print(ensure_server(Path(line.rstrip("\\n")), linger_s=float(sys.argv[1]), binary=wheel_binary()), flush=True)
 """
@@ -338,7 +342,7 @@ def test_child_that_was_forked_counts_as_a_user(project, come):
     parent = come("""
         import os, sys
         from pathlib import Path
-        from django_delayq.embedded.server import ensure_server, wheel_binary
+        from django_delayq.embedded.embedded_server import ensure_server, wheel_binary
         directory = Path(input())
         url = ensure_server(directory, linger_s=float(sys.argv[1]), binary=wheel_binary())
         if os.fork() == 0:
@@ -367,7 +371,7 @@ def test_program_that_a_user_started_does_not_count(project, come):
     one = come("""
         import subprocess, sys
         from pathlib import Path
-        from django_delayq.embedded.server import ensure_server, wheel_binary
+        from django_delayq.embedded.embedded_server import ensure_server, wheel_binary
         url = ensure_server(Path(input()), linger_s=float(sys.argv[1]), binary=wheel_binary())
         child = subprocess.Popen(["sleep", "300"], close_fds=False)
         print(url, child.pid, flush=True)

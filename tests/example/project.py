@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from django_delayq.embedded.server import find_binary
+from django_delayq.embedded.embedded_server import find_binary
 from django_delayq.exceptions import EmbeddedServerError
 from tests.settings import TIME_ZONE
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from django_delayq import every, pause, schedule, set_limit, store_schedule
-from django_delayq.calls.exchange import Address
-from django_delayq.clients.clients import own_clients
-from django_delayq.clients.nodes import NodeConnection
+from django_delayq.transport.clients import own_clients
+from django_delayq.transport.exchange import Address
+from django_delayq.transport.nodes import NodeConnection
 from tests.clusters import TestCluster
 from tests.conftest import skip_old_redis_py
 from tests.jobs.samples import add

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from django_delayq import schedule, schedule_many
-from django_delayq.delivery.states import State
+from django_delayq.core.states import State
 from django_delayq.worker.operating_system import RETURNED
 from tests.faults.able import tasks as able
 from tests.polling import wait_until

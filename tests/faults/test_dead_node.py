@@ -31,9 +31,7 @@ from django_delayq import (
     resume,
     schedule,
 )
-from django_delayq.calls import connections
-from django_delayq.calls.exchange import Address
-from django_delayq.delivery.states import State
+from django_delayq.core.states import State
 from django_delayq.features.statistics.api import (
     aqueue_statistics,
     astatistics_totals,
@@ -43,6 +41,8 @@ from django_delayq.features.statistics.api import (
     tasks_statistics,
 )
 from django_delayq.server_checks import check_server
+from django_delayq.transport import connections
+from django_delayq.transport.exchange import Address
 from tests.admin import conftest as of_admin
 from tests.admin.conftest import url
 from tests.faults import lame as of_lame

@@ -2,7 +2,7 @@
 
 import time
 
-from django_delayq.delivery.states import State
+from django_delayq.core.states import State
 from tests.faults.ledger import Run
 from tests.polling import wait_until
 from tests.worker.project import tasks

@@ -3,7 +3,7 @@
 import pytest
 
 from django_delayq import schedule_many
-from django_delayq.delivery.states import State
+from django_delayq.core.states import State
 from tests.faults.deploy.tasks import brand_new
 from tests.polling import wait_until
 from tests.worker.project import tasks

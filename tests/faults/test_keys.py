@@ -9,12 +9,12 @@ from django.core import checks
 from django.core.management import call_command
 
 from django_delayq import schedule, schedule_many
-from django_delayq.calls.running import run
-from django_delayq.clients.clients import own_clients
 from django_delayq.conf import get_keyring, get_settings
-from django_delayq.delivery import holding
-from django_delayq.delivery.reasons import Kind, Reason
-from django_delayq.delivery.states import State
+from django_delayq.core import hold as hold_calls
+from django_delayq.core.reasons import Kind, Reason
+from django_delayq.core.states import State
+from django_delayq.transport.clients import own_clients
+from django_delayq.transport.run import run
 from tests.polling import wait_until
 from tests.worker.project import tasks
 from tests.worker.workers import counts, delayq_environment
@@ -49,7 +49,7 @@ def start_worker(program, settings, queue_name, records):
 
 def held_for(queue):
     keys = get_settings().queue(queue).keys
-    return run(own_clients.of_thread(), holding.held_names(keys)).counts
+    return run(own_clients.of_thread(), hold_calls.held_names(keys)).counts
 
 
 def is_over(queue):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from django_delayq import conf, get_job, schedule_many
-from django_delayq.clients.clients import own_clients
+from django_delayq.transport.clients import own_clients
 from tests import forked
 from tests.faults.ledger import Ledger
 from tests.polling import wait_until

@@ -6,8 +6,8 @@ import time
 import pytest
 
 from django_delayq import conf
-from django_delayq.clients.clients import own_clients
-from django_delayq.delivery.states import State
+from django_delayq.core.states import State
+from django_delayq.transport.clients import own_clients
 from tests.polling import wait_until
 from tests.worker.project import tasks
 from tests.worker.workers import counts, kill

@@ -25,14 +25,14 @@ from django_delayq import (
     schedule,
     schedule_many,
 )
-from django_delayq.calls.running import run
-from django_delayq.delivery.workers import RegistryKeys, give_order, read_workers
+from django_delayq.core.worker_registry import RegistryKeys, give_order, read_workers
 from django_delayq.health.problem import Level
 from django_delayq.health.problems import find_server_problems
+from django_delayq.transport.run import run
 from django_delayq.waiting.connection import DedicatedConnection
 from tests.clusters import TestCluster
-from tests.delivery.rig import Rig
-from tests.delivery.tour import TOUR
+from tests.core.rig import Rig
+from tests.core.tour import TOUR
 from tests.polling import wait_until
 from tests.sentinels import Watched
 from tests.servers import Server

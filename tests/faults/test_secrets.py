@@ -19,9 +19,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from django_delayq import DelayedQueue, aschedule, conf, schedule
-from django_delayq.clients.clients import own_clients
 from django_delayq.exceptions import DelayqError
 from django_delayq.faults import describe_fault
+from django_delayq.transport.clients import own_clients
 from tests.jobs.samples import add
 
 

@@ -8,8 +8,8 @@ import pytest
 from django.test import Client
 
 from django_delayq import PartialAnswer, find_jobs, get_schedules
-from django_delayq.calls.exchange import Address
 from django_delayq.server_checks import check_server
+from django_delayq.transport.exchange import Address
 from tests.admin import conftest as of_admin
 from tests.admin.conftest import url
 from tests.faults import lame as of_lame

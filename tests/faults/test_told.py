@@ -6,11 +6,11 @@ import functools
 import pytest
 
 from django_delayq import delayed_task, schedule
-from django_delayq.calls.running import run
-from django_delayq.clients.clients import own_clients
-from django_delayq.delivery import looking
-from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.states import State
+from django_delayq.core import queue_reads
+from django_delayq.core.keys import DeliveryKeys
+from django_delayq.core.states import State
+from django_delayq.transport.clients import own_clients
+from django_delayq.transport.run import run
 from tests.polling import wait_until
 from tests.worker.project import tasks
 from tests.worker.records import record
@@ -119,7 +119,7 @@ def test_job_that_runs_is_not_cancelled_or_moved_when_its_lease_has_run_out(
     proxy.cut()
 
     def is_over():
-        call = looking.inspect(DeliveryKeys.of(queue_name), job.token)
+        call = queue_reads.inspect(DeliveryKeys.of(queue_name), job.token)
         seen = run(own_clients.of_thread(), call)
         return 0 < seen.score_ms < seen.now_ms
 

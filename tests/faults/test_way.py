@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from django_delayq import schedule, schedule_many
-from django_delayq.calls.running import run
 from django_delayq.codecs import get_codec
 from django_delayq.conf import get_settings
-from django_delayq.delivery import claiming
+from django_delayq.core import claim as claim_calls
+from django_delayq.transport.run import run
 from tests.polling import wait_until
 from tests.worker.conftest import every_server
 from tests.worker.project import tasks
@@ -106,7 +106,7 @@ def kill_twice(client: Any, queue: str, count: int) -> None:
         owner = os.urandom(8)
 
         def claim(owner: bytes = owner) -> int:
-            call = claiming.claim(
+            call = claim_calls.claim(
                 keys,
                 owner=owner,
                 request=os.urandom(8),
@@ -118,7 +118,7 @@ def kill_twice(client: Any, queue: str, count: int) -> None:
         claimed = 0
         while claimed < count:
             claimed += wait_until(claim, description=f"jobs are claimed, {number}")
-        run(client, claiming.recover(keys, owner=owner))
+        run(client, claim_calls.recover(keys, owner=owner))
 
 
 @every_server

@@ -8,13 +8,12 @@ import pytest
 import redis
 from redis.connection import AbstractConnection
 
-from django_delayq.calls.running import run
-from django_delayq.delivery import prefixes
-from django_delayq.delivery.frame_heads import FrameHead
-from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.reasons import Kind, Reason
-from django_delayq.delivery.sharding import Pin, pin_shards, shard_keys
-from django_delayq.delivery.storing import NewJob, Target, new_token, schedule
+from django_delayq.core import prefixes
+from django_delayq.core.frame_heads import FrameHead
+from django_delayq.core.keys import DeliveryKeys
+from django_delayq.core.reasons import Kind, Reason
+from django_delayq.core.shards import Pin, pin_shards, shard_keys
+from django_delayq.core.store import NewJob, Target, new_token, schedule
 from django_delayq.features.pauses import calls as pause_calls
 from django_delayq.health import facts as asked
 from django_delayq.health import queue_problems, server_problems
@@ -22,8 +21,9 @@ from django_delayq.health.problem import Level
 from django_delayq.health.problems import find_server_problems
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.envelope import Envelope
+from django_delayq.transport.run import run
 from django_delayq.wire.frame import FrameFormat, pack
-from django_delayq.wire.signing import Keyring
+from django_delayq.wire.signatures import Keyring
 from tests.conftest import keys_of
 from tests.health.conftest import User
 from tests.health.told import problems_of, texts

@@ -8,15 +8,18 @@ import pytest
 import redis
 
 import django_delayq
-from django_delayq.calls.running import run
-from django_delayq.delivery import changing, claiming, settling, storing
-from django_delayq.delivery.claiming import Mode
-from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.storing import NewJob
+from django_delayq.core import change as change_calls
+from django_delayq.core import claim as claim_calls
+from django_delayq.core import lease_ends
+from django_delayq.core import store as store_calls
+from django_delayq.core.claim import Mode
+from django_delayq.core.keys import DeliveryKeys
+from django_delayq.core.store import NewJob
 from django_delayq.health.problem import Level
 from django_delayq.health.rights import REMOVALS, TRIES, kinds_of
+from django_delayq.transport.run import run
 from tests.conftest import keys_of
-from tests.delivery.rig import payload
+from tests.core.rig import payload
 from tests.health.conftest import User
 from tests.health.told import problems_of, texts
 from tests.polling import wait_until
@@ -92,12 +95,12 @@ def test_keys_hold_what_is_expected(client: redis.Redis, queue_name: str) -> Non
     for number in range(3):
         token = "ABC"[number] * 22
         job = NewJob(token, "+0", f"e{number}", payload(token))
-        run(client, storing.schedule(storing.Target(keys), [job]))
+        run(client, store_calls.schedule(store_calls.Target(keys), [job]))
     wait_until(
         lambda: (
             run(
                 client,
-                claiming.claim(
+                claim_calls.claim(
                     keys,
                     owner=b"12345678",
                     request=uuid.uuid4().bytes[:8],
@@ -156,12 +159,12 @@ def test_user_with_these_rights_can_do_all_that_a_worker_does(
     token = "x" * 22
     job = NewJob(token, "+0", "ekey", payload(token))
 
-    run(client, storing.schedule(storing.Target(keys), [job]))
+    run(client, store_calls.schedule(store_calls.Target(keys), [job]))
     (leased,) = wait_until(
         lambda: (
             run(
                 client,
-                claiming.claim(
+                claim_calls.claim(
                     keys,
                     owner=b"12345678",
                     request=uuid.uuid4().bytes[:8],
@@ -172,10 +175,12 @@ def test_user_with_these_rights_can_do_all_that_a_worker_does(
         ),
         description="a due job",
     )
-    failed = settling.Failed(token, leased.fence, "+60000", b"{}")
-    assert run(client, settling.retry(keys, [failed])) == []
-    assert run(client, changing.reschedule(keys, token, "+5000"))[0] == "rescheduled"
-    (cancel,) = changing.cancel_many(keys, [token])
+    failed = lease_ends.Failed(token, leased.fence, "+60000", b"{}")
+    assert run(client, lease_ends.retry(keys, [failed])) == []
+    assert (
+        run(client, change_calls.reschedule(keys, token, "+5000"))[0] == "rescheduled"
+    )
+    (cancel,) = change_calls.cancel_many(keys, [token])
     assert run(client, cancel) == {token: "cancelled"}
 
 

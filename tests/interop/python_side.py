@@ -11,8 +11,8 @@ import sys
 import threading
 import time
 
-from django_delayq.queues.blocking import BlockingQueue
-from django_delayq.queues.delayed import DelayedQueue
+from django_delayq.queues.blocking_queue import BlockingQueue
+from django_delayq.queues.delayed_queue import DelayedQueue
 
 CODEC = "StringCodec"
 

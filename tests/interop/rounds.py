@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import redis
 
 from django_delayq.codecs import Codec
-from django_delayq.queues.blocking import BlockingQueue
-from django_delayq.queues.delayed import DelayedQueue
-from django_delayq.wire.keys import QueueKeys
+from django_delayq.queues.blocking_queue import BlockingQueue
+from django_delayq.queues.delayed_queue import DelayedQueue
+from django_delayq.wire.queue_keys import QueueKeys
 from tests.interop import page
 from tests.interop.codecs import (
     TEXT,

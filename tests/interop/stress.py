@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import redis
 
-from django_delayq.wire.keys import QueueKeys
+from django_delayq.wire.queue_keys import QueueKeys
 from tests.interop.peers import Peer
 from tests.polling import wait_until
 

@@ -24,9 +24,9 @@ import redis
 from django.core.management import call_command
 from django.test import override_settings
 
-from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.queues.delayed import DelayedQueue
-from django_delayq.repair.survey import JAVA_RETRY_MS
+from django_delayq.core.keys import DeliveryKeys
+from django_delayq.queues.delayed_queue import DelayedQueue
+from django_delayq.tools.survey import JAVA_RETRY_MS
 from tests.interop.peers import Peer
 from tests.polling import wait_until
 from tests.servers import Server

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from django_delayq.calls.call import Call
-from django_delayq.calls.running import run
-from django_delayq.calls.several import run_all
 from django_delayq.codecs.values import Long
-from django_delayq.delivery import looking
-from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.states import State
+from django_delayq.core import queue_reads
+from django_delayq.core.keys import DeliveryKeys
+from django_delayq.core.states import State
 from django_delayq.exceptions import DecodeError, EncodeError
-from django_delayq.wire.calls import offer
+from django_delayq.transport.call import Call
+from django_delayq.transport.run import run
+from django_delayq.transport.several import run_all
 from django_delayq.wire.delay import parse_delay
 from django_delayq.wire.frame import FrameFormat
+from django_delayq.wire.script_calls import offer
 from tests.interop.codecs import ALL, TEXT, is_supported, java_name, python_name
 from tests.interop.left_out import LEFT_OUT, left_out
 from tests.interop.page import cell
@@ -381,7 +381,7 @@ def test_a_handler_that_fails_is_tried_again_and_ends_as_a_dead_letter(
         counter = "succeeded" if what == "retried" else "dead"
         wait_until(
             lambda keys=keys, counter=counter: (
-                run(round_.client, looking.counts(keys)).counters.get(counter) == 3
+                run(round_.client, queue_reads.counts(keys)).counters.get(counter) == 3
             ),
             description=f"all have {counter}",
             timeout=60,
@@ -392,7 +392,7 @@ def test_a_handler_that_fails_is_tried_again_and_ends_as_a_dead_letter(
             if line["job"].startswith(f"{keys.queue.name}:")
         ]
         assert sorted(line["attempt"] for line in lines) == [1, 1, 1, 2, 2, 2]
-    page = run(round_.client, looking.page(keys, State.DEAD))
+    page = run(round_.client, queue_reads.page(keys, State.DEAD))
     assert {row.payload.hex() for row in page.rows} == {case.payload for case in cases}
     assert all(b"on purpose" in row.error for row in page.rows)
 
@@ -482,7 +482,7 @@ def test_an_unsupported_codec_is_refused_clearly_and_its_bytes_are_kept(
             blocking.poll(20)
     assert refused.value.data.hex() == payload
     keys = DeliveryKeys.of(round_.name(codec, "java-java"))
-    [row] = run(round_.client, looking.page(keys, State.QUARANTINED)).rows
+    [row] = run(round_.client, queue_reads.page(keys, State.QUARANTINED)).rows
     assert row.payload.hex() == payload
     assert name.encode() in row.error
     queue.destroy()

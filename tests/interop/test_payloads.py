@@ -12,7 +12,6 @@ from uuid import UUID
 import pytest
 import redis
 
-from django_delayq.calls.running import run
 from django_delayq.codecs import get_codec
 from django_delayq.codecs.values import (
     BigInteger,
@@ -30,13 +29,14 @@ from django_delayq.codecs.values import (
     Long,
     Short,
 )
-from django_delayq.delivery import looking
-from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.states import State
+from django_delayq.core import queue_reads
+from django_delayq.core.keys import DeliveryKeys
+from django_delayq.core.states import State
 from django_delayq.exceptions import DecodeError, EncodeError
 from django_delayq.jobs.decorator import queue_handler
-from django_delayq.queues.blocking import BlockingQueue
-from django_delayq.queues.delayed import DelayedQueue
+from django_delayq.queues.blocking_queue import BlockingQueue
+from django_delayq.queues.delayed_queue import DelayedQueue
+from django_delayq.transport.run import run
 from tests.codecs.extra import (
     COMPRESSING,
     KRYO,
@@ -314,7 +314,7 @@ def foreign(peer_of: PeerOf, name: str, settings: Any, interop_server: Server) -
 
 def assert_quarantined(client: redis.Redis, name: str, peer: Peer) -> None:
     """Each foreign payload is kept as it was, with a reason that says what it looks like."""
-    in_quarantine = looking.page(DeliveryKeys.of(name), State.QUARANTINED)
+    in_quarantine = queue_reads.page(DeliveryKeys.of(name), State.QUARANTINED)
     # A worker tells of them as it goes on.
     rows = wait_until(
         lambda: len(rows := run(client, in_quarantine).rows) == len(FOREIGN) and rows,

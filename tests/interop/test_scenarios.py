@@ -11,11 +11,11 @@ import pytest
 import redis
 
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.queues.blocking import BlockingQueue
-from django_delayq.queues.delayed import DelayedQueue
-from django_delayq.repair.listing import Listing
-from django_delayq.wire.keys import QueueKeys
+from django_delayq.core.keys import DeliveryKeys
+from django_delayq.queues.blocking_queue import BlockingQueue
+from django_delayq.queues.delayed_queue import DelayedQueue
+from django_delayq.tools.insertion_list import Listing
+from django_delayq.wire.queue_keys import QueueKeys
 from django_delayq.worker.upkeep import ROUND_MS, Upkeep
 from tests.interop.peers import PeerOf
 from tests.interop.stress import JavaSide, Load, PythonSide, run_stress
@@ -211,7 +211,7 @@ def test_what_the_only_transferring_java_left_arrives_after_its_restart_or_by_us
 #: Offers twenty elements and transfers, until it is killed.
 OFFERING = """
 import sys, threading
-from django_delayq.queues.delayed import DelayedQueue
+from django_delayq.queues.delayed_queue import DelayedQueue
 url, name, version = sys.argv[1:]
 queue = DelayedQueue(name, codec="StringCodec", frame_format=version, connection=url)
 for n in range(20):

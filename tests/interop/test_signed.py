@@ -19,12 +19,12 @@ from django_delayq import (
     queue_handler,
     schedule,
 )
-from django_delayq.calls.running import run
-from django_delayq.clients.clients import own_clients
 from django_delayq.conf import get_settings
-from django_delayq.delivery import looking
-from django_delayq.delivery.states import State
-from django_delayq.wire.signing import LENGTH
+from django_delayq.core import queue_reads
+from django_delayq.core.states import State
+from django_delayq.transport.clients import own_clients
+from django_delayq.transport.run import run
+from django_delayq.wire.signatures import LENGTH
 from tests.interop.codecs import (
     TEXT,
     codecs_of,
@@ -125,7 +125,7 @@ def work_off(*queues: str) -> None:
 
 def quarantined(queue: str) -> list[Any]:
     keys = get_settings().queue(queue).keys
-    page = looking.page(keys, State.QUARANTINED, count=200)
+    page = queue_reads.page(keys, State.QUARANTINED, count=200)
     return run(own_clients.of_thread(), page).rows
 
 

@@ -10,9 +10,9 @@ from functools import cache
 
 import redis
 
-from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.queues.blocking import BlockingQueue
-from django_delayq.queues.delayed import DelayedQueue
+from django_delayq.core.keys import DeliveryKeys
+from django_delayq.queues.blocking_queue import BlockingQueue
+from django_delayq.queues.delayed_queue import DelayedQueue
 from tests.interop.peers import Peer
 from tests.polling import wait_until
 from tests.scripts import names_by_sha

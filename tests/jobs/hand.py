@@ -7,17 +7,19 @@ from typing import Any
 import redis
 
 from django_delayq import Job
-from django_delayq.calls.call import Call
-from django_delayq.calls.running import run
-from django_delayq.delivery import claiming, holding, looking, settling
-from django_delayq.delivery.claiming import Claimed, Leased, Mode
-from django_delayq.delivery.holding import Held, Hold
-from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.reasons import Kind, Reason
-from django_delayq.delivery.settling import Done, Failed, Rejected
-from django_delayq.delivery.states import State
+from django_delayq.core import claim as claim_calls
+from django_delayq.core import hold as hold_calls
+from django_delayq.core import lease_ends, queue_reads
+from django_delayq.core.claim import Claimed, Leased, Mode
+from django_delayq.core.hold import Held, Hold
+from django_delayq.core.keys import DeliveryKeys
+from django_delayq.core.lease_ends import Done, Failed, Rejected
+from django_delayq.core.reasons import Kind, Reason
+from django_delayq.core.states import State
 from django_delayq.jobs import stored_results
 from django_delayq.jobs.envelope import Envelope
+from django_delayq.transport.call import Call
+from django_delayq.transport.run import run
 from tests.polling import wait_until
 from tests.signed import opened
 
@@ -44,7 +46,7 @@ class Hand:
         return self._claim(limit, lease_ms).jobs
 
     def _claim(self, limit: int, lease_ms: int) -> Claimed:
-        call = claiming.claim(
+        call = claim_calls.claim(
             self.keys,
             owner=self.owner,
             request=os.urandom(8),
@@ -65,7 +67,7 @@ class Hand:
     def wait_until_due(self, count: int) -> None:
         """Wait until so many jobs are due: one of no delay is, up to a ms later."""
         wait_until(
-            lambda: self.run(looking.counts(self.keys)).due == count,
+            lambda: self.run(queue_reads.counts(self.keys)).due == count,
             description=f"{count} jobs are due",
         )
 
@@ -87,7 +89,7 @@ class Hand:
             Held(job.token, job.fence, Hold(reason, f"task {task} is paused"))
             for job in jobs
         ]
-        assert self.run(holding.hold(self.keys, held)) == []
+        assert self.run(hold_calls.hold(self.keys, held)) == []
 
     def take_all(self) -> list[Envelope]:
         """Claim everything that is due and end it; returns the envelopes in order."""
@@ -97,7 +99,7 @@ class Hand:
             name = self.keys.queue.name
             found += [opened(job.payload, name) for job in claimed.jobs]
             done = [Done(job.token, job.fence) for job in claimed.jobs]
-            self.run(settling.acknowledge(self.keys, done))
+            self.run(lease_ends.acknowledge(self.keys, done))
             # What is due now is due at the next full millisecond.
             if not claimed.jobs and not 0 <= claimed.wait_us <= 1_000:
                 return found
@@ -105,12 +107,12 @@ class Hand:
     def succeed(self, job: Leased, result: object = None, *, keep: bool = True) -> None:
         text = stored_results.result_text(State.SUCCEEDED, result=result)
         done = Done(job.token, job.fence, 60_000 if keep else None, text)
-        assert self.run(settling.acknowledge(self.keys, [done])) == []
+        assert self.run(lease_ends.acknowledge(self.keys, [done])) == []
 
     def retry(self, job: Leased, wait_ms: int = 0) -> None:
         error = stored_results.error_text("ValueError: no", kind="failed", at_ms=5)
         failed = Failed(job.token, job.fence, f"+{wait_ms}", error)
-        assert self.run(settling.retry(self.keys, [failed])) == []
+        assert self.run(lease_ends.retry(self.keys, [failed])) == []
 
     def bury(
         self,
@@ -123,12 +125,12 @@ class Hand:
         error = stored_results.error_text(said, kind="failed", at_ms=5)
         text = stored_results.result_text(state, error=said)
         rejected = Rejected(job.token, job.fence, error, 60_000 if keep else None, text)
-        assert self.run(settling.bury(self.keys, [rejected], state=state)) == []
+        assert self.run(lease_ends.bury(self.keys, [rejected], state=state)) == []
 
     def kill(self, job: Leased, *, max_kills: int) -> None:
         """Let the lease end as a dead worker's does, and claim as the next worker does."""
         self.die()
-        call = claiming.claim(
+        call = claim_calls.claim(
             self.keys,
             owner=self.owner,
             request=os.urandom(8),
@@ -140,20 +142,20 @@ class Hand:
 
     def die(self) -> None:
         """End what is leased as the supervisor of a dead process does."""
-        self.run(claiming.recover(self.keys, owner=self.owner))
+        self.run(claim_calls.recover(self.keys, owner=self.owner))
 
     def tokens(self) -> list[str]:
         """Return the tokens of all frames that wait, in the order of their start times."""
-        page = self.run(looking.page(self.keys, State.SCHEDULED, count=5_000))
+        page = self.run(queue_reads.page(self.keys, State.SCHEDULED, count=5_000))
         return [row.token for row in page.rows]
 
     def start_times(self) -> dict[str, int]:
-        page = self.run(looking.page(self.keys, State.SCHEDULED, count=5_000))
+        page = self.run(queue_reads.page(self.keys, State.SCHEDULED, count=5_000))
         return {row.token: row.score_ms for row in page.rows}
 
     def counter(self, name: str) -> int:
-        return int(self.run(looking.counts(self.keys)).counters[name])
+        return int(self.run(queue_reads.counts(self.keys)).counters[name])
 
     def payload(self, job: Job[Any]) -> bytes:
         """Return what the server holds of a job."""
-        return bytes(self.run(looking.inspect(self.keys, job.token)).payload)
+        return bytes(self.run(queue_reads.inspect(self.keys, job.token)).payload)

@@ -9,7 +9,7 @@ from django.core.management import CommandError, call_command
 from django.test import override_settings
 
 from django_delayq import DelayedQueue, schedule, schedule_many
-from django_delayq.delivery.states import State
+from django_delayq.core.states import State
 from django_delayq.exceptions import InvalidSettings
 from tests.jobs import samples
 from tests.jobs.hand import Hand

@@ -13,10 +13,10 @@ from django_delayq import (
     delayed_task,
     schedule_many,
 )
-from django_delayq.jobs import sending_many
+from django_delayq.jobs import send_many as sending_many
 from django_delayq.jobs.decorator import MAX_NAME
-from django_delayq.jobs.preparing import MAX_UNIQUE_KEY
-from django_delayq.jobs.storing import SCHEDULE_BYTES
+from django_delayq.jobs.prepare import MAX_UNIQUE_KEY
+from django_delayq.jobs.store_calls import SCHEDULE_BYTES
 from tests.jobs import samples
 from tests.jobs.conftest import LATER
 

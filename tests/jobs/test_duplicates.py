@@ -26,8 +26,9 @@ from django_delayq import (
     schedule,
     schedule_many,
 )
-from django_delayq.delivery import claiming, replacing
-from django_delayq.jobs import sending_many
+from django_delayq.core import claim as claim_calls
+from django_delayq.core import replace as replace_calls
+from django_delayq.jobs import send_many
 from django_delayq.jobs.options import TaskOptions
 from tests.jobs import samples
 from tests.jobs.conftest import LATER
@@ -220,7 +221,7 @@ def test_call_makes_another_job_if_the_holder_lies_deep_in_the_destination_queue
     hand.client.rpush(hand.keys.queue.destination, *[b"x"] * 1_000)
     first = way(on(queue, "replace", unique_until=until), 0, 1, "old")
     wait_until(
-        lambda: hand.run(claiming.transfer(hand.keys, batch=10)).moved,
+        lambda: hand.run(claim_calls.transfer(hand.keys, batch=10)).moved,
         description="the job lies behind the others",
     )
 
@@ -430,7 +431,7 @@ def test_duplicates_within_schedule_many_are_brought_together_in_order(
     is_async: bool,
     per_call: int,
 ) -> None:
-    monkeypatch.setattr(sending_many, "most_in_a_call", lambda queue: per_call)
+    monkeypatch.setattr(send_many, "most_in_a_call", lambda queue: per_call)
     task = on(queue, "replace")
     jobs = [task.prepare(LATER, n % 3, n) for n in range(30)]
 
@@ -447,7 +448,7 @@ def test_duplicates_within_schedule_many_are_brought_together_in_order(
 def test_last_of_schedule_many_stays_if_a_worker_claims_the_holder_meanwhile(
     queue: str, hand: Hand, monkeypatch: pytest.MonkeyPatch, is_async: bool
 ) -> None:
-    monkeypatch.setattr(sending_many, "most_in_a_call", lambda queue: 2)
+    monkeypatch.setattr(send_many, "most_in_a_call", lambda queue: 2)
     task = on(queue, "replace")
 
     def jobs() -> Iterator[Job[Any]]:
@@ -471,7 +472,7 @@ def test_schedule_many_that_a_full_queue_stops_names_what_it_has_not_sent(
     monkeypatch: pytest.MonkeyPatch,
     is_async: bool,
 ) -> None:
-    monkeypatch.setattr(sending_many, "most_in_a_call", lambda queue: 2)
+    monkeypatch.setattr(send_many, "most_in_a_call", lambda queue: 2)
     settings.DELAYQ = settings.DELAYQ | {"QUEUES": {queue: {"MAX_JOBS": 3}}}
     jobs = [on(queue, "replace").prepare(LATER, n) for n in range(8)]
 
@@ -708,9 +709,9 @@ def test_holder_that_changes_again_and_again_is_an_error_that_loses_nothing(
 ) -> None:
     task = on(queue, "replace")
     schedule(task, LATER, 1, "old")
-    real = replacing.replace
+    real = replace_calls.replace
     monkeypatch.setattr(
-        replacing,
+        replace_calls,
         "replace",
         lambda keys, holder, *args, **kw: real(keys, "?" * 22, *args, **kw),
     )

@@ -28,7 +28,7 @@ from django_delayq import (
     schedule_many,
 )
 from django_delayq.conf import find_problems, read_settings
-from django_delayq.delivery.durability import as_durable
+from django_delayq.core.durability import as_durable
 from django_delayq.health.problem import Level
 from django_delayq.health.problems import find_server_problems
 from django_delayq.testing import captured, frozen_queue

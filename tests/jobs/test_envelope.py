@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from django_delayq import DecodeError, EncodeError, InvalidArguments
 from django_delayq.codecs import Codec, get_codec
-from django_delayq.codecs.registry import CODEC_NAMES
+from django_delayq.codecs.known_codecs import CODEC_NAMES
 from django_delayq.codecs.values import Char, JavaMap, Long
 from django_delayq.exceptions import NotSigned
 from django_delayq.jobs import json_values, stored_results
@@ -36,8 +36,8 @@ from django_delayq.jobs.envelope import (
     task_text,
 )
 from django_delayq.jobs.json_values import MAX_DEPTH, plain, plain_value
-from django_delayq.wire import signing
-from django_delayq.wire.signing import Keyring
+from django_delayq.wire import signatures as signing
+from django_delayq.wire.signatures import Keyring
 
 TOKEN = "AbCdEfGhIjKlMnOpQrSt-_"
 

@@ -25,16 +25,19 @@ from django_delayq import (
     schedule,
     schedule_many,
 )
-from django_delayq.calls.script import load_script
-from django_delayq.calls.steps import perform
-from django_delayq.delivery import binding, holding, searching, settling
-from django_delayq.delivery.holding import Held, Hold
-from django_delayq.delivery.reasons import Kind, Reason
-from django_delayq.delivery.searching import Found
-from django_delayq.delivery.settling import Failed
-from django_delayq.jobs import bulk, matching, stored_results, walking
+from django_delayq.core import hold as hold_calls
+from django_delayq.core import lease_ends, scripts, search_calls
+from django_delayq.core.hold import Held, Hold
+from django_delayq.core.lease_ends import Failed
+from django_delayq.core.reasons import Kind, Reason
+from django_delayq.core.search_calls import Found
+from django_delayq.jobs import bulk, stored_results
+from django_delayq.jobs import match as match_of_job
+from django_delayq.jobs import walk as walking
 from django_delayq.jobs.actions import DISCARD
 from django_delayq.jobs.lookup import job_of
+from django_delayq.transport.script import load_script
+from django_delayq.transport.steps import perform
 from tests.admin.filling import Queue
 from tests.jobs import samples
 from tests.jobs.conftest import LATER
@@ -77,12 +80,12 @@ def do(request: pytest.FixtureRequest) -> Callable[..., Any]:
 @pytest.fixture
 def few_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have each call read few jobs."""
-    search = searching.search
+    search = search_calls.search
 
     def short(*args: Any, **kwargs: Any) -> Any:
         return search(*args, **{**kwargs, "count": 3})
 
-    monkeypatch.setattr(walking.searching, "search", short)
+    monkeypatch.setattr(walking.search_calls, "search", short)
 
 
 def scheduled(queue: str, *args: Any, delay: Any = LATER, **kwargs: Any) -> Job[Any]:
@@ -100,7 +103,7 @@ def one_of_each(queue: str, hand: Hand) -> dict[State, Job[Any]]:
         elif state is State.HELD:
             reason = Reason(Kind.TASK, "gone")
             held = Held(leased.token, leased.fence, Hold(reason, "no task gone"))
-            assert hand.run(holding.hold(hand.keys, [held])) == []
+            assert hand.run(hold_calls.hold(hand.keys, [held])) == []
         elif state is State.DEAD:
             hand.bury(leased)
     jobs[State.QUARANTINED] = scheduled(queue, State.QUARANTINED, delay=0)
@@ -206,7 +209,7 @@ def test_text_is_found_in_one_value_of_the_arguments_or_in_the_error(
     leased = hand.take()
     error = stored_results.error_text("It broke", kind="x.Failure", at_ms=5)
     failed = Failed(leased.token, leased.fence, "+3600000", error)
-    assert hand.run(settling.retry(hand.keys, [failed])) == []
+    assert hand.run(lease_ends.retry(hand.keys, [failed])) == []
     scheduled(queue, "something else")
 
     assert [each.id for each in find_jobs(text=text)] == [job.id] * is_there
@@ -545,7 +548,7 @@ def test_lost_reply_changes_no_count(
     queue: str, hand: Hand, proxy: Proxy, do: Callable[..., Any], way: str
 ) -> None:
     fill(queue, hand, way, 30)
-    script = load_script(binding.PACKAGES, "replay" if way == "retry" else way)
+    script = load_script(scripts.PACKAGES, "replay" if way == "retry" else way)
     hand.client.script_load(script.source)
     lost = proxy.lose_reply_to(script.sha.encode())
     name, args = WAYS[way]
@@ -565,7 +568,7 @@ def test_server_that_goes_away_on_the_way_leaves_an_account(
     way: str,
 ) -> None:
     fill(queue, hand, way, 30)
-    script = load_script(binding.PACKAGES, "replay" if way == "retry" else way)
+    script = load_script(scripts.PACKAGES, "replay" if way == "retry" else way)
     hand.client.script_load(script.source)
     # The third of ten pages.
     seen = 0
@@ -798,8 +801,8 @@ def test_glance_at_a_payload_never_passes_over_what_has_the_text(
                 found = found_of(job.draft.new.payload, part)
                 known = job_of(queue, found)
                 for text in filter(None, map(str.casefold, texts)):
-                    if matching.has_text(known, found, text):
-                        assert matching.may_have(text, found), (text, found.payload)
+                    if match_of_job.has_text(known, found, text):
+                        assert match_of_job.may_have(text, found), (text, found.payload)
 
 
 def test_glance_at_a_payload_passes_over_what_has_not_the_text(
@@ -809,8 +812,8 @@ def test_glance_at_a_payload_passes_over_what_has_not_the_text(
 
     found = found_of(job.draft.new.payload)
 
-    assert not matching.may_have("somebody else", found)
-    assert matching.may_have("zoë", found)
+    assert not match_of_job.may_have("somebody else", found)
+    assert match_of_job.may_have("zoë", found)
 
 
 def found_of(payload: bytes, error: bytes = b"") -> Found:

@@ -9,9 +9,9 @@ import pytest
 import redis
 
 from django_delayq import find_jobs
-from django_delayq.calls.running import run
-from django_delayq.delivery import searching
-from django_delayq.delivery.states import State
+from django_delayq.core import search_calls
+from django_delayq.core.states import State
+from django_delayq.transport.run import run
 from tests.admin.filling import Queue
 from tests.admin.test_many_jobs import JOBS, fill
 from tests.servers import Server
@@ -50,11 +50,13 @@ def test_search_through_many_jobs_is_bounded(
     list(find_jobs(queue="many", state="dead"))  # loads the scripts and connects
     find_jobs(queue="many").count()
 
-    place = searching.first_place([*State], now_ms=0)
+    place = search_calls.first_place([*State], now_ms=0)
     found = 0
     while not place.is_at_end:
         client.config_resetstat()
-        page = run(client, searching.search(queue.keys, place, payload_bytes=1 << 20))
+        page = run(
+            client, search_calls.search(queue.keys, place, payload_bytes=1 << 20)
+        )
         assert len(page.found) <= MOST
         # What a call takes, `benchmarks.finding` measures.
         assert commands_in(client) <= COMMANDS_AN_ELEMENT * len(page.found) + 100

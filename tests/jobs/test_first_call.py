@@ -26,11 +26,11 @@ from django_delayq import (
     schedule_many,
     store_schedule,
 )
-from django_delayq.clients.clients import own_clients
 from django_delayq.conf import get_settings
 from django_delayq.features.schedules.worker import SchedulesOfQueue
 from django_delayq.jobs import registry
 from django_delayq.jobs.options import TaskOptions
+from django_delayq.transport.clients import own_clients
 from django_delayq.worker.upkeep import Upkeep
 from tests.backend import samples as django_tasks
 from tests.jobs import samples

@@ -22,10 +22,11 @@ from django_delayq import (
     get_job,
     schedule,
 )
-from django_delayq.calls.script import load_script
-from django_delayq.delivery import binding, claiming, settling
+from django_delayq.core import claim as claim_calls
+from django_delayq.core import lease_ends, scripts
 from django_delayq.jobs import result as results
 from django_delayq.jobs import stored_results
+from django_delayq.transport.script import load_script
 from tests.jobs import samples
 from tests.jobs.conftest import LATER
 from tests.jobs.hand import Hand
@@ -100,7 +101,7 @@ def missing(queue: str, hand: Hand) -> Job[Any]:
 def unknown(queue: str, hand: Hand) -> Job[Any]:
     hand.client.rpush(hand.keys.queue.destination, *["x"] * 1_000)
     job = due(queue, hand)
-    hand.run(claiming.transfer(hand.keys, batch=10))
+    hand.run(claim_calls.transfer(hand.keys, batch=10))
     return job
 
 
@@ -300,7 +301,7 @@ def test_job_given_back_or_moved_waits_for_its_first_attempt(
     queue: str, hand: Hand
 ) -> None:
     job = later(queue, 0)
-    hand.run(settling.give_back(hand.keys, [hand.take()]))
+    hand.run(lease_ends.give_back(hand.keys, [hand.take()]))
 
     assert job.refresh() is State.DUE
     assert job.reschedule(LATER)
@@ -324,7 +325,7 @@ def test_job_whose_worker_is_known_to_be_dead_can_be_cancelled(
 ) -> None:
     job = later(queue, 0)
     hand.take()
-    hand.run(claiming.recover(hand.keys, owner=hand.owner))
+    hand.run(claim_calls.recover(hand.keys, owner=hand.owner))
 
     assert job.cancel()
     assert hand.claim() == []
@@ -558,8 +559,8 @@ def test_wait_for_a_job_that_will_not_run_raises(
         get_job(job.id).cancel()
     else:
         leased = hand.take()
-        done = settling.Done(leased.token, leased.fence)
-        hand.run(settling.acknowledge(hand.keys, [done], state=state))
+        done = lease_ends.Done(leased.token, leased.fence)
+        hand.run(lease_ends.acknowledge(hand.keys, [done], state=state))
 
     with pytest.raises(JobFailed, match=said):
         wait(job, 10)
@@ -929,9 +930,9 @@ def test_call_whose_reply_was_lost_tells_what_it_did(
     settings.DELAYQ = settings.DELAYQ | {"CONNECTION": proxy.url}
     job.refresh()
     script = "replay" if do == "retry" else do
-    sha = load_script(binding.PACKAGES, script).sha.encode()
+    sha = load_script(scripts.PACKAGES, script).sha.encode()
     # It brings the script to the server, which is not what is tested.
-    hand.client.script_load(load_script(binding.PACKAGES, script).source)
+    hand.client.script_load(load_script(scripts.PACKAGES, script).source)
     lost = proxy.lose_reply_to(sha)
     try:
         assert getattr(job, do)(*([5] if do == "reschedule" else []))

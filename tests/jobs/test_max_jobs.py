@@ -22,8 +22,9 @@ from django_delayq import (
     schedule,
     schedule_many,
 )
-from django_delayq.calls.exchange import PAUSES_S
-from django_delayq.jobs import leaving, sending_many
+from django_delayq.jobs import commit_hooks
+from django_delayq.jobs import send_many as sending_many
+from django_delayq.transport.exchange import PAUSES_S
 from tests.jobs import samples
 from tests.jobs.conftest import LATER
 from tests.jobs.hand import Hand
@@ -514,7 +515,7 @@ class TestOnCommit:
             raise ConnectionError("the reply is lost")
 
         limit(3)
-        monkeypatch.setattr(leaving, "run", lose)
+        monkeypatch.setattr(commit_hooks, "run", lose)
 
         with transaction.atomic():
             with pytest.raises(ConnectionError) as failure:

@@ -28,7 +28,7 @@ from django_delayq import (
     schedule,
     schedule_many,
 )
-from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.core.keys import DeliveryKeys
 from django_delayq.jobs import commit as commit_module
 from tests.jobs import samples
 from tests.jobs.conftest import LATER

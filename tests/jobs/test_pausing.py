@@ -29,7 +29,7 @@ from django_delayq import (
     schedule_many,
 )
 from django_delayq.conf import get_settings
-from django_delayq.delivery import stored_pauses
+from django_delayq.core import stored_pauses
 from django_delayq.features.pauses import calls as pause_calls
 from django_delayq.jobs.actor import MAX_REASON
 from tests.jobs import samples

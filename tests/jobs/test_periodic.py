@@ -32,10 +32,9 @@ from django_delayq import (
     store_schedule,
 )
 from django_delayq.checks import check_settings
-from django_delayq.clients.clients import own_clients
 from django_delayq.clock import iso_text
 from django_delayq.conf import get_settings
-from django_delayq.delivery.states import State
+from django_delayq.core.states import State
 from django_delayq.features.schedules import known_schedules
 from django_delayq.features.schedules.api import MAX_STORED
 from django_delayq.features.schedules.known_schedules import Known, loading
@@ -43,7 +42,8 @@ from django_delayq.features.schedules.periodic import MAX_NAME, all_schedules
 from django_delayq.features.schedules.worker import SchedulesOfQueue
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import registry
-from django_delayq.translating import moment_text
+from django_delayq.translations import moment_text
+from django_delayq.transport.clients import own_clients
 from tests.polling import wait_until
 from tests.servers import ExternalServer, Server
 from tests.worker.workers import part_of

@@ -18,9 +18,9 @@ from django_delayq import (
     schedule_many,
 )
 from django_delayq.conf import get_settings
-from django_delayq.delivery import storing
+from django_delayq.core import store as store_calls
 from django_delayq.jobs.options import TaskOptions
-from django_delayq.jobs.storing import written
+from django_delayq.jobs.store_calls import written
 from tests.jobs import samples
 from tests.jobs.conftest import LATER
 from tests.jobs.hand import Hand
@@ -75,7 +75,9 @@ def test_job_without_a_priority_is_ranked_at_once_where_another_has_one(
     assert not hand.client.exists(hand.keys.ranked)
     # Another process, so nobody can tell this one.
     other = on(queue, 1).prepare(LATER, 1, 2)
-    hand.run(storing.schedule(storing.Target(hand.keys), written([other.draft])[0]))
+    hand.run(
+        store_calls.schedule(store_calls.Target(hand.keys), written([other.draft])[0])
+    )
 
     way(on(queue))
 

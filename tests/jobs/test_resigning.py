@@ -11,18 +11,21 @@ import redis
 from django.core.management import CommandError, call_command
 
 from django_delayq import conf, schedule, schedule_many
-from django_delayq.calls.running import run
 from django_delayq.conf import get_keyring
-from django_delayq.delivery import claiming, holding, looking, storing
-from django_delayq.delivery import resigning as writing
-from django_delayq.delivery.holding import Held, Hold
-from django_delayq.delivery.reasons import Kind, Reason
-from django_delayq.delivery.resigning import Where
-from django_delayq.delivery.states import State
-from django_delayq.management import progress
-from django_delayq.repair import resigning
-from django_delayq.repair.resigning import Resigning, Tally
-from django_delayq.wire.signing import FORMAT, Keyring
+from django_delayq.core import claim as claim_calls
+from django_delayq.core import hold as hold_calls
+from django_delayq.core import queue_reads
+from django_delayq.core import resign_calls as writing
+from django_delayq.core import store as store_calls
+from django_delayq.core.hold import Held, Hold
+from django_delayq.core.reasons import Kind, Reason
+from django_delayq.core.resign_calls import Where
+from django_delayq.core.states import State
+from django_delayq.management import progress_line
+from django_delayq.tools import resign as resigning
+from django_delayq.tools.resign import Resigning, Tally
+from django_delayq.transport.run import run
+from django_delayq.wire.signatures import FORMAT, Keyring
 from tests.jobs import samples
 from tests.jobs.hand import Hand
 from tests.polling import wait_until
@@ -210,10 +213,10 @@ def test_signing_goes_on_while_a_deep_destination_queue_is_drained(
     keys_are(OLD)
     schedule_many([on(queue).prepare(0, n, 1) for n in range(100)])
     wait_until(
-        lambda: run(hand.client, looking.counts(hand.keys)).due == 100,
+        lambda: run(hand.client, queue_reads.counts(hand.keys)).due == 100,
         description="all are due",
     )
-    transferred = claiming.transfer(hand.keys, batch=100)
+    transferred = claim_calls.transfer(hand.keys, batch=100)
     assert run(hand.client, transferred).moved == 100
     keys_are(NEW, OLD)
 
@@ -340,13 +343,13 @@ def test_what_is_held_for_the_old_key_runs_with_the_new_one_alone(
     leased = [hand.take() for _ in range(3)]
     keys_are(NEW)
     held = [Held(job.token, job.fence, Hold(reason, "")) for job in leased]
-    hand.run(holding.hold(hand.keys, held[:2]))
-    assert hand.run(holding.held_names(hand.keys)).counts == {reason: 2}
+    hand.run(hold_calls.hold(hand.keys, held[:2]))
+    assert hand.run(hold_calls.held_names(hand.keys)).counts == {reason: 2}
     keys_are(NEW, OLD)
 
     assert resign(hand, queue) == Tally(signed=3, released=2)
     # The third was in a worker's hands meanwhile.
-    hand.run(holding.hold(hand.keys, held[2:]))
+    hand.run(hold_calls.hold(hand.keys, held[2:]))
 
     keys_are(NEW)
     assert sorted(call.args[0] for call in hand.take_all()) == [0, 1, 2]
@@ -395,7 +398,7 @@ def test_made_up_key_of_what_lies_in_quarantine_keeps_no_key_in_use(
     queue: str, hand: Hand, keys_are: Any
 ) -> None:
     keys_are(NEW)
-    forged = sealed(b"{}", queue, storing.new_token(), signature="1none" + "a" * 32)
+    forged = sealed(b"{}", queue, store_calls.new_token(), signature="1none" + "a" * 32)
     hand.client.rpush(hand.keys.queue.destination, forged)
     hand.bury(hand.take(), State.QUARANTINED)
 
@@ -517,7 +520,7 @@ def test_what_an_earlier_version_held_for_its_format_is_released(
     leased = hand.take()
     reason = Reason(Kind.FORMAT, str(FORMAT))
     held = Held(leased.token, leased.fence, Hold(reason, "no"))
-    assert hand.run(holding.hold(hand.keys, [held])) == []
+    assert hand.run(hold_calls.hold(hand.keys, [held])) == []
 
     assert resign(hand, queue).released == 1
 
@@ -527,7 +530,7 @@ def test_what_an_earlier_version_held_for_its_format_is_released(
 def test_long_work_shows_how_far_it_is(
     queue: str, hand: Hand, keys_are: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "LOG_EVERY_S", 0.0)
+    monkeypatch.setattr(progress_line, "LOG_EVERY_S", 0.0)
     keys_are(OLD)
     for n in range(3):
         schedule(on(queue), LATER, n, 1)

@@ -31,9 +31,9 @@ from django_delayq import (
     schedule,
     schedule_many,
 )
-from django_delayq.delivery import storing
-from django_delayq.jobs import sending_many
-from django_delayq.wire import signing
+from django_delayq.core import store as store_calls
+from django_delayq.jobs import send_many as sending_many
+from django_delayq.wire import signatures
 from tests.jobs import samples
 from tests.jobs.conftest import LATER
 from tests.jobs.hand import Hand
@@ -103,7 +103,7 @@ def test_schedule_stores_the_call_and_returns_the_job(queue: str, hand: Hand) ->
 
     assert job.queue == queue
     assert job.id == f"{queue}:{job.token}"
-    assert len(job.token) == signing.TOKEN_LENGTH
+    assert len(job.token) == signatures.TOKEN_LENGTH
     assert (job.state, job.created, job.attempts) == (State.SCHEDULED, True, 0)
     assert (job.task, job.args, job.kwargs) == (samples.add.name, [1], {"note": "x"})
     body = b'{"task":"tests.jobs.samples.add","args":[1],"kwargs":{"note":"x"}}'
@@ -1011,7 +1011,7 @@ def test_lost_reply_is_not_asked_for_again_when_it_is_too_late(
     """A time-out of the socket may be longer than the server remembers."""
     proxy, hand = proxied
     schedule(on(queue), LATER, 0).cancel()
-    monkeypatch.setattr(storing, "REPEAT_MS", 0)
+    monkeypatch.setattr(store_calls, "REPEAT_MS", 0)
     lost = proxy.lose_reply_to(b"tests.jobs.samples.add", 2)
 
     with pytest.raises(MaybeScheduled) as failure:

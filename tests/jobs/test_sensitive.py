@@ -15,7 +15,7 @@ from django_delayq import (
     store_schedule,
 )
 from django_delayq.jobs import job as jobs
-from django_delayq.jobs.progress import stored_progress
+from django_delayq.jobs.progress_report import stored_progress
 from django_delayq.testing import captured, frozen_queue
 
 

@@ -30,7 +30,7 @@ from django_delayq import (
     schedule,
     schedule_many,
 )
-from django_delayq.wire import publishing
+from django_delayq.wire import published_reply
 from tests.conftest import keys_of
 from tests.jobs import samples
 from tests.jobs.conftest import LATER
@@ -345,7 +345,7 @@ def test_user_of_no_channel_schedules_and_is_told_once_what_that_costs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Redis 7 gives a new user no channel; the job is stored by the time that the server refuses to publish it."""
-    monkeypatch.setattr(publishing, "_told", set())
+    monkeypatch.setattr(published_reply, "_told", set())
     server = private_server()
     server.client().acl_setuser(
         "web",

@@ -43,13 +43,9 @@ from django_delayq import (
     set_limit,
     store_schedule,
 )
-from django_delayq.calls.command import Command
-from django_delayq.calls.running import run
-from django_delayq.calls.steps import perform
-from django_delayq.clients.clients import own_clients
 from django_delayq.conf import get_settings, keys_of
-from django_delayq.delivery import worker_code
-from django_delayq.delivery.sharding import (
+from django_delayq.core import worker_code
+from django_delayq.core.shards import (
     MOST_SHARDS,
     Pin,
     parse_shard,
@@ -59,6 +55,7 @@ from django_delayq.delivery.sharding import (
     shard_of,
     share_of,
 )
+from django_delayq.display.overview import look
 from django_delayq.features.statistics.api import (
     queue_statistics,
     statistics_totals,
@@ -66,14 +63,17 @@ from django_delayq.features.statistics.api import (
 )
 from django_delayq.health.problem import Level
 from django_delayq.jobs import envelope as envelopes
-from django_delayq.jobs import sending_many, sharding
-from django_delayq.jobs.following import bind, home_of
+from django_delayq.jobs import send_many, shard_agreement
+from django_delayq.jobs.follow_ups import bind, home_of
 from django_delayq.jobs.limit import Limit
 from django_delayq.jobs.occurrences import every
-from django_delayq.jobs.storing import storing_one
-from django_delayq.repair import pages
+from django_delayq.jobs.store_calls import storing_one
 from django_delayq.server_checks import server_problems
-from django_delayq.showing.overview import look
+from django_delayq.tools import page_calls
+from django_delayq.transport.clients import own_clients
+from django_delayq.transport.plain_command import Command
+from django_delayq.transport.run import run
+from django_delayq.transport.steps import perform
 from tests.jobs import samples
 from tests.jobs.conftest import LATER
 from tests.servers import Server
@@ -185,9 +185,9 @@ def test_schedule_many_sends_a_call_to_each_shard_and_keeps_the_order(
     shards: Shards, is_async: bool, monkeypatch: Any
 ) -> None:
     name, calls = shards(4), []
-    its_call = sending_many.storing_all
+    its_call = send_many.storing_all
     monkeypatch.setattr(
-        sending_many,
+        send_many,
         "storing_all",
         lambda queue, drafts, *more: (
             calls.append((queue, len(drafts))) or its_call(queue, drafts, *more)
@@ -313,17 +313,20 @@ def test_batch_refuses_a_job_whose_key_is_kept_in_another_shard(
 def begin(name: str) -> None:
     """Do what a worker does before it serves a queue."""
     for part in get_settings().queues_of(name):
-        perform(own_clients.of_thread, sharding.serving(part))
+        perform(own_clients.of_thread, shard_agreement.serving(part))
 
 
 @contextmanager
 def stale(settings: Any) -> Iterator[None]:
     """Be a process again that has begun with the settings that are in force now, whatever they become before."""
-    before, known = settings.DELAYQ, (dict(sharding._agreed), dict(sharding._ready))
+    before, known = (
+        settings.DELAYQ,
+        (dict(shard_agreement._agreed), dict(shard_agreement._ready)),
+    )
     yield
     settings.DELAYQ = before
-    sharding._agreed.update(known[0])
-    sharding._ready.update(known[1])
+    shard_agreement._agreed.update(known[0])
+    shard_agreement._ready.update(known[1])
 
 
 def number_of(name: str, client: Any) -> int:
@@ -458,7 +461,7 @@ def test_change_whose_worker_dies_is_undone_by_whoever_uses_the_queue(
     with stale(settings):
         shards(then)
         parts = get_settings().queues_of(name)
-        steps = sharding.serving(parts[0])
+        steps = shard_agreement.serving(parts[0])
         said = run(client, next(steps))
         closed = f"{name}:2"
         while not run(client, read_shards(keys_of(closed))).pin.is_closed:
@@ -547,20 +550,20 @@ def test_number_is_fixed_while_a_schedule_is_on_its_way_to_another_server(
     store_schedule("s", samples.add, every(timedelta(hours=1)), args=[1], queue=part)
     for job in find_jobs(queue=name):
         job.cancel()
-    run(client, pages.take_schedule(keys_of(part), "s"))
+    run(client, page_calls.take_schedule(keys_of(part), "s"))
 
     shards(2)
 
     with pytest.raises(OtherShards, match="schedules: 1"):
         begin(name)
     shards(4)
-    run(client, pages.end_schedule(keys_of(part), "s", is_moved=False))
+    run(client, page_calls.end_schedule(keys_of(part), "s", is_moved=False))
     assert get_schedule("s", queue=name) is not None
 
 
 def begin_in_few_calls(name: str, client: Any) -> None:
     """Do what `begin` does for one shard, and fail if that asks the server again and again."""
-    steps = sharding.serving(get_settings().queues_of(name)[0])
+    steps = shard_agreement.serving(get_settings().queues_of(name)[0])
     with suppress(StopIteration):
         call = next(steps)
         for _ in range(300):
@@ -821,8 +824,8 @@ class Process:
         # Assigning the settings makes them be read again.
         if self.settings.DELAYQ is not self.delayq:
             self.settings.DELAYQ = self.delayq
-        sharding._agreed.update(self.known[0])
-        sharding._ready.update(self.known[1])
+        shard_agreement._agreed.update(self.known[0])
+        shard_agreement._ready.update(self.known[1])
         try:
             if self.steps is None:
                 self.steps, call = self.act(), None
@@ -837,7 +840,7 @@ class Process:
             # The server refuses the job.
             self.steps = self.result = None
         finally:
-            self.known = dict(sharding._agreed), dict(sharding._ready)
+            self.known = dict(shard_agreement._agreed), dict(shard_agreement._ready)
         return True
 
     def restart(self) -> None:
@@ -856,12 +859,12 @@ def test_no_job_is_left_behind_however_the_steps_of_processes_mix(
 
     def storing(name: str) -> Any:
         job = samples.add.using(queue=name).prepare(LATER, next(names))
-        yield from sharding.agreeing_on(job.queue)
+        yield from shard_agreement.agreeing_on(job.queue)
         yield storing_one(job.queue, job.draft)
 
     def serving(name: str) -> Any:
         for part in get_settings().queues_of(name):
-            yield from sharding.serving(part)
+            yield from shard_agreement.serving(part)
 
     def emptying(name: str) -> Any:
         for part in get_settings().queues_of(name):
@@ -894,7 +897,7 @@ def test_queue_without_shards_is_asked_nothing_more(
     shards: Shards, monkeypatch: Any
 ) -> None:
     name = shards(None)
-    monkeypatch.setattr(sharding, "agreeing", None)
+    monkeypatch.setattr(shard_agreement, "agreeing", None)
 
     assert schedule(samples.add.using(queue=name), LATER, 1).created
 

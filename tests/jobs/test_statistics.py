@@ -8,9 +8,6 @@ from itertools import count, pairwise
 import pytest
 
 from django_delayq import InvalidSearch, QueueNotFound, schedule
-from django_delayq.calls import running
-from django_delayq.calls.running import run
-from django_delayq.clients.clients import own_clients
 from django_delayq.conf import get_settings
 from django_delayq.features.statistics import calls as statistics_calls
 from django_delayq.features.statistics.api import (
@@ -32,6 +29,9 @@ from django_delayq.features.statistics.calls import (
     add_figures,
     total,
 )
+from django_delayq.transport import run as running
+from django_delayq.transport.clients import own_clients
+from django_delayq.transport.run import run
 from tests.clock import at
 from tests.jobs import samples
 

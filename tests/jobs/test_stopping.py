@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 
 from django_delayq import InvalidDelay, Job
-from django_delayq.jobs.attempt import Here
-from django_delayq.jobs.stopping import Stop
+from django_delayq.jobs.attempt_handle import Here
+from django_delayq.jobs.stop import Stop
 
 #: Longer than any test lasts.
 LONG_MS = 600_000

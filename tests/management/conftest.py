@@ -10,7 +10,7 @@ from django.core.management import CommandError, call_command
 from redis.connection import AbstractConnection
 
 from django_delayq import __version__
-from django_delayq.delivery.workers import RegistryKeys, WorkerInfo, register
+from django_delayq.core.worker_registry import RegistryKeys, WorkerInfo, register
 from tests.jobs import conftest as of_jobs
 from tests.jobs.hand import Hand
 

@@ -15,17 +15,18 @@ from django.core.management import load_command_class
 
 from django_delayq import State, delayed_task, pause, schedule
 from django_delayq.conf import get_keyring
-from django_delayq.delivery import claiming, looking, settling
-from django_delayq.delivery.progress import JobProgress, note_progress
-from django_delayq.delivery.settling import Rejected
-from django_delayq.delivery.workers import RegistryKeys, WorkerInfo, register
+from django_delayq.core import claim as claim_calls
+from django_delayq.core import lease_ends, queue_reads
+from django_delayq.core.lease_ends import Rejected
+from django_delayq.core.progress import JobProgress, note_progress
+from django_delayq.core.worker_registry import RegistryKeys, WorkerInfo, register
+from django_delayq.display.attempts import read_attempts
 from django_delayq.features.ended import calls as ended_calls
 from django_delayq.features.ended.calls import EndRecord
-from django_delayq.jobs import stored_results, walking
-from django_delayq.jobs.progress import stored_progress
-from django_delayq.management import progress
+from django_delayq.jobs import stored_results, walk
+from django_delayq.jobs.progress_report import stored_progress
+from django_delayq.management import progress_line
 from django_delayq.management.jobs_change import VERBS
-from django_delayq.showing.attempts import read_attempts
 from tests.jobs import samples
 from tests.jobs.adding import add
 from tests.jobs.conftest import LATER
@@ -145,7 +146,7 @@ def test_masked_value_in_a_url_of_an_error_is_written_the_same_everywhere(
         json.loads(call("delayq_jobs", "list", "--json").out)["error"]["error"] == shown
     )
     # The admin reads it like this.
-    seen = hand.run(looking.inspect(hand.keys, job.token))
+    seen = hand.run(queue_reads.inspect(hand.keys, job.token))
     assert [each.message for each in read_attempts(seen)] == [shown]
 
 
@@ -251,7 +252,7 @@ def test_long_search_shows_how_far_it_has_come(
 ) -> None:
     for n in range(250):
         add(queue, n)
-    monkeypatch.setattr(progress, "LOG_EVERY_S", 0)
+    monkeypatch.setattr(progress_line, "LOG_EVERY_S", 0)
 
     said = call("delayq_jobs", "list", "--text", "none")
 
@@ -521,7 +522,7 @@ def test_found_jobs_are_changed_with_how_many_were_won_and_lost(
     queue: str, hand: Hand, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs = [add(queue, n) for n in range(5)]
-    read = walking.Walk.read
+    read = walk.Walk.read
 
     def claimed_meanwhile(self: Any, *args: Any) -> Any:
         found = yield from read(self, *args)
@@ -530,7 +531,7 @@ def test_found_jobs_are_changed_with_how_many_were_won_and_lost(
             hand.take()
         return found
 
-    monkeypatch.setattr(walking.Walk, "read", claimed_meanwhile)
+    monkeypatch.setattr(walk.Walk, "read", claimed_meanwhile)
 
     said = call("delayq_jobs", "cancel", "--queue", queue, "--yes")
 
@@ -599,7 +600,7 @@ def test_dry_run_says_what_would_be_if_a_job_is_deep_in_the_destination_queue(
     hand.client.rpush(hand.keys.queue.destination, *["x"] * 1_050)
     job = add(queue, 1, delay=0)
     hand.wait_until_due(1)
-    hand.run(claiming.transfer(hand.keys, batch=10))
+    hand.run(claim_calls.transfer(hand.keys, batch=10))
     when = ["--in", "5m"] if verb == "reschedule" else []
 
     said = call("delayq_jobs", verb, job.id, *when, "--dry-run")
@@ -670,7 +671,7 @@ def test_interrupt_says_how_far_it_came(
 ) -> None:
     for n in range(150):
         add(queue, n)
-    read, pages = walking.Walk.read, 0
+    read, pages = walk.Walk.read, 0
 
     def interrupted(self: Any, *args: Any) -> Any:
         nonlocal pages
@@ -679,7 +680,7 @@ def test_interrupt_says_how_far_it_came(
             raise KeyboardInterrupt
         return (yield from read(self, *args))
 
-    monkeypatch.setattr(walking.Walk, "read", interrupted)
+    monkeypatch.setattr(walk.Walk, "read", interrupted)
 
     said = call("delayq_jobs", "cancel", "--queue", queue, "--yes")
 
@@ -843,7 +844,7 @@ def test_error_and_attempts_of_an_encrypted_job_are_shown_only_if_asked_for(
         at_ms=1,
         encrypt=lambda use, text: keyring.encrypt(use, job.token, text),
     )
-    hand.run(settling.bury(hand.keys, [Rejected(leased.token, leased.fence, error)]))
+    hand.run(lease_ends.bury(hand.keys, [Rejected(leased.token, leased.fence, error)]))
 
     for arguments in (["list"], ["list", "--json"], ["show", job.id]):
         shut = call("delayq_jobs", *arguments)

@@ -32,22 +32,22 @@ from django_delayq import (
     schedule_many,
     store_schedule,
 )
-from django_delayq.calls.running import run
-from django_delayq.calls.steps import perform
-from django_delayq.clients.clients import own_clients
 from django_delayq.conf import get_keyring, get_settings
-from django_delayq.connection import embedded_url
-from django_delayq.delivery import looking
-from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.sharding import shard_of
-from django_delayq.jobs import sharding
+from django_delayq.core import queue_reads
+from django_delayq.core.keys import DeliveryKeys
+from django_delayq.core.shards import shard_of
+from django_delayq.jobs import shard_agreement
 from django_delayq.management.commands import delayq_export
-from django_delayq.management.progress import ProgressLine
-from django_delayq.repair import lines as moved_lines
-from django_delayq.repair import pages
-from django_delayq.repair.direct import Moving
-from django_delayq.repair.pages import Kind
-from django_delayq.repair.taking import Taking
+from django_delayq.management.progress_line import ProgressLine
+from django_delayq.project_connection import embedded_url
+from django_delayq.tools import lines as moved_lines
+from django_delayq.tools import page_calls
+from django_delayq.tools.direct import Moving
+from django_delayq.tools.page_calls import Kind
+from django_delayq.tools.source import Taking
+from django_delayq.transport.clients import own_clients
+from django_delayq.transport.run import run
+from django_delayq.transport.steps import perform
 from tests.conftest import keys_of
 from tests.jobs import samples
 from tests.jobs.adding import add
@@ -87,7 +87,7 @@ def use(settings: Any) -> Any:
 
 
 def jobs_on(client: "redis.Redis[bytes]", queue: str) -> int:
-    return run(client, looking.counts(DeliveryKeys.of(queue))).jobs
+    return run(client, queue_reads.counts(DeliveryKeys.of(queue))).jobs
 
 
 def test_a_queue_moves_from_server_to_server(
@@ -337,7 +337,7 @@ def test_a_file_is_imported_into_one_number_of_shards(
     for number in (2, 4, None):
         use(other, **shards(queue, SHARDS=number))
         for part in get_settings().queues_of(queue):
-            perform(own_clients.of_thread, sharding.serving(part))
+            perform(own_clients.of_thread, shard_agreement.serving(part))
         said = call("delayq_import", path)
 
         assert said.status == 1
@@ -345,7 +345,7 @@ def test_a_file_is_imported_into_one_number_of_shards(
         assert find_jobs(queue=queue).count() == 0
     use(other, **shards(queue, SHARDS=3))
     for part in get_settings().queues_of(queue):
-        perform(own_clients.of_thread, sharding.serving(part))
+        perform(own_clients.of_thread, shard_agreement.serving(part))
     assert call("delayq_import", path).lines[-1] == code
     assert find_jobs(queue=queue).count() == 0
 
@@ -666,7 +666,7 @@ def test_an_export_that_is_refused_begins_nothing(
 ) -> None:
     use(server.socket_url, **shards(queue, SHARDS=2))
     first, second = (DeliveryKeys.of(f"{queue}:{part}") for part in range(2))
-    run(own_clients.of_thread(), pages.begin_export(second, "r", Kind.DIRECT))
+    run(own_clients.of_thread(), page_calls.begin_export(second, "r", Kind.DIRECT))
 
     said = call("delayq_export", tmp_path / "file", "--queue", queue)
 
@@ -692,7 +692,9 @@ def test_a_file_with_fewer_pages_than_were_imported_has_no_code(
     assert call("delayq_import", path).status == 0
     its_run, all_pages = json.loads(lines[1])["run"], len(lines) - 3
     assert json.loads(lines[-2])["number"] == all_pages > 1
-    code = moved_lines.code_of({queue: pages.Run(its_run, Kind.FILE, all_pages - 1)})
+    code = moved_lines.code_of(
+        {queue: page_calls.Run(its_run, Kind.FILE, all_pages - 1)}
+    )
     end = {"is": "end", "code": code}
     fewer = tmp_path / "fewer"
     fewer.write_bytes(b"".join([*lines[:-2], json.dumps(end).encode() + b"\n"]))

@@ -22,11 +22,11 @@ from django_delayq import (
     set_limit,
     store_schedule,
 )
-from django_delayq.calls.running import run
-from django_delayq.delivery import looking, prefixes
-from django_delayq.delivery.states import State
+from django_delayq.core import prefixes, queue_reads
+from django_delayq.core.states import State
 from django_delayq.health.problem import Level, ServerProblem
 from django_delayq.server_checks import server_problems
+from django_delayq.transport.run import run
 from tests.jobs import samples
 from tests.jobs.adding import add, add_of_each_state
 from tests.jobs.hand import Hand
@@ -73,7 +73,7 @@ def fatal() -> list[ServerProblem]:
 
 
 def jobs_under(client: "redis.Redis[bytes]", queue: str) -> int:
-    return run(client, looking.counts(conf.keys_of(queue))).jobs
+    return run(client, queue_reads.counts(conf.keys_of(queue))).jobs
 
 
 def states(ids: list[str]) -> list[State]:

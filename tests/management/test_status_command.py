@@ -11,8 +11,8 @@ import redis
 from django.core.management import call_command
 
 from django_delayq import pause
-from django_delayq.delivery import looking
-from django_delayq.delivery.workers import RunningJob
+from django_delayq.core import queue_reads
+from django_delayq.core.worker_registry import RunningJob
 from django_delayq.features.statistics.calls import (
     Figures,
     Outcome,
@@ -105,7 +105,7 @@ def test_figures_of_the_last_minutes_are_shown(
 
 
 def test_worker_is_shown_with_what_it_runs(queue: str, hand: Hand, call: Call) -> None:
-    now_ms = hand.run(looking.counts(hand.keys)).now_ms
+    now_ms = hand.run(queue_reads.counts(hand.keys)).now_ms
     job = RunningJob(queue, "T", ADD, now_ms - 100_000_000)
     serve(hand, queue, busy_threads=1, jobs=[job], memory=45_000_000, uptime_ms=90_000)
 

@@ -19,12 +19,11 @@ from django.core.management import (
 )
 
 from django_delayq import EncodeError, get_schedule, pause, set_limit
-from django_delayq.calls.running import run
 from django_delayq.clock import epoch_ms
-from django_delayq.delivery.prefixes import PREFIXES
-from django_delayq.delivery.progress import JobProgress, note_progress
-from django_delayq.delivery.states import State
-from django_delayq.delivery.workers import (
+from django_delayq.core.prefixes import PREFIXES
+from django_delayq.core.progress import JobProgress, note_progress
+from django_delayq.core.states import State
+from django_delayq.core.worker_registry import (
     RegistryKeys,
     RunningJob,
     WorkerInfo,
@@ -37,9 +36,10 @@ from django_delayq.features.pauses import calls as pause_calls
 from django_delayq.features.schedules import periodic
 from django_delayq.features.schedules.periodic import Change
 from django_delayq.jobs.actor import acting_as
-from django_delayq.jobs.progress import stored_progress
+from django_delayq.jobs.progress_report import stored_progress
 from django_delayq.logs import get_log
 from django_delayq.management.help import CommandWithExamples
+from django_delayq.transport.run import run
 from tests.admin import living
 from tests.admin.conftest import queue as queue_of_admin
 from tests.admin.filling import Queue, error

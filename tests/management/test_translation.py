@@ -12,7 +12,7 @@ from django.utils import translation
 from django.utils.translation import to_language
 
 from django_delayq import State, pause, schedule
-from django_delayq.delivery.workers import RunningJob
+from django_delayq.core.worker_registry import RunningJob
 from django_delayq.management import commands
 from django_delayq.management.jobs_list import ENDED
 from tests.catalog import LANGUAGES, english_beside

@@ -10,9 +10,9 @@ import redis
 
 from django_delayq import pause, schedule_many
 from django_delayq.clock import epoch_ms
-from django_delayq.delivery.forwarding import forward_of
-from django_delayq.delivery.storing import NewJob, new_token
-from django_delayq.delivery.workers import RunningJob
+from django_delayq.core.forward_calls import forward_of
+from django_delayq.core.store import NewJob, new_token
+from django_delayq.core.worker_registry import RunningJob
 from django_delayq.features.statistics.api import statistics_totals
 from django_delayq.features.statistics.calls import (
     Figures,

@@ -12,9 +12,9 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from django_delayq import pause, schedule
-from django_delayq.delivery.forwarding import forward_of
-from django_delayq.delivery.storing import NewJob, new_token
-from django_delayq.delivery.workers import RunningJob
+from django_delayq.core.forward_calls import forward_of
+from django_delayq.core.store import NewJob, new_token
+from django_delayq.core.worker_registry import RunningJob
 from tests.jobs import samples
 from tests.jobs.conftest import LATER
 from tests.jobs.hand import Hand

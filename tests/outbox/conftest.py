@@ -12,7 +12,7 @@ from django.core.management import call_command
 from django.db import connections
 
 from django_delayq.jobs import outbox
-from django_delayq.outbox import thread, writing
+from django_delayq.outbox import row_writer, thread
 from django_delayq.outbox.part import OutboxPart
 from tests.databases import Postgres, added
 from tests.jobs.hand import Hand
@@ -23,7 +23,7 @@ from tests.worker.workers import InlineWorker
 @pytest.fixture(autouse=True)
 def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbox, "_installed", OutboxPart())
-    monkeypatch.setattr(writing, "_quiet_until_ms", {})
+    monkeypatch.setattr(row_writer, "_quiet_until_ms", {})
 
 
 @pytest.fixture

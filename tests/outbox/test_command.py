@@ -13,7 +13,7 @@ from django.test import override_settings
 
 from django_delayq import delayed_task
 from django_delayq.checks import check_settings
-from django_delayq.outbox import checks, inbox
+from django_delayq.outbox import inbox, table_checks
 from django_delayq.outbox.models import InboxRow, OutboxRow
 from tests.databases import added
 from tests.outbox.test_outbox import commit_unsent, rows
@@ -152,19 +152,19 @@ def test_check_says_that_a_task_cannot_follow_the_setting() -> None:
 def test_deploy_check_asks_for_the_tables(
     django_db_blocker: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checks, "DEFAULT_DB_ALIAS", "bare")
+    monkeypatch.setattr(table_checks, "DEFAULT_DB_ALIAS", "bare")
     entry = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "bare")}
     with django_db_blocker.unblock(), added("bare", entry):
-        (error,) = checks.check_tables(databases=["bare"])
+        (error,) = table_checks.check_tables(databases=["bare"])
         assert error.id == "django_delayq.E026"
         assert error.msg == "Database 'bare' has no tables of django_delayq.outbox."
         assert "migrate delayq_outbox --database bare" in str(error.hint)
 
-        assert checks.check_tables() == []
+        assert table_checks.check_tables() == []
 
         call_command("migrate", "delayq_outbox", database="bare", verbosity=0)
 
-        assert checks.check_tables(databases=["bare"]) == []
+        assert table_checks.check_tables(databases=["bare"]) == []
 
 
 @pytest.mark.django_db(databases=["default", "other"])

@@ -21,12 +21,12 @@ from django_delayq import (
     schedule,
     schedule_many,
 )
-from django_delayq.calls.running import run
-from django_delayq.delivery import storing
+from django_delayq.core import store as store_calls
 from django_delayq.jobs import outbox
 from django_delayq.jobs.registry import get_task
-from django_delayq.outbox import inbox, writing
+from django_delayq.outbox import inbox, row_writer
 from django_delayq.outbox.models import InboxRow
+from django_delayq.transport.run import run
 from tests.jobs.hand import Hand
 from tests.outbox import samples
 from tests.outbox.test_outbox import rows
@@ -60,7 +60,9 @@ def send_again(hand: Hand, job: Job[Any]) -> None:
     """Have a job run a second time, as after the loss of what told of its end."""
     new = job.draft.new
     hand.client.delete(hand.keys.ended, hand.keys.result(job.token))
-    (stored,) = run(hand.client, storing.schedule(storing.Target(hand.keys), [new]))
+    (stored,) = run(
+        hand.client, store_calls.schedule(store_calls.Target(hand.keys), [new])
+    )
     assert stored.beyond is None
 
 
@@ -441,7 +443,7 @@ def test_job_that_it_sends_with_its_commit_is_a_row_of_that(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # As if the process had died after the commit.
-    monkeypatch.setattr(writing._Hook, "__call__", lambda hook: None)
+    monkeypatch.setattr(row_writer._Hook, "__call__", lambda hook: None)
     follow = on(queue, "effect", on_commit=alias)
 
     @delayed_task(name="tests.outbox.sends", queue=queue, once=alias)

@@ -33,19 +33,20 @@ from django_delayq import (
     schedule,
     schedule_many,
 )
-from django_delayq.calls.command import Command
-from django_delayq.calls.errors import mark_of_node
-from django_delayq.clients.clients import own_clients
 from django_delayq.clock import boottime_ms
-from django_delayq.delivery import handing_over, storing
-from django_delayq.delivery.storing import ROW_REPEAT_MS
+from django_delayq.core import hand_over
+from django_delayq.core import store as store_calls
+from django_delayq.core.store import ROW_REPEAT_MS
 from django_delayq.jobs import commit as commit_module
 from django_delayq.jobs import envelope as envelopes
-from django_delayq.jobs import outbox, sharding
+from django_delayq.jobs import outbox, shard_agreement
 from django_delayq.outbox import relay as relay_module
-from django_delayq.outbox import writing
+from django_delayq.outbox import row_writer
 from django_delayq.outbox.models import OutboxRow, RelayClaim
 from django_delayq.outbox.relay import Relay, Swept
+from django_delayq.transport.clients import own_clients
+from django_delayq.transport.errors import mark_of_node
+from django_delayq.transport.plain_command import Command
 from tests.jobs.hand import Hand
 from tests.outbox import samples
 from tests.polling import wait_until
@@ -87,7 +88,7 @@ def make_older(alias: str, ms: int, **changes: Any) -> None:
 def commit_unsent(queue: str, alias: str, *args: Any, **options: Any) -> Job[Any]:
     """Commit a job in a process that dies before it has sent it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writing._Hook, "__call__", lambda hook: None)
+        patch.setattr(row_writer._Hook, "__call__", lambda hook: None)
         with transaction.atomic(using=alias):
             return schedule(on(queue, alias, **options), LATER, *args)
 
@@ -326,7 +327,7 @@ def test_server_that_is_away_is_no_error_for_who_commits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # This machine may pause between two jobs.
-    monkeypatch.setattr(writing, "QUIET_MS", 600_000.0)
+    monkeypatch.setattr(row_writer, "QUIET_MS", 600_000.0)
     server = private_server()
     settings.DELAYQ = {
         "CONNECTION": server.socket_url,
@@ -368,15 +369,15 @@ def test_row_that_is_sent_again_after_its_job_has_ended_is_no_second_job(
     client = own_clients.of_thread()
     draft = samples.note.using(queue=queue).prepare(0, "once").draft
     draft.new = draft.new._replace(token=job.token)
-    writing.run(
+    row_writer.run(
         client,
-        writing.forwarding(outbox_queue(queue), [draft]),
+        row_writer.forwarding(outbox_queue(queue), [draft]),
     )
     assert hand.tokens() == []
 
 
 def outbox_queue(name: str) -> Any:
-    return writing.get_settings().queue(name)
+    return row_writer.get_settings().queue(name)
 
 
 def test_relative_delay_counts_from_the_row_by_the_databases_clock(
@@ -558,7 +559,7 @@ def test_a_node_that_is_away_keeps_no_rows_of_other_queues(
 def test_only_jobs_of_the_node_that_is_away_are_left_to_workers(
     queue: str, alias: str, monkeypatch: pytest.MonkeyPatch, away: Any
 ) -> None:
-    send = writing._Hook._is_sent
+    send = row_writer._Hook._is_sent
     asked = []
 
     def sent(hook: Any) -> bool:
@@ -567,7 +568,7 @@ def test_only_jobs_of_the_node_that_is_away_are_left_to_workers(
             raise away() if callable(away) else away
         return send(hook)
 
-    monkeypatch.setattr(writing._Hook, "_is_sent", sent)
+    monkeypatch.setattr(row_writer._Hook, "_is_sent", sent)
     for name in (f"{queue}-2", f"{queue}-2", queue):
         with transaction.atomic(alias):
             schedule(on(name, alias), LATER, 1)
@@ -654,7 +655,7 @@ def test_row_stays_until_a_replica_has_the_job_if_there_is_any(
     private_server: Callable[..., Server],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(handing_over, "REPLICA", Durable(replicas=1, timeout=0.05))
+    monkeypatch.setattr(hand_over, "REPLICA", Durable(replicas=1, timeout=0.05))
     pair = Replicated(private_server, 1)
     settings.DELAYQ = {**settings.DELAYQ, "CONNECTION": pair.primary.socket_url}
     pair.replicas[0].suspend()
@@ -704,7 +705,7 @@ def test_row_whose_time_cannot_be_corrected_holds_up_no_other(
     def refused(keys: Any, tokens: Any, *, now_ms: int) -> Command[int]:
         return Command(("ZADD", keys.sent, "XX", "no number", "x"))
 
-    monkeypatch.setattr(storing, "count_rows_from", refused)
+    monkeypatch.setattr(store_calls, "count_rows_from", refused)
     swept = sweep(alias)
 
     assert (swept.seen, swept.sent, swept.problems.total()) == (2, 1, 1)
@@ -741,7 +742,7 @@ def test_rows_that_were_read_long_ago_are_not_sent(
     queue: str, hand: Hand, alias: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker that was suspended in the middle cannot know what others have done with them since."""
-    monkeypatch.setattr(relay_module.storing, "SCHEDULE_BATCH", 2)
+    monkeypatch.setattr(relay_module.store_calls, "SCHEDULE_BATCH", 2)
     for _ in range(5):
         commit_unsent(queue, alias)
     passed_ms = 0.0
@@ -767,16 +768,16 @@ def test_commit_that_is_suspended_before_its_call_leaves_the_row_to_a_worker(
     queue: str, hand: Hand, alias: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passed_ms = 0.0
-    agreeing_on = sharding.agreeing_on
+    agreeing_on = shard_agreement.agreeing_on
 
     def suspended(name: str) -> Any:
         nonlocal passed_ms
         passed_ms += ROW_REPEAT_MS + 1_000
         return agreeing_on(name)
 
-    monkeypatch.setattr(writing, "boottime_ms", lambda: boottime_ms() + passed_ms)
+    monkeypatch.setattr(row_writer, "boottime_ms", lambda: boottime_ms() + passed_ms)
     with monkeypatch.context() as patch:
-        patch.setattr(writing.sharding, "agreeing_on", suspended)
+        patch.setattr(row_writer.shard_agreement, "agreeing_on", suspended)
         schedule(on(queue, alias), LATER)
 
     assert hand.tokens() == []
@@ -878,7 +879,7 @@ def test_after_a_long_transaction_a_worker_sends(
         schedule(on(queue, alias), LATER)
         begun_ms = boottime_ms()
         monkeypatch.setattr(
-            writing, "boottime_ms", lambda: begun_ms + ROW_REPEAT_MS + 1_000
+            row_writer, "boottime_ms", lambda: begun_ms + ROW_REPEAT_MS + 1_000
         )
 
     assert hand.tokens() == []
@@ -979,7 +980,7 @@ def test_limit_of_the_task_goes_with_the_row(
     def limited() -> None: ...
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writing._Hook, "__call__", lambda hook: None)
+        patch.setattr(row_writer._Hook, "__call__", lambda hook: None)
         schedule(limited.using(outbox=True, on_commit=alias), 0)
         schedule(limited.using(outbox=True, on_commit=alias), 0)
 

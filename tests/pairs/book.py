@@ -27,8 +27,8 @@ from django_delayq import (
     find_jobs,
     get_job,
 )
-from django_delayq.calls.running import run
-from django_delayq.delivery.looking import counts
+from django_delayq.core.queue_reads import counts
+from django_delayq.transport.run import run
 from django_delayq.worker.attempt import Attempt, Verdict
 from tests.pairs.features import FEATURES
 from tests.pairs.stage import Stage

@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from datetime import timedelta
 
-from django_delayq.calls.running import run
 from django_delayq.conf import get_settings
-from django_delayq.delivery import claiming, settling
-from django_delayq.delivery.claiming import Mode
+from django_delayq.core import claim as claim_calls
+from django_delayq.core import lease_ends
+from django_delayq.core.claim import Mode
 from django_delayq.testing.frozen import FrozenQueue
+from django_delayq.transport.run import run
 from django_delayq.worker.queue_state import QueueState
 from tests.pairs.features import Pair
 
@@ -16,10 +17,10 @@ Test = Callable[..., None]
 
 def hold_up(
     q: FrozenQueue, *, queue: str = "default", lease_ms: int = 600_000
-) -> claiming.Leased:
+) -> claim_calls.Leased:
     """Claim a job as another worker, so that it runs until `let_go`."""
     settings = get_settings().queues[queue]
-    call = claiming.claim(
+    call = claim_calls.claim(
         settings.keys,
         owner=b"another-",
         request=b"request-",
@@ -38,12 +39,12 @@ def hold_up(
     return leased
 
 
-def let_go(q: FrozenQueue, leased: claiming.Leased) -> None:
+def let_go(q: FrozenQueue, leased: claim_calls.Leased) -> None:
     """Acknowledge such a job."""
     keys = get_settings().queues["default"].keys
-    done = [settling.Done(leased.token, leased.fence)]
+    done = [lease_ends.Done(leased.token, leased.fence)]
     has_slots = _state_of(q, "default").has_slots
-    assert run(q._client, settling.acknowledge(keys, done, has_slots=has_slots)) == []
+    assert run(q._client, lease_ends.acknowledge(keys, done, has_slots=has_slots)) == []
 
 
 def _state_of(q: FrozenQueue, queue: str) -> QueueState:

@@ -18,17 +18,17 @@ from redis.client import Redis
 from redis.exceptions import ConnectionError
 
 from django_delayq import conf
-from django_delayq.calls.command import Command
-from django_delayq.calls.line import Line, UnderWay
-from django_delayq.calls.running import run
-from django_delayq.clients.server import Server as Address
 from django_delayq.clock import boottime_ms, monotonic_ms
-from django_delayq.delivery import worker_code
-from django_delayq.delivery.forwarding import Forward
+from django_delayq.core import worker_code
+from django_delayq.core.forward_calls import Forward
 from django_delayq.management.backends import listening
 from django_delayq.testing import mode
-from django_delayq.testing.connection import InProcessServer
 from django_delayq.testing.frozen import FrozenQueue
+from django_delayq.testing.local_connection import InProcessServer
+from django_delayq.transport.line import Line, UnderWay
+from django_delayq.transport.plain_command import Command
+from django_delayq.transport.run import run
+from django_delayq.transport.server import Server as Address
 from django_delayq.worker.attempt import Attempt, Verdict
 from django_delayq.worker.queue_state import QueueState
 from django_delayq.worker.settle import Settlement, renew
@@ -287,7 +287,8 @@ class LiveStage(Stage):
         self._events.clear()
         for state in self._queues.values():
             for part in state.parts:
-                part.due_us = 0.0
+                if part.wakes:
+                    part.due_us = 0.0
 
     def restart(self) -> None:
         """Kill the server, and start it again with what is on its disk."""

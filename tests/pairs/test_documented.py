@@ -26,7 +26,7 @@ from django_delayq import (
     resume,
     schedule,
 )
-from django_delayq.jobs import outbox, preparing
+from django_delayq.jobs import outbox, prepare
 from django_delayq.outbox.models import InboxRow, OutboxRow
 from django_delayq.outbox.part import OutboxPart
 from django_delayq.testing import frozen_queue
@@ -126,7 +126,7 @@ def test_job_that_waits_for_room_too_long_expires(q: FrozenQueue) -> None:
 def test_expires_counts_from_the_spread_start(
     q: FrozenQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preparing.secrets, "randbelow", lambda most: most - 1)
+    monkeypatch.setattr(prepare.secrets, "randbelow", lambda most: most - 1)
 
     task(expires=10, spread=60).schedule(0)
 

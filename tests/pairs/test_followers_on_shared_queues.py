@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from django_delayq import DelayedTask, Limit, delayed_task, pause, schedule
-from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.core.keys import DeliveryKeys
 from django_delayq.testing import frozen_queue
 from django_delayq.testing.frozen import FrozenQueue
 from tests.pairs.touching import NOON

@@ -6,9 +6,9 @@ import pytest
 from django.db import transaction
 
 from django_delayq import Limit, delayed_task, schedule
-from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.core.keys import DeliveryKeys
 from django_delayq.jobs import outbox
-from django_delayq.outbox import writing
+from django_delayq.outbox import row_writer
 from django_delayq.outbox.part import OutboxPart
 from django_delayq.outbox.relay import Relay
 from django_delayq.testing import frozen_queue
@@ -51,6 +51,6 @@ def test_row_is_stored_as_its_caller_stores_it(
             return locators[job.id.partition(":")[2].encode()][21:]
 
     by_caller = stored()
-    monkeypatch.setattr(writing._Hook, "send", lambda self: None)
+    monkeypatch.setattr(row_writer._Hook, "send", lambda self: None)
 
     assert stored() == by_caller

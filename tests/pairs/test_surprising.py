@@ -24,7 +24,7 @@ from django_delayq import (
     resume,
     schedule,
 )
-from django_delayq.jobs import outbox, preparing
+from django_delayq.jobs import outbox, prepare
 from django_delayq.outbox import inbox
 from django_delayq.outbox.part import OutboxPart
 from django_delayq.testing import frozen_queue
@@ -331,7 +331,7 @@ def test_second_run_has_no_result(q: FrozenQueue) -> None:
 def test_spread_job_expires_at_the_next_occurrence(
     q: FrozenQueue, seconds: int, outcome: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preparing.secrets, "randbelow", lambda most: most - 1)
+    monkeypatch.setattr(prepare.secrets, "randbelow", lambda most: most - 1)
     periodic(every(60), catch_up="none", spread=30)(task("periodic"))
     q.run_due()
     (job,) = find_jobs(queue="default")

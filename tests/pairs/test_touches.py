@@ -30,7 +30,7 @@ from django_delayq import (
     resume,
     schedule,
 )
-from django_delayq.jobs import outbox, preparing, registry
+from django_delayq.jobs import outbox, prepare, registry
 from django_delayq.outbox.part import OutboxPart
 from django_delayq.outbox.relay import Relay
 from django_delayq.testing import frozen_queue
@@ -377,7 +377,7 @@ PERIODIC = frozenset({"catch_up none", "catch_up one", "catch_up all", "overlap=
 @pytest.fixture(autouse=True)
 def _ready(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbox, "_installed", OutboxPart())
-    monkeypatch.setattr(preparing.secrets, "randbelow", lambda most: most - 1)
+    monkeypatch.setattr(prepare.secrets, "randbelow", lambda most: most - 1)
 
 
 def touches_of(

@@ -29,13 +29,13 @@ import msgspec
 import pytest
 from django.db import connection
 
-from django_delayq.calls.script import LOADED
-from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.core.keys import DeliveryKeys
 from django_delayq.outbox.part import OutboxPart
 from django_delayq.redaction import MASK
-from django_delayq.testing.memory import server as memory
+from django_delayq.testing.memory import memory_server as memory
 from django_delayq.testing.memory.commands import Keyspace
-from django_delayq.wire.signing import JOB_START
+from django_delayq.transport.script import LOADED
+from django_delayq.wire.signatures import JOB_START
 from django_delayq.worker.attempt import Attempt
 
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import redis
 
-from django_delayq.queues.blocking import BlockingQueue
-from django_delayq.queues.delayed import DelayedQueue
+from django_delayq.queues.blocking_queue import BlockingQueue
+from django_delayq.queues.delayed_queue import DelayedQueue
 from tests.queues.proxy import Proxy
 from tests.servers import ExternalServer, Server
 

@@ -5,7 +5,7 @@ import os
 import redis
 
 from django_delayq.wire.frame import FrameFormat, pack
-from django_delayq.wire.keys import QueueKeys
+from django_delayq.wire.queue_keys import QueueKeys
 
 
 class JavaQueue:

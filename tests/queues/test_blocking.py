@@ -10,25 +10,28 @@ from typing import Any
 import pytest
 import redis
 
-from django_delayq.calls import running
-from django_delayq.calls.binding import bind_in
-from django_delayq.calls.running import run
-from django_delayq.calls.steps import Pause
-from django_delayq.clients.performing import steps_of
-from django_delayq.delivery import changing, claiming, looking, storing
-from django_delayq.delivery.binding import PACKAGES
-from django_delayq.delivery.claiming import Mode
-from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.states import State
+from django_delayq.core import change as change_calls
+from django_delayq.core import claim as claim_calls
+from django_delayq.core import queue_reads
+from django_delayq.core import store as store_calls
+from django_delayq.core.claim import Mode
+from django_delayq.core.keys import DeliveryKeys
+from django_delayq.core.scripts import PACKAGES
+from django_delayq.core.states import State
 from django_delayq.exceptions import (
     DecodeError,
     EncodeError,
     InvalidDelay,
     MaybeScheduled,
 )
-from django_delayq.queues import calls
-from django_delayq.queues.blocking import OVERTAKEN_MS, BlockingQueue
-from django_delayq.queues.taking import Batch, Taker
+from django_delayq.queues import queue_calls
+from django_delayq.queues.blocking_queue import OVERTAKEN_MS, BlockingQueue
+from django_delayq.queues.taker import Batch, Taker
+from django_delayq.transport import run as running
+from django_delayq.transport.bind import bind_in
+from django_delayq.transport.performed import steps_of
+from django_delayq.transport.run import run
+from django_delayq.transport.steps import Pause
 from django_delayq.waiting.lists import WaitForAny
 from tests.clock import at
 from tests.polling import takes_less_than, wait_until
@@ -404,7 +407,7 @@ class TestLeases:
         for claimed, expected in ((first, "0"), (second, "1")):
             repeated = at(stepped_us, confirm(keys, claimed))
             assert run(client, repeated) == expected
-        undo = calls.untake(keys, first.jobs, owner=b"o" * 8)
+        undo = queue_calls.untake(keys, first.jobs, owner=b"o" * 8)
         assert run(client, undo) == 0
 
     def test_put_back_restores_the_order_and_can_be_repeated(
@@ -412,7 +415,7 @@ class TestLeases:
     ) -> None:
         client.rpush(queue_name, 1, 2, 3, 4)
         claimed = run(client, claim(keys, limit=3, lease_ms=60_000))
-        undo = calls.untake(keys, claimed.jobs, owner=b"o" * 8)
+        undo = queue_calls.untake(keys, claimed.jobs, owner=b"o" * 8)
 
         assert run(client, undo) == 3
         assert run(client, undo) == 0
@@ -426,7 +429,7 @@ class TestLeases:
         client.rpush(queue_name, 1, 2)
         claimed = run(client, claim(keys, limit=2, lease_ms=60_000))
         run(client, confirm(keys, claimed))
-        undo = calls.untake(keys, claimed.jobs, owner=b"o" * 8)
+        undo = queue_calls.untake(keys, claimed.jobs, owner=b"o" * 8)
 
         assert run(client, undo) == 2
         assert run(client, undo) == 0
@@ -442,7 +445,7 @@ class TestLeases:
         later_us = wait_out(client, keys, 10**15)
         run(client, at(later_us, claim(keys, lease_ms=1_000)))
 
-        undo = calls.untake(keys, first.jobs, owner=b"o" * 8)
+        undo = queue_calls.untake(keys, first.jobs, owner=b"o" * 8)
 
         assert run(client, undo) == 0
         assert client.zcard(keys.leases) == 1
@@ -456,7 +459,7 @@ class TestLeases:
         again = run(client, at(later_us, claim(keys, lease_ms=1_000)))
         assert again.jobs[0].kills == 1
 
-        undo = at(later_us, calls.untake(keys, again.jobs, owner=b"o" * 8))
+        undo = at(later_us, queue_calls.untake(keys, again.jobs, owner=b"o" * 8))
         run(client, undo)
 
         third = run(client, at(later_us, claim(keys, lease_ms=1_000)))
@@ -475,7 +478,7 @@ class TestBadPayloads:
         assert raised.value.data == b"\xff no JSON"
         assert client.exists(keys.claims) == 0
         assert queue.take() == "good"
-        page = run(client, looking.page(keys, State.QUARANTINED))
+        page = run(client, queue_reads.page(keys, State.QUARANTINED))
         assert [row.payload for row in page.rows] == [b"\xff no JSON"]
         assert page.rows[0].attempts == 0
         assert "DecodeError" in json.loads(page.rows[0].error)["error"]
@@ -497,7 +500,7 @@ class TestBadPayloads:
             queue.take()
 
         assert queue.take() == "good"
-        (row,) = run(client, looking.page(keys, State.QUARANTINED)).rows
+        (row,) = run(client, queue_reads.page(keys, State.QUARANTINED)).rows
         reason = json.loads(row.error)["error"]
         assert f"see DELAYQ['QUEUES']['{queue_name}']['CODEC']" in reason
 
@@ -550,9 +553,9 @@ class TestBadPayloads:
         client.rpush(queue_name, b"text")
         with pytest.raises(DecodeError):
             blocking().take()
-        (row,) = run(client, looking.page(keys, State.QUARANTINED)).rows
+        (row,) = run(client, queue_reads.page(keys, State.QUARANTINED)).rows
 
-        run(client, changing.replay(keys, [row.token], state=State.QUARANTINED))
+        run(client, change_calls.replay(keys, [row.token], state=State.QUARANTINED))
 
         claimed = wait_until(
             lambda: run(client, claim(keys, mode=Mode.DIRECT)).jobs,
@@ -972,10 +975,10 @@ def claim(
     lease_ms: int = 10_000,
     mode: Mode = Mode.TAKE,
 ) -> Any:
-    return claiming.claim(
+    return claim_calls.claim(
         keys,
         owner=b"o" * 8,
-        request=storing.new_token()[:8].encode(),
+        request=store_calls.new_token()[:8].encode(),
         limit=limit,
         lease_ms=lease_ms,
         mode=mode,
@@ -990,7 +993,7 @@ def wait_out(client: redis.Redis, keys: DeliveryKeys, from_us: int) -> int:
 
 
 def confirm(keys: DeliveryKeys, claimed: Any, now_us: int | None = None) -> Any:
-    return calls.confirm(keys, claimed.jobs, owner=b"o" * 8)
+    return queue_calls.confirm(keys, claimed.jobs, owner=b"o" * 8)
 
 
 def interrupt_after(count: int, client: redis.Redis, steps: Any) -> None:

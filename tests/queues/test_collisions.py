@@ -16,8 +16,8 @@ import pytest
 import redis
 from redis.connection import UnixDomainSocketConnection
 
-from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.queues.blocking import BlockingQueue
+from django_delayq.core.keys import DeliveryKeys
+from django_delayq.queues.blocking_queue import BlockingQueue
 from tests.polling import await_until, wait_until
 from tests.servers import LASTING, Server
 

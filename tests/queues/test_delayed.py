@@ -12,13 +12,10 @@ from typing import Any
 import pytest
 import redis
 
-from django_delayq.calls.binding import bind_in
-from django_delayq.calls.running import run
-from django_delayq.calls.several import run_all
-from django_delayq.clients.performing import steps_of
-from django_delayq.delivery import looking, states, storing
-from django_delayq.delivery.binding import PACKAGES
-from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.core import queue_reads, states
+from django_delayq.core import store as store_calls
+from django_delayq.core.keys import DeliveryKeys
+from django_delayq.core.scripts import PACKAGES
 from django_delayq.exceptions import (
     DecodeError,
     EncodeError,
@@ -26,13 +23,17 @@ from django_delayq.exceptions import (
     InvalidSettings,
     MaybeScheduled,
 )
-from django_delayq.queues import calls
-from django_delayq.queues import delayed as delayed_module
-from django_delayq.queues.blocking import BlockingQueue
-from django_delayq.queues.delayed import DelayedQueue
+from django_delayq.queues import delayed_queue as delayed_module
+from django_delayq.queues import queue_calls
+from django_delayq.queues.blocking_queue import BlockingQueue
+from django_delayq.queues.delayed_queue import DelayedQueue
+from django_delayq.transport.bind import bind_in
+from django_delayq.transport.performed import steps_of
+from django_delayq.transport.run import run
+from django_delayq.transport.several import run_all
 from django_delayq.wire.frame import FrameFormat, pack, unpack
-from django_delayq.wire.keys import QueueKeys
-from tests.delivery.rig import payload
+from django_delayq.wire.queue_keys import QueueKeys
+from tests.core.rig import payload
 from tests.polling import wait_until
 from tests.queues.java import JavaQueue, frames_of, make_due, now_ms
 from tests.queues.proxy import Proxy
@@ -525,8 +526,8 @@ class TestWhatWaits:
         retain: bool,
         together: int,
     ) -> None:
-        monkeypatch.setattr(calls, "FAR", 100)
-        monkeypatch.setattr(calls, "TOGETHER", together)
+        monkeypatch.setattr(queue_calls, "FAR", 100)
+        monkeypatch.setattr(queue_calls, "TOGETHER", together)
         waiting = delayed()
         queue = face(waiting)
         java = JavaQueue(client, queue_name, FrameFormat.BC0LC0)
@@ -565,11 +566,11 @@ class TestWhatWaits:
         queue_name: str,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        monkeypatch.setattr(calls, "FAR", 10)
+        monkeypatch.setattr(queue_calls, "FAR", 10)
         queue = delayed()
         fill(queue, 700)
         other = delayed()
-        withdraw, taken = calls.withdraw, []
+        withdraw, taken = queue_calls.withdraw, []
 
         def take_before(*args: Any, **options: Any) -> Any:
             if not taken:
@@ -577,7 +578,7 @@ class TestWhatWaits:
                 other.poll(50)
             return withdraw(*args, **options)
 
-        monkeypatch.setattr(calls, "withdraw", take_before)
+        monkeypatch.setattr(queue_calls, "withdraw", take_before)
 
         assert queue.remove_all([300, 301, 302])
 
@@ -983,9 +984,9 @@ class TestJobsAmongTheElements:
 
     @pytest.fixture
     def token(self, client: redis.Redis, keys: DeliveryKeys) -> str:
-        token = storing.new_token()
-        job = storing.NewJob(token, f"+{LATER}000", "ekey", payload(token))
-        run(client, storing.schedule(storing.Target(keys), [job]))
+        token = store_calls.new_token()
+        job = store_calls.NewJob(token, f"+{LATER}000", "ekey", payload(token))
+        run(client, store_calls.schedule(store_calls.Target(keys), [job]))
         return token
 
     @pytest.mark.parametrize(
@@ -1017,7 +1018,7 @@ class TestJobsAmongTheElements:
         take_out(queue, token)
 
         assert client.hlen(keys.locators) == client.hlen(keys.unique) == 0
-        found = run(client, looking.inspect(keys, token))
+        found = run(client, queue_reads.inspect(keys, token))
         assert found.state in (states.State.CANCELLED, states.State.TAKEN)
 
     def test_copy_that_somebody_offered_is_not_the_job(
@@ -1028,7 +1029,7 @@ class TestJobsAmongTheElements:
 
         assert queue.poll() == payload(token)
 
-        found = run(client, looking.inspect(keys, token))
+        found = run(client, queue_reads.inspect(keys, token))
         assert found.state is states.State.SCHEDULED
 
     def test_clear_of_many_jobs_forgets_them_all(
@@ -1036,7 +1037,7 @@ class TestJobsAmongTheElements:
     ) -> None:
         for _ in range(3):
             jobs = [new_job(f"ekey{os.urandom(4).hex()}") for _ in range(450)]
-            run(client, storing.schedule(storing.Target(keys), jobs))
+            run(client, store_calls.schedule(store_calls.Target(keys), jobs))
 
         face(delayed()).clear()
 
@@ -1049,11 +1050,11 @@ class TestJobsAmongTheElements:
         first = [new_job(f"efirst{number}") for number in range(500)]
         second = [new_job(f"esecond{number}") for number in range(500)]
         third = [new_job(f"ethird{number}") for number in range(500)]
-        run(client, storing.schedule(storing.Target(keys), first))
-        run(client, storing.schedule(storing.Target(keys), second))
-        cleared = run(client, calls.clear(keys))
+        run(client, store_calls.schedule(store_calls.Target(keys), first))
+        run(client, store_calls.schedule(store_calls.Target(keys), second))
+        cleared = run(client, queue_calls.clear(keys))
         assert cleared.left == 500
-        run(client, storing.schedule(storing.Target(keys), third))
+        run(client, store_calls.schedule(store_calls.Target(keys), third))
 
         delayed().clear()
 
@@ -1193,8 +1194,8 @@ def fill(queue: Any, number: int) -> None:
 def offer_all(queue: Any, offers: Iterable[tuple[Any, Any]]) -> None:
     """Offer elements as `offer` does, many in one write."""
     offer = steps_of(DelayedQueue.offer)
-    calls = [once.call for each in offers for once in offer(queue, *each)]
-    for made in run_all(queue._clients.shared(), calls):
+    commands = [once.call for each in offers for once in offer(queue, *each)]
+    for made in run_all(queue._clients.shared(), commands):
         assert not isinstance(made, Exception), made
 
 
@@ -1212,9 +1213,9 @@ def assert_exact(client: redis.Redis, name: str, insertion_list: bool) -> None:
     assert set(listed) == waiting
 
 
-def new_job(unique: str) -> storing.NewJob:
-    token = storing.new_token()
-    return storing.NewJob(token, f"+{LATER}000", unique, payload(token))
+def new_job(unique: str) -> store_calls.NewJob:
+    token = store_calls.new_token()
+    return store_calls.NewJob(token, f"+{LATER}000", unique, payload(token))
 
 
 def retry_of(count: int) -> Any:

@@ -5,16 +5,20 @@ import pytest
 
 from django_delayq.codecs import get_codec
 from django_delayq.exceptions import EncodeError, InvalidSettings
-from django_delayq.queues import options
-from django_delayq.queues.blocking import BlockingQueue
-from django_delayq.queues.options import QueueOptions, options_of, set_default_options
+from django_delayq.queues import queue_options
+from django_delayq.queues.blocking_queue import BlockingQueue
+from django_delayq.queues.queue_options import (
+    QueueOptions,
+    options_of,
+    set_default_options,
+)
 from django_delayq.wire.frame import FrameFormat
 
 
 @pytest.fixture(autouse=True)
 def _no_defaults() -> Iterator[None]:
     """Forget what the application has registered, and bring it back."""
-    defaults = options._default
+    defaults = queue_options._default
     set_default_options(None)
     yield
     set_default_options(defaults)

@@ -9,18 +9,21 @@ from typing import Any
 import pytest
 import redis
 
-from django_delayq.calls.batch import BatchSizer
-from django_delayq.calls.running import run
-from django_delayq.delivery import changing, claiming, looking, states, storing
-from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.queues.blocking import BlockingQueue
-from django_delayq.queues.delayed import DelayedQueue
+from django_delayq.core import change as change_calls
+from django_delayq.core import claim as claim_calls
+from django_delayq.core import queue_reads, states
+from django_delayq.core import store as store_calls
+from django_delayq.core.keys import DeliveryKeys
+from django_delayq.queues.blocking_queue import BlockingQueue
+from django_delayq.queues.delayed_queue import DelayedQueue
 from django_delayq.queues.transfer.push import FIRST_BATCH, MAX_BATCH, QueuePush, bounds
+from django_delayq.transport.batch_size import BatchSizer
+from django_delayq.transport.run import run
 from django_delayq.waiting.alarm import CAP_MS
 from django_delayq.wire.delay import MAX_START_TIME_MS
 from django_delayq.wire.frame import FrameFormat, pack, unpack
-from django_delayq.wire.keys import QueueKeys
-from tests.delivery.rig import payload
+from django_delayq.wire.queue_keys import QueueKeys
+from tests.core.rig import payload
 from tests.polling import takes_less_than, wait_until
 from tests.queues.java import JavaQueue, frames_of, now_ms
 from tests.queues.proxy import Proxy
@@ -66,11 +69,13 @@ def test_mixed_frames_due_in_random_order_leave_the_list_exact(
         elif kind < 4 and is_due:
             shuffled.choice(ours).offer(number, 0)
         else:
-            offer = storing.NewJob(f"{number:022d}", f"={start + offset_ms}", "", value)
+            offer = store_calls.NewJob(
+                f"{number:022d}", f"={start + offset_ms}", "", value
+            )
             run(
                 client,
-                storing.schedule(
-                    storing.Target(
+                store_calls.schedule(
+                    store_calls.Target(
                         keys, frame_format=shuffled.choice(list(FrameFormat))
                     ),
                     [offer],
@@ -177,7 +182,7 @@ def test_what_is_no_frame_goes_to_the_quarantine_and_stops_nobody(
         lambda: client.llen(queue_name) == len(JUNK),
         description="the good are transferred",
     )
-    page = run(client, looking.page(keys, states.State.QUARANTINED))
+    page = run(client, queue_reads.page(keys, states.State.QUARANTINED))
     assert sorted(row.payload for row in page.rows) == sorted(JUNK)
     assert frames_of(client, queue_name) == ([], set())
 
@@ -240,22 +245,25 @@ def test_jobs_with_one_start_time_are_each_found_among_javas_frames(
     due = now_ms(client) + 600_000
     java = [JavaQueue(client, queue_name, item) for item in FrameFormat]
     jobs = [
-        storing.NewJob(f"{number:022d}", f"={due}", "", payload(f"{number:022d}"))
+        store_calls.NewJob(f"{number:022d}", f"={due}", "", payload(f"{number:022d}"))
         for number in range(200)
     ]
     for number, job in enumerate(jobs):
         java[number % 2].offer_at(os.urandom(number % 40), due)
         other = list(FrameFormat)[number % 2] if number % 3 == 0 else frame_format
-        run(client, storing.schedule(storing.Target(keys, frame_format=other), [job]))
+        run(
+            client,
+            store_calls.schedule(store_calls.Target(keys, frame_format=other), [job]),
+        )
 
     for job in random.Random(3).sample(jobs, len(jobs)):
-        found = run(client, looking.inspect(keys, job.token))
+        found = run(client, queue_reads.inspect(keys, job.token))
         assert found.state is states.State.SCHEDULED
         assert found.payload == job.payload
-    moved = run(client, changing.reschedule(keys, jobs[7].token, f"={due + 1}"))
+    moved = run(client, change_calls.reschedule(keys, jobs[7].token, f"={due + 1}"))
     assert moved == (states.Change.RESCHEDULED, due + 1)
     for job in random.Random(4).sample(jobs, len(jobs)):
-        (cancel,) = changing.cancel_many(keys, [job.token])
+        (cancel,) = change_calls.cancel_many(keys, [job.token])
         assert run(client, cancel) == {job.token: states.Change.CANCELLED}
 
     listed, waiting = frames_of(client, queue_name)
@@ -484,7 +492,7 @@ class TestPush:
         java = JavaQueue(client, queue_name, FrameFormat.BC0LC0)
         for number in range(10):
             java.offer_at(b"%d" % number, 0)
-        sha = claiming.transfer(keys, batch=1).script.sha
+        sha = claim_calls.transfer(keys, batch=1).script.sha
         through_proxy = redis.Redis.from_url(proxy.url)
         queue_push = QueuePush(through_proxy, keys)
         queue_push()

@@ -13,7 +13,7 @@ from benchmarks.soak.__main__ import LASTING, names_of, nodes_of, spread
 from benchmarks.soak.kinds import queue_names
 from benchmarks.soak.ledger import Ledger
 from benchmarks.soak.sampling import Sampler, Watcher
-from django_delayq.delivery.sharding import shard_name
+from django_delayq.core.shards import shard_name
 from tests.clusters import TestCluster
 from tests.polling import wait_until
 from tests.servers import Server

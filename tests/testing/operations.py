@@ -13,46 +13,44 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from django_delayq.calls.call import Call
-from django_delayq.calls.command import Command
-from django_delayq.delivery import (
-    changing,
-    claiming,
+from django_delayq.core import change as change_calls
+from django_delayq.core import claim as claim_calls
+from django_delayq.core import (
     durability,
-    forwarding,
+    forward_calls,
     frame_heads,
-    holding,
+    lease_ends,
     limit_slots,
-    looking,
     prefixes,
     progress,
+    queue_reads,
     rates,
-    replacing,
-    resigning,
-    searching,
-    settling,
-    sharding,
+    resign_calls,
+    search_calls,
+    shards,
     stored_pauses,
-    storing,
-    tending,
     worker_code,
-    workers,
+    worker_registry,
 )
-from django_delayq.delivery.changing import Kept
-from django_delayq.delivery.claiming import Claimed, Leased, Mode
-from django_delayq.delivery.following import Following
-from django_delayq.delivery.forwarding import Forward
-from django_delayq.delivery.holding import Held, Hold
-from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.progress import JobProgress
-from django_delayq.delivery.reasons import Reason
-from django_delayq.delivery.resigning import Where
-from django_delayq.delivery.searching import PLACES, Window
-from django_delayq.delivery.settling import Done, Failed, Rejected
-from django_delayq.delivery.states import State
-from django_delayq.delivery.storing import NewJob, Target, tail_of
-from django_delayq.delivery.tending import SWEPT, Which
-from django_delayq.delivery.workers import RegistryKeys, WorkerInfo
+from django_delayq.core import hold as hold_calls
+from django_delayq.core import replace as replace_calls
+from django_delayq.core import store as store_calls
+from django_delayq.core import sweep as sweep_calls
+from django_delayq.core.change import Kept
+from django_delayq.core.claim import Claimed, Leased, Mode
+from django_delayq.core.followers import Following
+from django_delayq.core.forward_calls import Forward
+from django_delayq.core.hold import Held, Hold
+from django_delayq.core.keys import DeliveryKeys
+from django_delayq.core.lease_ends import Done, Failed, Rejected
+from django_delayq.core.progress import JobProgress
+from django_delayq.core.reasons import Reason
+from django_delayq.core.resign_calls import Where
+from django_delayq.core.search_calls import PLACES, Window
+from django_delayq.core.states import State
+from django_delayq.core.store import NewJob, Target, tail_of
+from django_delayq.core.sweep import SWEPT, Which
+from django_delayq.core.worker_registry import RegistryKeys, WorkerInfo
 from django_delayq.features.batches import calls as batch_calls
 from django_delayq.features.ended import calls as ended_calls
 from django_delayq.features.ended.calls import EndRecord
@@ -67,21 +65,23 @@ from django_delayq.features.statistics.calls import (
     Outcome,
     Unit,
 )
-from django_delayq.queues import calls as queue_calls
-from django_delayq.repair import calls as repairs
-from django_delayq.repair import pages
-from django_delayq.repair.calls import FrameName
-from django_delayq.repair.pages import Exported, Kind, Moved, MovedSchedule, Source
-from django_delayq.wire import calls as wire_calls
+from django_delayq.queues import queue_calls
+from django_delayq.tools import frame_calls as repairs
+from django_delayq.tools import page_calls
+from django_delayq.tools.frame_calls import FrameName
+from django_delayq.tools.page_calls import Exported, Kind, Moved, MovedSchedule, Source
+from django_delayq.transport.call import Call
+from django_delayq.transport.plain_command import Command
 from django_delayq.wire import frame as frames
-from django_delayq.wire.calls import Cursor
+from django_delayq.wire import script_calls as wire_calls
 from django_delayq.wire.frame import FrameFormat
+from django_delayq.wire.script_calls import Cursor
 from tests.clock import at
-from tests.delivery.rig import LEASE, T0, payload, token
+from tests.core.rig import LEASE, T0, payload, token
 
-PACKAGE = Path(claiming.__file__).parent.parent
+PACKAGE = Path(claim_calls.__file__).parent.parent
 #: Where functions describe calls of scripts.
-LAYERS = ("delivery", "repair", "queues", "wire")
+LAYERS = ("core", "tools", "queues", "wire")
 NAMES = "abcdefghijkl"
 OWNERS = (b"owner--1", b"owner--2", b"idle----")
 TASKS = ("shop.mail", "shop.new")
@@ -190,7 +190,7 @@ class World:
     def forward(self) -> Forward:
         random = self.random
         ended_ms = self.now_us // 1000 - random.choice((0, 1))
-        return forwarding.forward_of(random.choice(QUEUES), self.job(), ended_ms)
+        return forward_calls.forward_of(random.choice(QUEUES), self.job(), ended_ms)
 
     def options(self) -> dict[str, Any]:
         return {
@@ -244,48 +244,48 @@ def functions() -> Iterator[Callable[..., Any]]:
 # Storing.
 
 
-@op(storing.schedule, 6)
+@op(store_calls.schedule, 6)
 def _(world: World) -> Any:
     has_batches = world.random.random() < 0.2
     names = world.random.sample(NAMES, world.random.randint(1, 4))
     jobs = [world.job(name, has_batch=has_batches) for name in names]
     target = Target(world.keys, max_jobs=world.most(), **world.options())
-    call = storing.schedule(target, jobs, has_batches=has_batches)
+    call = store_calls.schedule(target, jobs, has_batches=has_batches)
     return call.again() if world.random.random() < 0.2 else call
 
 
-@op(storing.store, 8)
+@op(store_calls.store, 8)
 def _(world: World) -> Any:
     name = world.name()
     job = NewJob(token(name), world.when(), "", payload(name))
     # A token that is known makes two jobs of one, so only repeats look for it.
     target = Target(world.keys, max_jobs=world.most(), **world.options())
-    call = storing.store(target, job)
+    call = store_calls.store(target, job)
     return call.again() if world.random.random() < 0.6 else call
 
 
-@op(storing.store_rows)
+@op(store_calls.store_rows)
 def _(world: World) -> Any:
     jobs = [world.job() for _ in range(world.random.randint(1, 2))]
-    return storing.store_rows(Target(world.keys, **world.options()), jobs)
+    return store_calls.store_rows(Target(world.keys, **world.options()), jobs)
 
 
-@op(forwarding.forwards)
+@op(forward_calls.forwards)
 def _(world: World) -> Any:
-    return forwarding.forwards(world.keys)
+    return forward_calls.forwards(world.keys)
 
 
-@op(forwarding.page)
+@op(forward_calls.page)
 def _(world: World) -> Any:
     random = world.random
     after = random.choice((b"", world.forward().member))
-    return forwarding.page(world.keys, random.choice(QUEUES), after=after, count=2)
+    return forward_calls.page(world.keys, random.choice(QUEUES), after=after, count=2)
 
 
-@op(forwarding.receive, 3)
+@op(forward_calls.receive, 3)
 def _(world: World) -> Any:
     random = world.random
-    return forwarding.receive(
+    return forward_calls.receive(
         world.keys,
         [world.forward() for _ in range(random.randint(1, 3))],
         until_ms=world.now_us // 1000 + random.choice((-1, 0, 60_000)),
@@ -293,35 +293,35 @@ def _(world: World) -> Any:
     )
 
 
-@op(forwarding.remove)
+@op(forward_calls.remove)
 def _(world: World) -> Any:
-    return forwarding.remove(world.keys, [world.forward(), world.forward()])
+    return forward_calls.remove(world.keys, [world.forward(), world.forward()])
 
 
-@op(storing.when_sent)
+@op(store_calls.when_sent)
 def _(world: World) -> Any:
-    return storing.when_sent(world.keys, [world.token(), world.token()])
+    return store_calls.when_sent(world.keys, [world.token(), world.token()])
 
 
-@op(storing.count_rows_from)
+@op(store_calls.count_rows_from)
 def _(world: World) -> Any:
     tokens = [world.token(), world.token()]
-    return storing.count_rows_from(world.keys, tokens, now_ms=world.now_us // 1000)
+    return store_calls.count_rows_from(world.keys, tokens, now_ms=world.now_us // 1000)
 
 
-@op(storing.let_go)
+@op(store_calls.let_go)
 def _(world: World) -> Any:
     tokens = [world.token(), world.token()]
     # Some are over at once, for the next that are sent.
     now_ms = world.now_us // 1000 - world.random.choice((0, 200_000))
-    return storing.let_go(world.keys, tokens, now_ms=now_ms)
+    return store_calls.let_go(world.keys, tokens, now_ms=now_ms)
 
 
-@op(replacing.replace, 2)
+@op(replace_calls.replace, 2)
 def _(world: World) -> Any:
     random, later = world.random, world.job()
     holder = world.name()
-    return replacing.replace(
+    return replace_calls.replace(
         world.keys,
         token(holder),
         later,
@@ -335,10 +335,10 @@ def _(world: World) -> Any:
 # Claims.
 
 
-@op(claiming.claim, 14)
+@op(claim_calls.claim, 14)
 def _(world: World) -> Any:
     random = world.random
-    return claiming.claim(
+    return claim_calls.claim(
         world.keys,
         owner=random.choice(OWNERS),
         request=world.fresh_request(),
@@ -359,9 +359,9 @@ def _(world: World) -> Any:
     )
 
 
-@op(claiming.claim_few, 3)
+@op(claim_calls.claim_few, 3)
 def _(world: World) -> Any:
-    return claiming.claim_few(
+    return claim_calls.claim_few(
         world.keys,
         owner=world.random.choice(OWNERS),
         request=world.fresh_request(),
@@ -371,9 +371,9 @@ def _(world: World) -> Any:
     )
 
 
-@op(claiming.transfer)
+@op(claim_calls.transfer)
 def _(world: World) -> Any:
-    return claiming.transfer(
+    return claim_calls.transfer(
         world.keys,
         batch=world.random.choice((1, 100)),
         frame_format=world.frame_format,
@@ -381,31 +381,31 @@ def _(world: World) -> Any:
     )
 
 
-@op(claiming.recover)
+@op(claim_calls.recover)
 def _(world: World) -> Any:
-    return claiming.recover(
+    return claim_calls.recover(
         world.keys,
         owner=world.random.choice(OWNERS),
         first_rank=world.random.choice((0, 0, 1)),
     )
 
 
-@op(claiming.leave)
+@op(claim_calls.leave)
 def _(world: World) -> Any:
-    return claiming.leave(world.keys, owner=world.random.choice(OWNERS))
+    return claim_calls.leave(world.keys, owner=world.random.choice(OWNERS))
 
 
 # Ends of leases.
 
 
-@op(settling.acknowledge, 5)
+@op(lease_ends.acknowledge, 5)
 def _(world: World) -> Any:
     random, leases = world.random, world.some_leases()
     done = [
         Done(lease.token, lease.fence, *random.choice(((), (3_600_000, b'{"a":1}'))))
         for lease in leases
     ]
-    return settling.acknowledge(
+    return lease_ends.acknowledge(
         world.keys,
         done,
         state=random.choice((State.SUCCEEDED, State.EXPIRED, State.CANCELLED)),
@@ -414,7 +414,7 @@ def _(world: World) -> Any:
     )
 
 
-@op(settling.retry, 3)
+@op(lease_ends.retry, 3)
 def _(world: World) -> Any:
     failed = [
         Failed(
@@ -425,7 +425,7 @@ def _(world: World) -> Any:
         )
         for lease in world.some_leases()
     ]
-    return settling.retry(
+    return lease_ends.retry(
         world.keys,
         failed,
         attempt_failed=world.random.random() < 0.6,
@@ -433,7 +433,7 @@ def _(world: World) -> Any:
     )
 
 
-@op(settling.bury, 3)
+@op(lease_ends.bury, 3)
 def _(world: World) -> Any:
     random = world.random
     rejected = [
@@ -441,7 +441,7 @@ def _(world: World) -> Any:
         for lease in world.some_leases()
         for kept in [random.choice(((), (3_600_000, b"failed")))]
     ]
-    return settling.bury(
+    return lease_ends.bury(
         world.keys,
         rejected,
         state=random.choice((State.DEAD, State.QUARANTINED)),
@@ -451,10 +451,10 @@ def _(world: World) -> Any:
     )
 
 
-@op(settling.give_back, 2)
+@op(lease_ends.give_back, 2)
 def _(world: World) -> Any:
     leases = world.some_leases()
-    return settling.give_back(
+    return lease_ends.give_back(
         world.keys,
         leases,
         late={lease.token for lease in leases if world.random.random() < 0.3},
@@ -462,16 +462,16 @@ def _(world: World) -> Any:
     )
 
 
-@op(settling.renew)
+@op(lease_ends.renew)
 def _(world: World) -> Any:
     held = [(lease.token, lease.fence) for lease in world.some_leases()]
-    return settling.renew(world.keys, held, lease_ms=LEASE)
+    return lease_ends.renew(world.keys, held, lease_ms=LEASE)
 
 
 # What is held.
 
 
-@op(holding.hold, 3)
+@op(hold_calls.hold, 3)
 def _(world: World) -> Any:
     random = world.random
     held = [
@@ -486,14 +486,14 @@ def _(world: World) -> Any:
         )
         for lease in world.some_leases()
     ]
-    return holding.hold(world.keys, held, has_slots=world.has_slots)
+    return hold_calls.hold(world.keys, held, has_slots=world.has_slots)
 
 
-@op(holding.release)
+@op(hold_calls.release)
 def _(world: World) -> Any:
     random = world.random
     reasons = (*REASONS, Reason("key", "x"), Reason("task"))
-    return holding.release(
+    return hold_calls.release(
         world.keys,
         random.sample(reasons, 2),
         limit=random.choice((1, 100)),
@@ -503,9 +503,9 @@ def _(world: World) -> Any:
     )
 
 
-@op(holding.held_names)
+@op(hold_calls.held_names)
 def _(world: World) -> Any:
-    return holding.held_names(world.keys, limit=world.random.choice((1, 20)))
+    return hold_calls.held_names(world.keys, limit=world.random.choice((1, 20)))
 
 
 # Batches.
@@ -542,12 +542,12 @@ def kept(world: World, tokens: Sequence[str]) -> Kept:
     return Kept(b'{"state":"cancelled"}', ttl_ms)
 
 
-@op(changing.cancel_many, 4)
+@op(change_calls.cancel_many, 4)
 def _(world: World) -> Any:
     tokens = [world.token()]
     if world.random.random() < 0.25:
         tokens += [world.token(), "foreign"]
-    calls = changing.cancel_many(
+    calls = change_calls.cancel_many(
         world.keys,
         tokens,
         keep_ended=world.random.choice((0, 2, 100)),
@@ -557,24 +557,24 @@ def _(world: World) -> Any:
     return world.random.choice([*calls])
 
 
-@op(changing.reschedule, 2)
+@op(change_calls.reschedule, 2)
 def _(world: World) -> Any:
-    return changing.reschedule(world.keys, world.token(), world.when())
+    return change_calls.reschedule(world.keys, world.token(), world.when())
 
 
-@op(changing.reprioritize)
+@op(change_calls.reprioritize)
 def _(world: World) -> Any:
     priority = world.random.choice((-100, 0, 7))
-    return changing.reprioritize(world.keys, world.token(), priority)
+    return change_calls.reprioritize(world.keys, world.token(), priority)
 
 
 def grave(world: World) -> State:
     return world.random.choice((State.DEAD, State.DEAD, State.QUARANTINED))
 
 
-@op(changing.replay, 2)
+@op(change_calls.replay, 2)
 def _(world: World) -> Any:
-    return changing.replay(
+    return change_calls.replay(
         world.keys,
         [world.token(), world.token()],
         state=grave(world),
@@ -582,25 +582,25 @@ def _(world: World) -> Any:
     )
 
 
-@op(changing.discard)
+@op(change_calls.discard)
 def _(world: World) -> Any:
-    return changing.discard(world.keys, [world.token()], state=grave(world))
+    return change_calls.discard(world.keys, [world.token()], state=grave(world))
 
 
 # Looks.
 
 
-@op(looking.inspect, 2)
+@op(queue_reads.inspect, 2)
 def _(world: World) -> Any:
-    return looking.inspect(world.keys, world.token())
+    return queue_reads.inspect(world.keys, world.token())
 
 
-@op(looking.page)
+@op(queue_reads.page)
 def _(world: World) -> Any:
     random = world.random
-    return looking.page(
+    return queue_reads.page(
         world.keys,
-        random.choice(list(looking.PAGES)),
+        random.choice(list(queue_reads.PAGES)),
         first=random.choice((0, 1)),
         count=random.choice((1, 50)),
         newest=random.random() < 0.5,
@@ -608,24 +608,24 @@ def _(world: World) -> Any:
     )
 
 
-@op(looking.counts)
+@op(queue_reads.counts)
 def _(world: World) -> Any:
-    return looking.counts(world.keys)
+    return queue_reads.counts(world.keys)
 
 
-@op(looking.ahead)
+@op(queue_reads.ahead)
 def _(world: World) -> Any:
-    return looking.ahead(world.keys, (1, 1_000, 60_000))
+    return queue_reads.ahead(world.keys, (1, 1_000, 60_000))
 
 
-@op(searching.search, 2)
+@op(search_calls.search, 2)
 def _(world: World) -> Any:
     random, now_ms = world.random, world.now_us // 1000
     states = random.choice(([*PLACES.values(), State.DUE], [State.SCHEDULED]))
-    window = random.choice((searching.ALWAYS, Window(now_ms - 100, now_ms + 100)))
-    return searching.search(
+    window = random.choice((search_calls.ALWAYS, Window(now_ms - 100, now_ms + 100)))
+    return search_calls.search(
         world.keys,
-        searching.first_place(states, window, now_ms=now_ms),
+        search_calls.first_place(states, window, now_ms=now_ms),
         count=random.choice((1, 3, 100)),
         payload_bytes=1 << 20,
         frame_format=world.frame_format,
@@ -724,29 +724,29 @@ def registry(world: World) -> RegistryKeys:
     return RegistryKeys(*map(world.keys.queue.own, RegistryKeys._fields))
 
 
-@op(workers.register, 2)
+@op(worker_registry.register, 2)
 def _(world: World) -> Any:
     return at(
         world.now_us - world.random.choice((0, 0, 40000000)),
-        workers.register(
+        worker_registry.register(
             registry(world), world.name(), WorkerInfo("host", 7, queues=["q"])
         ),
     )
 
 
-@op(workers.unregister)
+@op(worker_registry.unregister)
 def _(world: World) -> Any:
-    return workers.unregister(registry(world), world.name())
+    return worker_registry.unregister(registry(world), world.name())
 
 
-@op(workers.read_worker)
+@op(worker_registry.read_worker)
 def _(world: World) -> Any:
-    return workers.read_worker(registry(world), world.name())
+    return worker_registry.read_worker(registry(world), world.name())
 
 
-@op(workers.read_workers)
+@op(worker_registry.read_workers)
 def _(world: World) -> Any:
-    return workers.read_workers(
+    return worker_registry.read_workers(
         registry(world), first=world.random.choice((0, 1)), count=2
     )
 
@@ -765,9 +765,9 @@ def _prefixes(world: World) -> str:
     return world.keys.queue.own("prefixes")
 
 
-@op(workers.give_order)
+@op(worker_registry.give_order)
 def _(world: World) -> Any:
-    return workers.give_order(registry(world), world.name(), b"sealed")
+    return worker_registry.give_order(registry(world), world.name(), b"sealed")
 
 
 @op(durability.fence)
@@ -775,9 +775,9 @@ def _(world: World) -> Any:
     return durability.fence(world.keys)
 
 
-@op(workers.announce_order)
+@op(worker_registry.announce_order)
 def _(world: World) -> Any:
-    return workers.announce_order(world.keys)
+    return worker_registry.announce_order(world.keys)
 
 
 @op(progress.note_progress, 2)
@@ -939,16 +939,16 @@ def _(world: World) -> Any:
 # Upkeep.
 
 
-@op(tending.sweep)
+@op(sweep_calls.sweep)
 def _(world: World) -> Any:
     which = world.random.choice(SWEPT)
-    return tending.sweep(world.keys, which)
+    return sweep_calls.sweep(world.keys, which)
 
 
-@op(tending.expire)
+@op(sweep_calls.expire)
 def _(world: World) -> Any:
     random = world.random
-    return tending.expire(
+    return sweep_calls.expire(
         world.keys,
         state=grave(world),
         age_ms=random.choice((0, 1_000)),
@@ -957,46 +957,46 @@ def _(world: World) -> Any:
     )
 
 
-@op(tending.check_in, 2)
+@op(sweep_calls.check_in, 2)
 def _(world: World) -> Any:
     owner = world.random.choice(OWNERS)
-    return tending.check_in(world.keys, owner=owner)
+    return sweep_calls.check_in(world.keys, owner=owner)
 
 
-@op(looking.read_format)
+@op(queue_reads.read_format)
 def _(world: World) -> Any:
-    return looking.read_format(world.keys)
+    return queue_reads.read_format(world.keys)
 
 
-@op(sharding.read_shards)
+@op(shards.read_shards)
 def _(world: World) -> Any:
-    return sharding.read_shards(world.keys)
+    return shards.read_shards(world.keys)
 
 
-@op(sharding.pin_shards)
+@op(shards.pin_shards)
 def _(world: World) -> Any:
-    pins = [sharding.Pin(), sharding.Pin(2, "a"), sharding.Pin(4, "b")]
+    pins = [shards.Pin(), shards.Pin(2, "a"), shards.Pin(4, "b")]
     old, new = world.random.choices(pins, k=2)
-    return sharding.pin_shards(world.keys, old, new)
+    return shards.pin_shards(world.keys, old, new)
 
 
-@op(resigning.resign)
+@op(resign_calls.resign)
 def _(world: World) -> Any:
     name = world.name()
     items = [(token(name), payload(name), payload(name, signature="new"))]
     if world.random.random() < 0.5:
         items = [(-1, payload(name), payload(name, signature="new"))]
-        return resigning.resign(world.keys, Where.DESTINATION, items)
+        return resign_calls.resign(world.keys, Where.DESTINATION, items)
     if world.random.random() < 0.3:
         old, new = world.forward().member, world.forward().member
-        return resigning.resign(world.keys, Where.FORWARDS, [("", old, new)])
-    return resigning.resign(world.keys, Where.PAYLOADS, items)
+        return resign_calls.resign(world.keys, Where.FORWARDS, [("", old, new)])
+    return resign_calls.resign(world.keys, Where.PAYLOADS, items)
 
 
-@op(resigning.resign_result)
+@op(resign_calls.resign_result)
 def _(world: World) -> Any:
     items = [(0, b'{"state":"succeeded","result":1}', b'{"state":"succeeded"}')]
-    return resigning.resign_result(world.keys, token(world.name()), items)
+    return resign_calls.resign_result(world.keys, token(world.name()), items)
 
 
 # Repair.
@@ -1056,14 +1056,14 @@ def _(world: World) -> Any:
 RUN = "r" * 12
 
 
-@op(pages.begin_export, 3)
+@op(page_calls.begin_export, 3)
 def _(world: World) -> Any:
-    return pages.begin_export(world.keys, RUN, Kind.DIRECT)
+    return page_calls.begin_export(world.keys, RUN, Kind.DIRECT)
 
 
-@op(pages.export_page, 3)
+@op(page_calls.export_page, 3)
 def _(world: World) -> Any:
-    return pages.export_page(
+    return page_calls.export_page(
         world.keys,
         world.random.choice(list(Source)),
         run=world.random.choice((RUN, RUN, "")),
@@ -1075,9 +1075,9 @@ def _(world: World) -> Any:
     )
 
 
-@op(pages.import_page, 2)
+@op(page_calls.import_page, 2)
 def _(world: World) -> Any:
-    return pages.import_page(
+    return page_calls.import_page(
         world.keys,
         world.moved,
         run=f"t{world.random.randrange(100)}",
@@ -1086,9 +1086,9 @@ def _(world: World) -> Any:
     )
 
 
-@op(pages.end_page, 3)
+@op(page_calls.end_page, 3)
 def _(world: World) -> Any:
-    return pages.end_page(
+    return page_calls.end_page(
         world.keys,
         run=RUN,
         page=world.random.randint(0, 4),
@@ -1097,18 +1097,18 @@ def _(world: World) -> Any:
     )
 
 
-@op(pages.take_schedule)
+@op(page_calls.take_schedule)
 def _(world: World) -> Any:
-    return pages.take_schedule(
+    return page_calls.take_schedule(
         world.keys, world.random.choice(SCHEDULES), is_copy=world.random.random() < 0.3
     )
 
 
-@op(pages.put_schedule)
+@op(page_calls.put_schedule)
 def _(world: World) -> Any:
     stored = world.random.choice((b"", b"stored"))
     moment = world.random.choice((b"", b"%d" % (world.now_us // 1000)))
-    return pages.put_schedule(
+    return page_calls.put_schedule(
         world.keys,
         world.random.choice(SCHEDULES),
         MovedSchedule(stored, b"change", b"", moment),
@@ -1117,9 +1117,9 @@ def _(world: World) -> Any:
     )
 
 
-@op(pages.end_schedule)
+@op(page_calls.end_schedule)
 def _(world: World) -> Any:
-    return pages.end_schedule(
+    return page_calls.end_schedule(
         world.keys, world.random.choice(SCHEDULES), is_moved=world.random.random() < 0.5
     )
 

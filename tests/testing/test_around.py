@@ -21,7 +21,7 @@ from django_delayq import (
     signals,
 )
 from django_delayq.jobs import outbox
-from django_delayq.outbox import writing
+from django_delayq.outbox import row_writer
 from django_delayq.outbox.part import OutboxPart
 from django_delayq.testing import captured, frozen_queue, immediate
 from tests.testing.samples import RAN, adouble, deciding, double, failing, once
@@ -208,7 +208,7 @@ class OutboxTest(TestCase):
     @pytest.fixture(autouse=True)
     def _installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(outbox, "_installed", OutboxPart())
-        monkeypatch.setattr(writing, "_quiet_until_ms", {})
+        monkeypatch.setattr(row_writer, "_quiet_until_ms", {})
 
     def test_row_is_captured_at_the_commit(self) -> None:
         with captured() as jobs:

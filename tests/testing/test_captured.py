@@ -28,8 +28,8 @@ from django_delayq import (
     schedule,
     schedule_many,
 )
-from django_delayq.clients.clients import own_clients
 from django_delayq.testing import captured, immediate
+from django_delayq.transport.clients import own_clients
 from tests.testing.samples import (
     RAN,
     adouble,

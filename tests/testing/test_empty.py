@@ -18,12 +18,12 @@ from django_delayq import (
     paused,
     periodic,
 )
-from django_delayq.calls.script import LOADED
-from django_delayq.clients.clients import own_clients
 from django_delayq.testing import captured, immediate, mode
-from django_delayq.testing.connection import InProcessServer
-from django_delayq.testing.memory.server import MemoryServer
+from django_delayq.testing.local_connection import InProcessServer
+from django_delayq.testing.memory.memory_server import MemoryServer
 from django_delayq.testing.recorder import Recorder, epoch_now_ms
+from django_delayq.transport.clients import own_clients
+from django_delayq.transport.script import LOADED
 from tests.testing.samples import double
 
 

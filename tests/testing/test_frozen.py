@@ -31,7 +31,7 @@ from django_delayq import (
 )
 from django_delayq.features.schedules.periodic import CatchUp
 from django_delayq.testing import frozen, frozen_queue
-from django_delayq.testing.memory import server as memory
+from django_delayq.testing.memory import memory_server as memory
 from tests.pairs.scenes import hold_up
 from tests.testing.samples import (
     MOMENTS,

@@ -7,7 +7,6 @@ from redis import Redis
 
 from django_delayq import conf, pause
 from django_delayq.checks import check_settings
-from django_delayq.clients.clients import own_clients
 from django_delayq.testing import mode
 from django_delayq.testing.servers import (
     empty_server,
@@ -15,6 +14,7 @@ from django_delayq.testing.servers import (
     running_worker,
     serving_run,
 )
+from django_delayq.transport.clients import own_clients
 from tests.testing.samples import RAN, double
 
 URL = "redis://localhost:1/0"

@@ -17,16 +17,16 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from redis.exceptions import NoScriptError, ResponseError
 
-from django_delayq.calls.call import Call
-from django_delayq.delivery import claiming
-from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.states import State
+from django_delayq.core import claim as claim_calls
+from django_delayq.core.keys import DeliveryKeys
+from django_delayq.core.states import State
 from django_delayq.exceptions import DelayqError
 from django_delayq.testing.memory.commands import Keyspace
-from django_delayq.testing.memory.server import MemoryServer
+from django_delayq.testing.memory.memory_server import MemoryServer
 from django_delayq.testing.memory.zset import ZSet
+from django_delayq.transport.call import Call
 from tests.clock import at
-from tests.delivery.rig import T0
+from tests.core.rig import T0
 from tests.scripts import SCRIPTS
 from tests.servers import ExternalServer, Server
 from tests.testing import operations
@@ -464,7 +464,7 @@ def test_repeated_claim_tells_again_of_what_it_has_ended(queue_name: str) -> Non
     memory = MemoryServer(lambda: T0 * 1000)
     keys = DeliveryKeys.of(queue_name)
     memory.execute(("ZADD", keys.queue.timeout_set, 1, b"no frame"))
-    call = claiming.claim(
+    call = claim_calls.claim(
         keys, owner=b"owner---", request=b"request-", limit=5, lease_ms=1_000
     )
 

@@ -12,7 +12,7 @@ from django.test import SimpleTestCase, TestCase, TransactionTestCase
 
 from django_delayq import Batch, JobNotFound, State, get_job, schedule_many
 from django_delayq.jobs import outbox
-from django_delayq.outbox import writing
+from django_delayq.outbox import row_writer
 from django_delayq.outbox.part import OutboxPart
 from django_delayq.testing import captured, frozen_queue, immediate
 from tests.testing.samples import RAN, committed, double, failing
@@ -139,7 +139,7 @@ class OutboxTest(TestCase):
     @pytest.fixture(autouse=True)
     def _installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(outbox, "_installed", OutboxPart())
-        monkeypatch.setattr(writing, "_quiet_until_ms", {})
+        monkeypatch.setattr(row_writer, "_quiet_until_ms", {})
 
     def test_row_outside_of_the_codes_own_transaction_is_sent_at_once(self) -> None:
         with captured() as jobs:

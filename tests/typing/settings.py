@@ -4,7 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from django_delayq.setting import BOOLEAN, Values, count, dict_of, list_of, setting
+from django_delayq.setting_fields import (
+    BOOLEAN,
+    Values,
+    count,
+    dict_of,
+    list_of,
+    setting,
+)
 from django_delayq.setting_values import ATTEMPTS, DIRECTORY, SECRETS, TTL
 
 

@@ -122,7 +122,7 @@ class Entries:
     @contextmanager
     def scripts_noted(self) -> Iterator[None]:
         """In this block, note when a script is called, and when its reply is read, on sync connections."""
-        from django_delayq.calls.script import LOADED
+        from django_delayq.transport.script import LOADED
 
         kept = {
             name: getattr(AbstractConnection, name)

@@ -26,11 +26,14 @@ PAGE = Path(__file__).parents[2] / "docs" / "internals.md"
 LOOP, TASK = "inline-worker", "delayq-task"
 #: What is handed in from the right and called from the left: the layer that calls, what its source calls, and why.
 HANDED_IN = {
-    ("calls", "call.read"): "a call knows how its reply is read",
-    ("calls", "keys.key"): "the keys of a queue know their names",
-    ("calls", "pool.get_connection"): "a pool makes the connections that it lends",
-    ("calls", "steps.send"): "steps of several calls are a generator of their layer",
-    ("clients", "self.state"): "tests put another server in the place of this one",
+    ("transport", "call.read"): "a call knows how its reply is read",
+    ("transport", "keys.key"): "the keys of a queue know their names",
+    ("transport", "pool.get_connection"): "a pool makes the connections that it lends",
+    (
+        "transport",
+        "steps.send",
+    ): "steps of several calls are a generator of their layer",
+    ("transport", "self.state"): "tests put another server in the place of this one",
     ("waiting", "callback"): "a subscriber handles the message",
 }
 
@@ -148,7 +151,7 @@ def rows_of(steps: list[Step]) -> list[Row]:
                     rows.append(Row(function.file, came_from, through))
                 rows[-1].functions.append(function.name)
                 seen[function] = rows[-1]
-            if function.layer == "calls":
+            if function.layer == "transport":
                 new = [script for script in step.scripts if script not in scripts]
                 seen[function].scripts += new
                 scripts.update(new)

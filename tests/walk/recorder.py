@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 import django_delayq
-from django_delayq.calls.call import Call
 from django_delayq.jobs.job import Job
+from django_delayq.transport.call import Call
 from django_delayq.worker.attempt import Attempt
 
 PACKAGE = str(Path(django_delayq.__file__).parent) + os.sep

@@ -80,7 +80,10 @@ def test_a_call_up_a_layer_would_be_found():
     def step(function: Function, caller: Function, expression: str) -> Step:
         return Step("MainThread", function, caller, expression, (), frozenset(), ())
 
-    script, task = Function("calls/call.py", "run"), Function("jobs/job.py", "Job.wait")
+    script, task = (
+        Function("transport/call.py", "run"),
+        Function("jobs/job.py", "Job.wait"),
+    )
 
     assert is_upward(step(task, script, "job.wait"))
     assert not is_handed_in(step(task, script, "job.wait"))

@@ -17,7 +17,7 @@ from django.test.utils import override_settings
 
 from django_delayq import delayed_task, queue_handler, schedule
 from django_delayq.jobs import outbox
-from django_delayq.wire.keys import QueueKeys
+from django_delayq.wire.queue_keys import QueueKeys
 from tests.polling import wait_until
 from tests.queues.java import now_ms
 from tests.walk.recorder import Recorder, Step

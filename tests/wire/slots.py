@@ -2,7 +2,7 @@
 
 import binascii
 
-from django_delayq.wire.keys import hash_tag
+from django_delayq.wire.queue_keys import hash_tag
 
 #: Hash slots of a Redis Cluster.
 CLUSTER_SLOTS = 16384

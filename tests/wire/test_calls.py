@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from django_delayq.calls.running import run
-from django_delayq.wire import calls
-from django_delayq.wire.calls import START, Cursor
+from django_delayq.transport.run import run
+from django_delayq.wire import script_calls
 from django_delayq.wire.frame import FrameFormat, pack, unpack
-from django_delayq.wire.keys import QueueKeys
+from django_delayq.wire.queue_keys import QueueKeys
+from django_delayq.wire.script_calls import START, Cursor
 from tests.clock import at
 
 #: 2026-01-01, epoch ms.
@@ -42,7 +42,7 @@ class TestOffer:
         when: str,
         start_time_ms: int,
     ) -> None:
-        returned = run(client, at(now_us, calls.offer(keys, b"x", when)))
+        returned = run(client, at(now_us, script_calls.offer(keys, b"x", when)))
 
         ((frame, score),) = client.zrange(keys.timeout_set, 0, -1, withscores=True)
         assert returned == score == start_time_ms
@@ -57,7 +57,7 @@ class TestOffer:
         frame_format: FrameFormat,
         payload: bytes,
     ) -> None:
-        run(client, calls.offer(keys, payload, "+0", frame_format=frame_format))
+        run(client, script_calls.offer(keys, payload, "+0", frame_format=frame_format))
 
         (frame,) = client.lrange(keys.delay_queue, 0, -1)
         at = 1 if frame_format is FrameFormat.BC0LC0 else 0
@@ -67,7 +67,7 @@ class TestOffer:
     def test_without_a_list_the_frame_says_so(
         self, client: redis.Redis, keys: QueueKeys
     ) -> None:
-        run(client, calls.offer(keys, b"x", "+0", insertion_list=False))
+        run(client, script_calls.offer(keys, b"x", "+0", insertion_list=False))
 
         (frame,) = client.zrange(keys.timeout_set, 0, -1)
         assert frame[1:3] == b"\xd9U"
@@ -78,7 +78,7 @@ class TestOffer:
     ) -> None:
         for number in range(20):
             frame_format = list(FrameFormat)[number % 2]
-            call = calls.offer(keys, b"x", "+0", frame_format=frame_format)
+            call = script_calls.offer(keys, b"x", "+0", frame_format=frame_format)
             run(client, call)
 
         ids = [
@@ -106,7 +106,9 @@ class TestWalk:
         while not cursor.is_at_end:
             found = run(
                 client,
-                calls.read(keys, cursor, insertion_list=insertion_list, page=page),
+                script_calls.read(
+                    keys, cursor, insertion_list=insertion_list, page=page
+                ),
             )
             cursor = found.cursor
             yield found.frames, cursor
@@ -246,7 +248,7 @@ class TestWalk:
         while not cursor.is_at_end:
             sought = run(
                 client,
-                calls.contains(
+                script_calls.contains(
                     keys,
                     [b"99", b"no", b"0", b"50"],
                     cursor,

@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from django_delayq.exceptions import NotSigned
 from django_delayq.wire import encryption
-from django_delayq.wire.signing import Keyring
+from django_delayq.wire.signatures import Keyring
 
 SECRET, TOKEN = "only for this page", "X0wZNC4ICLNUqUa2o8646Q"
 KEYRING = Keyring([SECRET])

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from django_delayq.exceptions import DecodeError, EncodeError
 from django_delayq.wire.frame import Frame, FrameFormat, pack, redisson_version, unpack
-from django_delayq.wire.keys import QueueKeys
+from django_delayq.wire.queue_keys import QueueKeys
 
 DLC0, BC0LC0 = FrameFormat.DLC0, FrameFormat.BC0LC0
 GOLDEN = Path(__file__).parent.parent / "golden" / "frames.jsonl"

@@ -1,7 +1,7 @@
 import pytest
 
 from django_delayq.exceptions import EncodeError
-from django_delayq.wire.keys import QueueKeys, hash_tag
+from django_delayq.wire.queue_keys import QueueKeys, hash_tag
 from tests.wire.slots import key_slot
 
 

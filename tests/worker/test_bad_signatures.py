@@ -3,14 +3,14 @@
 import pytest
 
 from django_delayq import queue_handler, schedule
-from django_delayq.calls.running import run
 from django_delayq.conf import get_settings
-from django_delayq.delivery import holding
-from django_delayq.delivery.reasons import Kind, Reason
-from django_delayq.delivery.states import State
+from django_delayq.core import hold as hold_calls
+from django_delayq.core.reasons import Kind, Reason
+from django_delayq.core.states import State
 from django_delayq.exceptions import NotSigned
 from django_delayq.jobs import registry
-from django_delayq.wire.signing import LENGTH
+from django_delayq.transport.run import run
+from django_delayq.wire.signatures import LENGTH
 from django_delayq.worker import payload
 from tests.polling import wait_until
 from tests.worker.project import tasks
@@ -113,7 +113,9 @@ def test_job_of_an_unknown_format_is_held_and_told_once(
     errors = [each for each in caplog.records if each.levelname == "ERROR"]
     assert len(errors) == 1
     assert "a worker comes that has the format 9" in errors[0].getMessage()
-    assert run(client, holding.held_names(keys)).counts == {Reason(Kind.FORMAT, "9"): 1}
+    assert run(client, hold_calls.held_names(keys)).counts == {
+        Reason(Kind.FORMAT, "9"): 1
+    }
     assert (job.attempts, job.kills) == (0, 0)
     assert (records.count("run"), records.count("handled")) == (0, 0)
 

@@ -18,11 +18,11 @@ from django_delayq import (
     schedule,
     schedule_many,
 )
-from django_delayq.calls.binding import bind_in
 from django_delayq.conf import get_settings
-from django_delayq.delivery.binding import PACKAGES
+from django_delayq.core.scripts import PACKAGES
 from django_delayq.features.batches import api as batches
 from django_delayq.features.batches import calls as batch_calls
+from django_delayq.transport.bind import bind_in
 from tests import replicas
 from tests.polling import wait_until
 from tests.queues.proxy import Proxy

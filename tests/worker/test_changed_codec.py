@@ -4,15 +4,15 @@ import pytest
 
 from django_delayq import delayed_task, schedule
 from django_delayq.backoff import Backoff
-from django_delayq.calls.running import run
 from django_delayq.codecs import get_codec
 from django_delayq.conf import get_keyring, get_settings
-from django_delayq.delivery import holding
-from django_delayq.delivery.reasons import Kind, Reason
-from django_delayq.delivery.states import State
+from django_delayq.core import hold as hold_calls
+from django_delayq.core.reasons import Kind, Reason
+from django_delayq.core.states import State
 from django_delayq.health.held_problems import find_held
 from django_delayq.health.queue_facts import QueueFacts
 from django_delayq.jobs import registry
+from django_delayq.transport.run import run
 from tests.polling import wait_until
 from tests.signed import signed
 from tests.worker.project import tasks
@@ -131,7 +131,7 @@ def test_job_whose_text_only_its_codec_reads_is_held_until_that_is_back(
 ):
     job, keys = unread, get_settings().queue(queue_name).keys
 
-    held = run(client, holding.held_names(keys))
+    held = run(client, hold_calls.held_names(keys))
 
     assert held.counts == {Reason(Kind.CODEC, "StringCodec"): 1}
     assert (job.attempts, job.kills) == (0, 0)
@@ -151,7 +151,7 @@ def test_job_whose_text_only_its_codec_reads_is_held_until_that_is_back(
     worker = work()
     wait_until(
         lambda: (
-            run(client, holding.held_names(keys)).counts
+            run(client, hold_calls.held_names(keys)).counts
             == {Reason(Kind.CODEC, "Kryo5Codec"): 1}
         ),
         description="it is held for the other",
@@ -168,7 +168,7 @@ def test_job_that_is_held_for_its_codec_can_be_cancelled(client, queue_name, unr
     assert unread.cancel()
 
     keys = get_settings().queue(queue_name).keys
-    assert run(client, holding.held_names(keys)).counts == {}
+    assert run(client, hold_calls.held_names(keys)).counts == {}
     assert not client.hexists(keys.payloads, unread.token)
 
 
@@ -200,7 +200,7 @@ def test_job_in_another_codec_that_lacks_its_key_is_held_for_that(
     worker = work()
     wait_until(lambda: job.refresh() is State.HELD, description="it is held")
     keys = get_settings().queue(queue_name).keys
-    assert run(client, holding.held_names(keys)).counts == {Reason(Kind.KEY, old): 1}
+    assert run(client, hold_calls.held_names(keys)).counts == {Reason(Kind.KEY, old): 1}
     worker.stop()
 
     configure(WAYS["text"])

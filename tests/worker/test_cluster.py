@@ -25,15 +25,15 @@ from django_delayq import (
     schedule,
     schedule_many,
 )
-from django_delayq.calls import line
-from django_delayq.calls.command import Command
-from django_delayq.calls.errors import is_of_node
-from django_delayq.calls.line import Lines
-from django_delayq.calls.running import run
-from django_delayq.clients.clients import own_clients
 from django_delayq.conf import get_settings
-from django_delayq.delivery import forwarding, worker_code
-from django_delayq.jobs import registry, sharding
+from django_delayq.core import forward_calls, worker_code
+from django_delayq.jobs import registry, shard_agreement
+from django_delayq.transport import line
+from django_delayq.transport.clients import own_clients
+from django_delayq.transport.errors import is_of_node
+from django_delayq.transport.line import Lines
+from django_delayq.transport.plain_command import Command
+from django_delayq.transport.run import run
 from django_delayq.worker import upkeep
 from tests.clusters import TestCluster
 from tests.polling import wait_until
@@ -166,7 +166,7 @@ def test_queue_goes_on_while_what_follows_its_jobs_waits_for_a_node_that_hangs(
         worker.stop()
         worker = work([source])
         keys = get_settings().queue(source).keys
-        left = forwarding.forwards(keys)
+        left = forward_calls.forwards(keys)
         # What the other queue has got is removed a moment after it was stored there.
         wait_until(
             lambda: (
@@ -363,7 +363,7 @@ def test_shards_begin_again_while_the_node_of_the_bare_name_is_down(
 
     down.kill(signal.SIGKILL)
     own_clients.forget()
-    sharding.forget()
+    shard_agreement.forget()
     work(parts)
     schedule_many(tasks.note.using(queue=part).prepare(0, "after") for part in parts)
 

@@ -13,10 +13,8 @@ import redis
 from django.core.management import CommandError, call_command, load_command_class
 
 from django_delayq import Backoff, Job, __version__, conf, delayed_task, schedule
-from django_delayq.calls.running import run
-from django_delayq.connection import connection_url
-from django_delayq.delivery.states import State
-from django_delayq.delivery.workers import (
+from django_delayq.core.states import State
+from django_delayq.core.worker_registry import (
     RegistryKeys,
     WorkerInfo,
     register,
@@ -24,6 +22,8 @@ from django_delayq.delivery.workers import (
 )
 from django_delayq.management import worker_banner
 from django_delayq.management.commands import delayq_worker
+from django_delayq.project_connection import connection_url
+from django_delayq.transport.run import run
 from tests.polling import wait_until
 from tests.worker.conftest import every_server
 from tests.worker.project import tasks

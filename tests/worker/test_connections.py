@@ -19,14 +19,14 @@ from django_delayq import (
     schedule,
     schedule_many,
 )
-from django_delayq.clients.clients import own_clients
 from django_delayq.conf import get_settings
+from django_delayq.display.overview import look
 from django_delayq.faults import describe_fault
 from django_delayq.features.statistics.api import statistics_totals, tasks_statistics
 from django_delayq.health.problem import Level
 from django_delayq.health.problems import find_server_problems
 from django_delayq.jobs.workers import workers
-from django_delayq.showing.overview import look
+from django_delayq.transport.clients import own_clients
 from tests.polling import wait_until
 from tests.servers import Server
 from tests.tls import KIND, OURS, Tls

@@ -17,7 +17,7 @@ from django_delayq import (
     schedule_many,
 )
 from django_delayq.context import Scheduling, being_scheduled
-from django_delayq.delivery.states import State
+from django_delayq.core.states import State
 from django_delayq.exceptions import EncodeError, InvalidSettings, JobFailed
 from django_delayq.jobs import contexts
 from django_delayq.signals import job_succeeded

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from django_delayq import schedule
-from django_delayq.delivery.states import State
+from django_delayq.core.states import State
 from tests.polling import wait_until
 from tests.worker.project import tasks
 from tests.worker.workers import counts

@@ -25,10 +25,10 @@ from django_delayq import (
     schedule,
 )
 from django_delayq.backoff import Backoff
-from django_delayq.calls.binding import bind_in
 from django_delayq.clock import monotonic_ms
-from django_delayq.delivery import binding
-from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.core import scripts
+from django_delayq.core.keys import DeliveryKeys
+from django_delayq.transport.bind import bind_in
 from django_delayq.worker import process, time_limit
 from tests.polling import wait_until
 from tests.queues.proxy import Proxy
@@ -494,7 +494,7 @@ def proxied(server, settings, queue_name, configure):
 def test_decision_whose_call_breaks_off_is_told_again_and_counted_once(
     proxied, work, records, queue_name, what, script, counter, is_reply_lost
 ):
-    sha = bind_in(binding.PACKAGES, script, DeliveryKeys.of(queue_name))[0].sha.encode()
+    sha = bind_in(scripts.PACKAGES, script, DeliveryKeys.of(queue_name))[0].sha.encode()
     task = decide.using(queue=queue_name)
     schedule(task, 0, what, 9)
     work()

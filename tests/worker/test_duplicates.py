@@ -4,7 +4,7 @@ import pytest
 
 from django_delayq import Snooze, delayed_task, get_job, schedule
 from django_delayq.conf import get_settings
-from django_delayq.delivery.states import State
+from django_delayq.core.states import State
 from tests.polling import wait_until
 from tests.worker.conftest import every_server
 from tests.worker.project import tasks

@@ -35,9 +35,9 @@ from django_delayq import (
 )
 from django_delayq.backoff import Backoff
 from django_delayq.conf import get_keyring, get_settings, read_settings
-from django_delayq.delivery.holding import HeldNames
-from django_delayq.delivery.reasons import Kind, Reason
-from django_delayq.delivery.states import State
+from django_delayq.core.hold import HeldNames
+from django_delayq.core.reasons import Kind, Reason
+from django_delayq.core.states import State
 from django_delayq.exceptions import NotSigned
 from django_delayq.health.held_problems import find_held
 from django_delayq.health.queue_facts import QueueFacts
@@ -45,10 +45,10 @@ from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import stored_results
 from django_delayq.jobs.envelope import Envelope, Follow, Follower
 from django_delayq.redaction import ENCRYPTED
-from django_delayq.repair.resigning import Resigning
 from django_delayq.signals import job_scheduled
 from django_delayq.testing import captured, frozen_queue
-from django_delayq.wire.signing import Keyring
+from django_delayq.tools.resign import Resigning
+from django_delayq.wire.signatures import Keyring
 from tests.polling import wait_until
 from tests.worker.conftest import every_server
 from tests.worker.project import tasks

@@ -20,13 +20,13 @@ from django_delayq import (
     schedule_many,
 )
 from django_delayq.backoff import Backoff
-from django_delayq.calls.running import run
-from django_delayq.clients.clients import own_clients
 from django_delayq.conf import get_settings
-from django_delayq.delivery.claiming import Leased
+from django_delayq.core.claim import Leased
 from django_delayq.features.ended import worker as ended_worker
 from django_delayq.features.ended.calls import EndRecord, note_ended
 from django_delayq.features.ended.worker import EndedReport
+from django_delayq.transport.clients import own_clients
+from django_delayq.transport.run import run
 from django_delayq.worker.attempt import Attempt, Verdict
 from django_delayq.worker.process import DONE
 from tests.polling import wait_until

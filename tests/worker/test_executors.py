@@ -7,10 +7,10 @@ import pytest
 
 from django_delayq.clock import boottime_ms
 from django_delayq.conf import get_settings
-from django_delayq.delivery.claiming import Leased
-from django_delayq.delivery.storing import new_token
+from django_delayq.core.claim import Leased
+from django_delayq.core.store import new_token
 from django_delayq.jobs.decorator import delayed_task
-from django_delayq.jobs.stopping import Stop
+from django_delayq.jobs.stop import Stop
 from django_delayq.worker.attempt import Attempt, Verdict
 from django_delayq.worker.loop_executor import LoopExecutor
 from django_delayq.worker.thread_executor import Shared, _Handover

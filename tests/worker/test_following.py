@@ -16,16 +16,17 @@ from django_delayq import (
     schedule,
     schedule_many,
 )
-from django_delayq.calls.binding import bind_in
-from django_delayq.calls.running import run
-from django_delayq.clients.clients import own_clients
 from django_delayq.conf import get_settings
-from django_delayq.delivery import claiming, forwarding, handing_over, looking
-from django_delayq.delivery.binding import PACKAGES
-from django_delayq.delivery.durability import Durable
-from django_delayq.delivery.following import Following
-from django_delayq.delivery.storing import NewJob
+from django_delayq.core import claim as claim_calls
+from django_delayq.core import forward_calls, hand_over, queue_reads
+from django_delayq.core.durability import Durable
+from django_delayq.core.followers import Following
+from django_delayq.core.scripts import PACKAGES
+from django_delayq.core.store import NewJob
 from django_delayq.jobs import kept
+from django_delayq.transport.bind import bind_in
+from django_delayq.transport.clients import own_clients
+from django_delayq.transport.run import run
 from django_delayq.worker import forward_removal
 from django_delayq.worker import forwards as forwards_of_worker
 from tests.chaos.history import hold_back
@@ -183,14 +184,14 @@ def test_job_that_loses_its_worker_too_often_is_followed(
     keys = get_settings().queue(queue_name).keys
 
     def claim():
-        call = claiming.claim(
+        call = claim_calls.claim(
             keys, owner=b"o" * 8, request=os.urandom(8), limit=1, lease_ms=2_000
         )
         return run(client, call).jobs
 
     # A delay of 0 is rounded up to the next millisecond.
     assert len(wait_until(claim, description="the job is due")) == 1
-    run(client, claiming.recover(keys, owner=b"o" * 8))
+    run(client, claim_calls.recover(keys, owner=b"o" * 8))
     work(max_kills=0)
 
     ran(records, "dead")
@@ -374,7 +375,8 @@ def test_worker_that_stops_forwards_and_ends_what_has_run(
 
     assert (
         run(
-            own_clients.of_thread(), looking.counts(get_settings().queue(other).keys)
+            own_clients.of_thread(),
+            queue_reads.counts(get_settings().queue(other).keys),
         ).waiting
         == 50
     )
@@ -395,7 +397,7 @@ def test_queue_that_cannot_take_what_follows_gets_it_later(
     wait_until(
         lambda: job.refresh() is State.SUCCEEDED, description="it is acknowledged"
     )
-    (waiting,) = run(client, forwarding.forwards(source)).waiting
+    (waiting,) = run(client, forward_calls.forwards(source)).waiting
     assert waiting[:2] == (other, 1)
     told = f"queue {other} does not get what follows into it"
     wait_until(lambda: told in caplog.text, description="it is told of")
@@ -489,7 +491,7 @@ def pair(private_server, configure, settings):
 def all_forwarded(queue_name):
     keys = get_settings().queue(queue_name).keys
     wait_until(
-        lambda: not run(own_clients.of_thread(), forwarding.forwards(keys)).waiting,
+        lambda: not run(own_clients.of_thread(), forward_calls.forwards(keys)).waiting,
         description="nothing is left to forward",
     )
 
@@ -523,7 +525,7 @@ def test_follower_survives_a_primary_that_is_replaced_before_its_removal(
     all_forwarded(queue_name)
 
     counts = run(
-        own_clients.of_thread(), looking.counts(get_settings().queue(other).keys)
+        own_clients.of_thread(), queue_reads.counts(get_settings().queue(other).keys)
     )
     assert counts.waiting == 1
     finish(work([other], is_burst=True))
@@ -539,7 +541,7 @@ def once(function):
 def test_follower_runs_before_a_replica_has_it_and_its_forward_stays_until_then(
     pair, work, records, queue_name, monkeypatch, caplog
 ) -> None:
-    monkeypatch.setattr(handing_over, "REPLICA", Durable(replicas=1, timeout=0.05))
+    monkeypatch.setattr(hand_over, "REPLICA", Durable(replicas=1, timeout=0.05))
     monkeypatch.setattr(forwards_of_worker, "LOOK_S", 0.2)
     monkeypatch.setattr(forwards_of_worker, "FRESH_MS", 0)
     other = f"{queue_name}-other"
@@ -551,7 +553,7 @@ def test_follower_runs_before_a_replica_has_it_and_its_forward_stays_until_then(
         told = f"queue {other} has got what follows into it, but"
         wait_until(lambda: told in caplog.text, description="it is told of")
         keys = get_settings().queue(queue_name).keys
-        (waiting,) = run(own_clients.of_thread(), forwarding.forwards(keys)).waiting
+        (waiting,) = run(own_clients.of_thread(), forward_calls.forwards(keys)).waiting
         assert waiting.number == 1
     finally:
         pair.replicas[0].resume()
@@ -568,7 +570,7 @@ def test_one_check_does_for_many_forwards(
     configure(other={})
     checks = []
 
-    class Counted(handing_over.HandOver):
+    class Counted(hand_over.HandOver):
         def make(self, act):
             checks.append(time.monotonic())
             return super().make(act)

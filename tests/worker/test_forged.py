@@ -12,16 +12,17 @@ from django_delayq import (
     queue_handler,
     schedule,
 )
-from django_delayq.calls.running import run
-from django_delayq.clients.clients import own_clients
 from django_delayq.conf import get_settings
-from django_delayq.delivery import claiming, looking
-from django_delayq.delivery.claiming import Mode
-from django_delayq.delivery.states import State
-from django_delayq.delivery.storing import new_token
+from django_delayq.core import claim as claim_calls
+from django_delayq.core import queue_reads
+from django_delayq.core.claim import Mode
+from django_delayq.core.states import State
+from django_delayq.core.store import new_token
 from django_delayq.jobs import registry
-from django_delayq.queues.calls import confirm, untake
-from django_delayq.wire.calls import offer
+from django_delayq.queues.queue_calls import confirm, untake
+from django_delayq.transport.clients import own_clients
+from django_delayq.transport.run import run
+from django_delayq.wire.script_calls import offer
 from tests.polling import wait_until
 from tests.signed import signed
 from tests.worker.project import tasks
@@ -82,7 +83,7 @@ def handled(queue):
 
 def payload_of(job) -> bytes:
     keys = get_settings().queue(job.queue).keys
-    return run(own_clients.of_thread(), looking.inspect(keys, job.token)).payload
+    return run(own_clients.of_thread(), queue_reads.inspect(keys, job.token)).payload
 
 
 def envelope_of(job) -> dict[str, str]:
@@ -184,7 +185,7 @@ def settled(queue, waiting):
 
 
 def quarantined(client, queue):
-    page = looking.page(get_settings().queue(queue).keys, State.QUARANTINED)
+    page = queue_reads.page(get_settings().queue(queue).keys, State.QUARANTINED)
     return run(client, page).rows
 
 
@@ -267,7 +268,7 @@ def test_a_job_that_an_interrupted_caller_puts_back_runs_once(
         if is_offered_again:
             delayed.offer(delayed.poll(), LATER)
         assert delayed.poll_last_and_offer_first_to(queue) is not None
-    call = claiming.claim(
+    call = claim_calls.claim(
         keys, owner=owner, request=b"r" * 8, limit=1, lease_ms=60_000, mode=Mode.TAKE
     )
     taken = run(own_clients.of_thread(), call).jobs
@@ -309,7 +310,7 @@ def offer_as_java(queue, payload):
 
 def transfer(queue):
     """Transfer the one that is due, as a `DelayedQueue` does; it is due with the next ms."""
-    call = claiming.transfer(get_settings().queue(queue).keys, batch=10)
+    call = claim_calls.transfer(get_settings().queue(queue).keys, batch=10)
     wait_until(
         lambda: run(own_clients.of_thread(), call).moved == 1, description="it is due"
     )

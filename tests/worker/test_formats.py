@@ -4,8 +4,8 @@ import pytest
 
 from django_delayq import BlockingQueue, NewerFormat, schedule
 from django_delayq.conf import get_settings
-from django_delayq.delivery.states import State
-from django_delayq.wire.signing import FORMAT
+from django_delayq.core.states import State
+from django_delayq.wire.signatures import FORMAT
 from tests.polling import wait_until
 from tests.worker.project import tasks
 

@@ -21,16 +21,16 @@ from django_delayq import (
     schedule_many,
     set_limit,
 )
-from django_delayq.calls.running import run
 from django_delayq.clock import boottime_ms, monotonic_ms
 from django_delayq.conf import get_settings
-from django_delayq.delivery import worker_code
-from django_delayq.delivery.claiming import Leased
-from django_delayq.delivery.rates import numbers_of
-from django_delayq.delivery.states import State
-from django_delayq.delivery.worker_code import LOADED_MS
+from django_delayq.core import worker_code
+from django_delayq.core.claim import Leased
+from django_delayq.core.rates import numbers_of
+from django_delayq.core.states import State
+from django_delayq.core.worker_code import LOADED_MS
 from django_delayq.jobs.draft import NO_EXTRAS
 from django_delayq.testing import frozen_queue
+from django_delayq.transport.run import run
 from django_delayq.worker import upkeep
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.leased_job import Gate

@@ -11,15 +11,16 @@ import msgspec
 import pytest
 
 from django_delayq import schedule, schedule_many
-from django_delayq.calls.batch import BatchSizer
-from django_delayq.calls.running import run
-from django_delayq.calls.script import load_script, variants_of
-from django_delayq.clients.primary import LONGEST_PAUSE_MS
 from django_delayq.clock import monotonic_ms
 from django_delayq.conf import get_settings
-from django_delayq.delivery import binding, claiming
-from django_delayq.delivery.states import State
-from django_delayq.jobs.stopping import Stop
+from django_delayq.core import claim as claim_calls
+from django_delayq.core import scripts
+from django_delayq.core.states import State
+from django_delayq.jobs.stop import Stop
+from django_delayq.transport.batch_size import BatchSizer
+from django_delayq.transport.primary import LONGEST_PAUSE_MS
+from django_delayq.transport.run import run
+from django_delayq.transport.script import load_script, variants_of
 from django_delayq.waiting.alarm import Alarm
 from django_delayq.worker import claims, plan, queue_state, upkeep
 from django_delayq.worker import loop as loops
@@ -203,7 +204,7 @@ def test_with_free_threads_a_scan_is_paid_for_a_single_job(idle_loop, queue_name
 def few(monkeypatch):
     """The replies to claims of a few, as they come."""
     replies = []
-    make = claiming.claim_few
+    make = claim_calls.claim_few
 
     def claim_few(keys, **how):
         call = make(keys, **how)
@@ -214,7 +215,7 @@ def few(monkeypatch):
 
         return msgspec.structs.replace(call, read=read)
 
-    monkeypatch.setattr(claiming, "claim_few", claim_few)
+    monkeypatch.setattr(claim_calls, "claim_few", claim_few)
     return replies
 
 
@@ -270,7 +271,7 @@ def test_a_lost_reply_to_a_claim_of_a_few_costs_no_job(
         task = tasks.note.using(queue=queue_name)
         schedule(task, 0)
         wait_until(lambda: records.count("run") == 1, description="it works")
-        sha = load_script(binding.PACKAGES, "claim_few").sha
+        sha = load_script(scripts.PACKAGES, "claim_few").sha
         struck = proxy.lose_reply_to(sha.encode())
 
         job = schedule(task, 0)
@@ -307,7 +308,7 @@ def test_before_a_job_is_due_an_idle_server_is_asked_for_its_clock_only(
     claims = {
         script
         for name in ("claim", "claim_few")
-        for script in variants_of(binding.PACKAGES, name)
+        for script in variants_of(scripts.PACKAGES, name)
     }
     assert later[0].script in claims
 
@@ -688,7 +689,7 @@ def watch_suspects(monkeypatch, *, kills):
 
 
 def lease(client, queue, count, owner):
-    claim = claiming.claim(
+    claim = claim_calls.claim(
         get_settings().queue(queue).keys,
         owner=owner,
         request=os.urandom(8),
@@ -700,7 +701,7 @@ def lease(client, queue, count, owner):
 
 def recover(client, queue, count, owner):
     keys = get_settings().queue(queue).keys
-    assert run(client, claiming.recover(keys, owner=owner)).ended == count
+    assert run(client, claim_calls.recover(keys, owner=owner)).ended == count
 
 
 def lose_leases(client, queue, count, *, times):
@@ -754,7 +755,7 @@ def test_a_queue_with_keys_of_another_type_does_not_stop_the_others(
 @pytest.fixture
 def led(monkeypatch):
     """All clients count as led by Sentinels, which may soon name another server."""
-    monkeypatch.setattr("django_delayq.clients.primary.led_by", lambda client: client)
+    monkeypatch.setattr("django_delayq.transport.primary.led_by", lambda client: client)
 
 
 def test_a_queue_that_its_server_refuses_is_asked_for_again_before_sentinels_name_another(

@@ -10,7 +10,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from django_delayq import schedule, schedule_many
-from django_delayq.delivery.states import State
+from django_delayq.core.states import State
 from django_delayq.management.commands import delayq_worker
 from django_delayq.worker import memory_limit
 from django_delayq.worker.memory_limit import MemoryLimit, MemoryWatch, Meter

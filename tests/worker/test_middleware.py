@@ -17,7 +17,7 @@ from django_delayq import (
     delayed_task,
     schedule,
 )
-from django_delayq.delivery.states import State
+from django_delayq.core.states import State
 from django_delayq.exceptions import InvalidSettings, JobFailed
 from django_delayq.jobs.middleware import compose
 from tests.polling import wait_until

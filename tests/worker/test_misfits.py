@@ -16,17 +16,17 @@ from django_delayq import (
     resume,
     schedule,
 )
-from django_delayq.clients.clients import own_clients
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery.holding import MAX_HELD_CALL, Shape
-from django_delayq.delivery.reasons import Kind, Reason
+from django_delayq.core.hold import MAX_HELD_CALL, Shape
+from django_delayq.core.reasons import Kind, Reason
 from django_delayq.jobs import registry
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.options import TaskOptions
 from django_delayq.testing import frozen_queue, immediate
+from django_delayq.transport.clients import own_clients
 from django_delayq.worker import held_jobs
 from tests.backend import samples
-from tests.delivery.rig import Rig
+from tests.core.rig import Rig
 from tests.polling import wait_until
 from tests.worker.project import tasks
 

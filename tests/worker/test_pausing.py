@@ -8,12 +8,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from django_delayq import get_job, pause, paused, resume, schedule, schedule_many
-from django_delayq.calls.running import run
 from django_delayq.conf import get_settings
-from django_delayq.delivery.states import State
+from django_delayq.core.states import State
 from django_delayq.features.pauses import calls as pause_calls
 from django_delayq.features.pauses.worker import PausesOfQueue
 from django_delayq.jobs import registry
+from django_delayq.transport.run import run
 from django_delayq.worker import held_jobs
 from tests.polling import wait_until
 from tests.servers import LASTING

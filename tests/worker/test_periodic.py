@@ -29,19 +29,20 @@ from django_delayq import (
     resume,
     store_schedule,
 )
-from django_delayq.calls.running import run
-from django_delayq.calls.steps import perform
-from django_delayq.clients.clients import own_clients
 from django_delayq.clock import epoch_ms, monotonic_ms
 from django_delayq.conf import get_settings
-from django_delayq.delivery import claiming, worker_code
-from django_delayq.delivery.states import State
+from django_delayq.core import claim as claim_calls
+from django_delayq.core import worker_code
+from django_delayq.core.states import State
 from django_delayq.features.schedules import calls as schedule_calls
 from django_delayq.features.schedules import periodic as definitions
 from django_delayq.features.schedules.known_schedules import loading
 from django_delayq.features.schedules.worker import SchedulesOfQueue
 from django_delayq.jobs import occurrences, registry
 from django_delayq.testing import frozen_queue
+from django_delayq.transport.clients import own_clients
+from django_delayq.transport.run import run
+from django_delayq.transport.steps import perform
 from django_delayq.worker.outage import STEP_PAUSE_MS
 from django_delayq.worker.queue_state import QueueState
 from tests.polling import wait_until
@@ -1122,7 +1123,7 @@ class Process(Clock):
 
     def leave(self):
         """End in order."""
-        run(self.client, claiming.leave(self.keys, owner=self.owner))
+        run(self.client, claim_calls.leave(self.keys, owner=self.owner))
 
 
 @pytest.mark.parametrize("end", ["in order", "kill"])

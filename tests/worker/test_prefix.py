@@ -22,15 +22,15 @@ from django_delayq import (
     set_limit,
     store_schedule,
 )
-from django_delayq.calls.running import run
-from django_delayq.clients.clients import own_clients
-from django_delayq.delivery import looking, prefixes
-from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.core import prefixes, queue_reads
+from django_delayq.core.keys import DeliveryKeys
 from django_delayq.jobs.workers import quiet_worker, workers
 from django_delayq.management.commands import delayq_worker
 from django_delayq.server_checks import server_problems
+from django_delayq.transport.clients import own_clients
+from django_delayq.transport.run import run
 from django_delayq.waiting.watch import DestinationWatch
-from django_delayq.wire.keys import hash_tag
+from django_delayq.wire.queue_keys import hash_tag
 from django_delayq.worker import reports
 from tests.conftest import keys_of
 from tests.polling import wait_until
@@ -245,7 +245,8 @@ def test_worker_watches_the_list_under_its_prefix(
     client.rpush(keys.queue.destination, b"17")
 
     wait_until(
-        lambda: run(client, looking.counts(keys)).held == 1, description="it is seen"
+        lambda: run(client, queue_reads.counts(keys)).held == 1,
+        description="it is seen",
     )
     assert watched == {keys.queue.destination}
 

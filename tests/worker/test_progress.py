@@ -8,9 +8,9 @@ import pytest
 
 from django_delayq import InvalidTask, current_job, delayed_task, get_job, schedule
 from django_delayq.conf import get_settings
-from django_delayq.jobs.attempt import Here
-from django_delayq.jobs.progress import Progress, running_report, stored_progress
-from django_delayq.jobs.stopping import NEVER
+from django_delayq.jobs.attempt_handle import Here
+from django_delayq.jobs.progress_report import Progress, running_report, stored_progress
+from django_delayq.jobs.stop import NEVER
 from django_delayq.testing import captured, frozen_queue, immediate
 from django_delayq.worker import reports
 from tests.polling import wait_until

@@ -9,9 +9,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from django_delayq import schedule
-from django_delayq.clients.clients import own_clients
-from django_delayq.delivery.states import State
+from django_delayq.core.states import State
 from django_delayq.faults import describe_fault, is_refused
+from django_delayq.transport.clients import own_clients
 from django_delayq.worker import outage
 from django_delayq.worker.outage import REFUSED_MS, Flag, Outage
 from django_delayq.worker.process import REFUSED

@@ -14,13 +14,13 @@ from django_delayq import (
     get_schedules,
     store_schedule,
 )
-from django_delayq.calls.running import run
 from django_delayq.conf import get_keyring, get_settings
 from django_delayq.features.schedules import periodic as definitions
 from django_delayq.jobs import registry
-from django_delayq.repair.pages import end_schedule
-from django_delayq.repair.taking import schedules_of, take_schedule
-from django_delayq.wire.signing import SEAL_LENGTH
+from django_delayq.tools.page_calls import end_schedule
+from django_delayq.tools.source import schedules_of, take_schedule
+from django_delayq.transport.run import run
+from django_delayq.wire.signatures import SEAL_LENGTH
 from tests.worker.test_periodic import (
     NEVER,
     Clock,

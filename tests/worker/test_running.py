@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from django_delayq import Job, current_job, get_job, schedule, schedule_many
-from django_delayq.delivery.states import State
+from django_delayq.core.states import State
 from django_delayq.exceptions import JobFailed, JobNotFound
 from tests.polling import wait_until
 from tests.worker.conftest import every_server

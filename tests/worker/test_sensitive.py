@@ -16,12 +16,12 @@ from django_delayq import (
     delayed_task,
     find_jobs,
     get_job,
-    masking,
+    masks,
 )
-from django_delayq.delivery.states import State
+from django_delayq.core.states import State
 from django_delayq.jobs import contexts
 from django_delayq.jobs.arguments import sensitive_texts, shown_arguments
-from django_delayq.masking import WHOLE
+from django_delayq.masks import WHOLE
 from django_delayq.redaction import HIDDEN
 from django_delayq.signals import job_dead
 from django_delayq.testing import frozen_queue
@@ -368,13 +368,13 @@ def test_work_for_the_forms_of_values_grows_with_their_size_and_has_an_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     written: list[int] = []
-    write = masking._written
+    write = masks._written
 
     def count(text: str) -> Iterator[str]:
         written.append(len(text))
         return write(text)
 
-    monkeypatch.setattr(masking, "_written", count)
+    monkeypatch.setattr(masks, "_written", count)
 
     def work(*values: Any) -> int:
         written.clear()

@@ -32,7 +32,7 @@ from django_delayq.apps import load_contexts
 from django_delayq.backend import sensitive
 from django_delayq.context import sentry as context
 from django_delayq.context.sentry import Sentry
-from django_delayq.delivery.states import State
+from django_delayq.core.states import State
 from django_delayq.jobs import contexts
 from django_delayq.testing import frozen_queue
 from tests.backend.samples import task as django_task

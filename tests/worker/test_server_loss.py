@@ -11,10 +11,10 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from django_delayq import schedule, schedule_many
-from django_delayq.calls.line import Line
-from django_delayq.clients.clients import own_clients
-from django_delayq.delivery.claiming import LOOKS_A_LEASE
-from django_delayq.delivery.states import State
+from django_delayq.core.claim import LOOKS_A_LEASE
+from django_delayq.core.states import State
+from django_delayq.transport.clients import own_clients
+from django_delayq.transport.line import Line
 from django_delayq.worker import outage
 from tests.polling import wait_until
 from tests.servers import LASTING

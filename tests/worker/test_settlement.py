@@ -4,12 +4,12 @@ import os
 
 import pytest
 
-from django_delayq.calls.line import Line
-from django_delayq.calls.running import run
 from django_delayq.clock import monotonic_ms
 from django_delayq.conf import get_settings
-from django_delayq.delivery import claiming
+from django_delayq.core import claim as claim_calls
 from django_delayq.exceptions import NotSigned
+from django_delayq.transport.line import Line
+from django_delayq.transport.run import run
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.settle import Settlement
 
@@ -24,7 +24,7 @@ def large(client, configure, queue_name):
     for _ in range(6):
         (leased,) = run(
             client,
-            claiming.claim(
+            claim_calls.claim(
                 queue.keys,
                 owner=b"12345678",
                 request=os.urandom(8),

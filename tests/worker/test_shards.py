@@ -14,11 +14,11 @@ from django_delayq import (
     schedule_many,
     store_schedule,
 )
-from django_delayq.calls.running import run
-from django_delayq.clients.clients import own_clients
 from django_delayq.conf import get_settings
-from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.sharding import Pin, pin_shards, read_shards, shard_keys
+from django_delayq.core.keys import DeliveryKeys
+from django_delayq.core.shards import Pin, pin_shards, read_shards, shard_keys
+from django_delayq.transport.clients import own_clients
+from django_delayq.transport.run import run
 from tests.conftest import keys_of
 from tests.polling import wait_until
 from tests.worker.project import tasks

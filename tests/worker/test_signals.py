@@ -25,13 +25,13 @@ from django_delayq import (
     signals,
     store_schedule,
 )
-from django_delayq.calls.running import run
-from django_delayq.clients.clients import own_clients
 from django_delayq.conf import get_settings
-from django_delayq.delivery import claiming
-from django_delayq.delivery.states import State
+from django_delayq.core import claim as claim_calls
+from django_delayq.core.states import State
 from django_delayq.exceptions import TimeLimitExceeded
 from django_delayq.jobs import registry
+from django_delayq.transport.clients import own_clients
+from django_delayq.transport.run import run
 from django_delayq.worker import held_jobs
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.claims import MOST_TOLD
@@ -430,13 +430,13 @@ def lose(queue_name, *, times):
         owner = os.urandom(8)
 
         def claim(owner=owner):
-            call = claiming.claim(
+            call = claim_calls.claim(
                 keys, owner=owner, request=os.urandom(8), limit=10, lease_ms=60_000
             )
             return run(client, call).jobs
 
         assert len(wait_until(claim, description="the job is due")) == 1
-        assert run(client, claiming.recover(keys, owner=owner)).ended == 1
+        assert run(client, claim_calls.recover(keys, owner=owner)).ended == 1
 
 
 def test_a_job_that_lost_its_worker_too_often_is_told_as_dead_by_who_buries_it(

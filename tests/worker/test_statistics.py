@@ -15,20 +15,20 @@ from django_delayq import (
     schedule,
     schedule_many,
 )
-from django_delayq.calls.running import run
-from django_delayq.clients.clients import own_clients
 from django_delayq.clock import monotonic_ms
 from django_delayq.conf import QueueSettings, get_settings
-from django_delayq.delivery import looking
-from django_delayq.delivery.claiming import Leased
-from django_delayq.delivery.holding import Hold
-from django_delayq.delivery.reasons import Kind, Reason
+from django_delayq.core import queue_reads
+from django_delayq.core.claim import Leased
+from django_delayq.core.hold import Hold
+from django_delayq.core.reasons import Kind, Reason
 from django_delayq.features.statistics import calls as statistics_calls
 from django_delayq.features.statistics import worker as statistics_worker
 from django_delayq.features.statistics.api import queue_statistics, statistics_totals
 from django_delayq.features.statistics.calls import UNKNOWN, Figures, Outcome, bucket_of
 from django_delayq.features.statistics.worker import StatisticsReport, counted
-from django_delayq.worker import plan
+from django_delayq.transport.clients import own_clients
+from django_delayq.transport.run import run
+from django_delayq.worker import claims
 from django_delayq.worker.attempt import Attempt, Verdict
 from tests.clock import at
 from tests.polling import wait_until
@@ -48,7 +48,7 @@ def _soon(monkeypatch):
 @pytest.fixture(autouse=True)
 def _no_job_is_given_back(monkeypatch) -> None:
     """Let jobs wait in the worker's process for as long as a busy machine takes: one that is given back is counted."""
-    monkeypatch.setattr(plan, "STALLED_MS", 1e9)
+    monkeypatch.setattr(claims, "STALLED_MS", 1e9)
 
 
 def totals(queue) -> dict[str, Figures]:
@@ -129,7 +129,7 @@ def test_lateness_after_a_pause_counts_from_its_end(
     if task is None:
         keys = get_settings().queue(queue_name).keys
         wait_until(
-            lambda: run(own_clients.of_thread(), looking.counts(keys)).due,
+            lambda: run(own_clients.of_thread(), queue_reads.counts(keys)).due,
             description="the job is due",
         )
         wait_until(

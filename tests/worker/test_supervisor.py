@@ -9,7 +9,7 @@ import pytest
 
 from django_delayq import schedule, schedule_many
 from django_delayq.conf import get_settings
-from django_delayq.delivery.states import State
+from django_delayq.core.states import State
 from django_delayq.worker import supervisor
 from tests.polling import wait_until
 from tests.worker.project import tasks

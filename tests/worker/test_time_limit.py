@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 
 from django_delayq import Cancel, Retry, Snooze, delayed_task, schedule
-from django_delayq.delivery.states import State
+from django_delayq.core.states import State
 from django_delayq.exceptions import TimeLimitExceeded
 from django_delayq.worker import time_limit
 from django_delayq.worker.process import REPLACE_ME

@@ -10,10 +10,10 @@ from redis.exceptions import RedisError
 from redis.sentinel import Sentinel
 
 from django_delayq import BlockingQueue, Durable, aschedule, get_job, schedule
-from django_delayq.clients import sentinels
-from django_delayq.clients.sentinels import PrimaryNotFound
-from django_delayq.clients.server import Server as OfTheServer
 from django_delayq.exceptions import MaybeScheduled
+from django_delayq.transport import sentinels
+from django_delayq.transport.sentinels import PrimaryNotFound
+from django_delayq.transport.server import Server as OfTheServer
 from tests.clusters import TestCluster
 from tests.conftest import skip_old_redis_py
 from tests.polling import wait_until

@@ -13,7 +13,7 @@ from sentry_sdk.transport import Transport
 
 from django_delayq import Backoff, Retry, conf, current_job, delayed_task, schedule
 from django_delayq.context.otel import OpenTelemetry
-from django_delayq.delivery.states import State
+from django_delayq.core.states import State
 from django_delayq.jobs import contexts
 from tests.polling import wait_until
 

@@ -8,12 +8,13 @@ import time
 import pytest
 
 from django_delayq import delayed_task, get_job, queue_handler, schedule
-from django_delayq.calls.running import run
 from django_delayq.conf import get_settings
-from django_delayq.delivery import looking, storing
-from django_delayq.delivery.states import State
-from django_delayq.delivery.storing import new_token
+from django_delayq.core import queue_reads
+from django_delayq.core import store as store_calls
+from django_delayq.core.states import State
+from django_delayq.core.store import new_token
 from django_delayq.jobs import registry
+from django_delayq.transport.run import run
 from django_delayq.worker import time_limit
 from django_delayq.worker.process import REPLACE_ME
 from tests.faults.able.tasks import ODD
@@ -28,8 +29,8 @@ from tests.worker.workers import counts
 def schedule_payload(client, queue, payload, token=None):
     """Schedule a payload as it stands, as another version of ours might."""
     keys = get_settings().queue(queue).keys
-    job = storing.NewJob(token or new_token(), "+0", "", payload)
-    run(client, storing.schedule(storing.Target(keys), [job]))
+    job = store_calls.NewJob(token or new_token(), "+0", "", payload)
+    run(client, store_calls.schedule(store_calls.Target(keys), [job]))
     return f"{queue}:{job.token}"
 
 
@@ -66,7 +67,7 @@ def goes_on(work, queue_name, records):
 def quarantined(client, queue):
     page = run(
         client,
-        looking.page(get_settings().queue(queue).keys, State.QUARANTINED),
+        queue_reads.page(get_settings().queue(queue).keys, State.QUARANTINED),
     )
     return page.rows
 
@@ -220,7 +221,7 @@ def test_a_foreign_payload_without_a_handler_waits_for_a_worker_that_has_one(
     goes_on()
 
     keys = get_settings().queue(queue_name).keys
-    rows = run(client, looking.page(keys, State(state))).rows
+    rows = run(client, queue_reads.page(keys, State(state))).rows
     assert {row.payload for row in rows} == {
         b'"from somebody"',
         b'"from somebody, delayed"',
@@ -331,7 +332,9 @@ def test_a_foreign_payload_goes_to_the_handler_and_a_bad_one_is_repeated_and_bur
     wait_until(lambda: counts(queue_name).dead == 1, description="one is dead")
     wait_until(lambda: len(handled) == 4, description="all were handled")
     assert sorted(map(str, handled)) == ["bad", "bad", "good", "{'delayed': [1, 2]}"]
-    page = run(client, looking.page(get_settings().queue(queue_name).keys, State.DEAD))
+    page = run(
+        client, queue_reads.page(get_settings().queue(queue_name).keys, State.DEAD)
+    )
     (row,) = page.rows
     assert row.payload == b'"bad"'
     assert row.attempts == 2
@@ -453,7 +456,7 @@ def test_a_payload_whose_token_is_no_text_does_not_stop_the_queue(
     goes_on()
 
     keys = get_settings().queue(queue_name).keys
-    (row,) = run(client, looking.page(keys, State.HELD)).rows
+    (row,) = run(client, queue_reads.page(keys, State.HELD)).rows
     assert row.payload == payload
 
 

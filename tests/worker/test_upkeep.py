@@ -7,13 +7,15 @@ import pytest
 import redis
 
 from django_delayq import DelayedQueue, schedule
-from django_delayq.calls.running import run
 from django_delayq.clock import epoch_ms
 from django_delayq.conf import QueueSettings, get_settings
-from django_delayq.delivery import claiming, settling, storing, worker_code
-from django_delayq.delivery.settling import Rejected
-from django_delayq.delivery.states import State
-from django_delayq.delivery.storing import NewJob, new_token
+from django_delayq.core import claim as claim_calls
+from django_delayq.core import lease_ends, worker_code
+from django_delayq.core import store as store_calls
+from django_delayq.core.lease_ends import Rejected
+from django_delayq.core.states import State
+from django_delayq.core.store import NewJob, new_token
+from django_delayq.transport.run import run
 from django_delayq.wire.frame import FrameFormat, pack
 from django_delayq.worker import upkeep
 from django_delayq.worker.outage import STEP_PAUSE_MS, StepPause
@@ -53,14 +55,14 @@ def bury(client, settings, count, *, age_ms=0, state=State.DEAD, payload=None):
             NewJob(token, "+0", "", signed("t", settings.name, token=token))
             for token in tokens
         ]
-        run(client, storing.schedule(storing.Target(keys), jobs))
+        run(client, store_calls.schedule(store_calls.Target(keys), jobs))
     else:
         client.rpush(keys.queue.destination, *[payload] * count)
     leased = run(
         client,
         at(
             (epoch_ms() + 10000) * 1000,
-            claiming.claim(
+            claim_calls.claim(
                 keys,
                 owner=b"12345678",
                 request=os.urandom(8),
@@ -74,7 +76,7 @@ def bury(client, settings, count, *, age_ms=0, state=State.DEAD, payload=None):
         client,
         at(
             (epoch_ms() - age_ms) * 1000,
-            settling.bury(
+            lease_ends.bury(
                 keys,
                 [Rejected(job.token, job.fence, b'{"error":"e"}') for job in leased],
                 state=state,
@@ -250,7 +252,7 @@ def test_what_java_took_is_forgotten_on_every_queue(client, queue, options):
     settings = queue(**options)
     keys = settings.keys
     jobs = [NewJob(new_token(), "+0", f"e{n}", b"payload") for n in range(300)]
-    run(client, storing.schedule(storing.Target(keys), jobs))
+    run(client, store_calls.schedule(store_calls.Target(keys), jobs))
     client.delete(keys.queue.timeout_set, keys.queue.delay_queue)
     client.hset(keys.notes, jobs[0].token, "cancel")
     client.hset(keys.claims, b"12345678", b"87654321")
@@ -273,7 +275,7 @@ def test_jobs_in_a_deep_destination_queue_are_not_forgotten_and_run(
     def transfer(task):
         job = schedule(task.using(queue=queue_name), 0)
         wait_until(
-            lambda: run(client, claiming.transfer(keys, batch=1)).moved,
+            lambda: run(client, claim_calls.transfer(keys, batch=1)).moved,
             description="it is transferred",
         )
         return job
@@ -307,7 +309,9 @@ def test_a_round_of_a_large_queue_is_many_short_turns(client, queue):
         jobs = [NewJob(new_token(), "+99999999", "", b"payload") for _ in range(500)]
         run(
             client,
-            storing.schedule(storing.Target(settings.keys, insertion_list=False), jobs),
+            store_calls.schedule(
+                store_calls.Target(settings.keys, insertion_list=False), jobs
+            ),
         )
 
     assert one_round(Upkeep(client, settings, b"owner--1")) > 30
@@ -320,7 +324,10 @@ def test_what_a_large_queue_keeps_of_the_past_is_looked_at_every_minute(client, 
     keys = settings.keys
     for _ in range(20):
         jobs = [NewJob(new_token(), "+99999999", "", b"payload") for _ in range(500)]
-        run(client, storing.schedule(storing.Target(keys, insertion_list=False), jobs))
+        run(
+            client,
+            store_calls.schedule(store_calls.Target(keys, insertion_list=False), jobs),
+        )
     looks_after = Upkeep(client, settings, b"owner--1")
     looks_after.turn(0.0)
     bury(client, settings, 3, age_ms=200 * DAY_MS)

@@ -7,13 +7,13 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 from django_delayq import conf, schedule
-from django_delayq.calls.running import run
-from django_delayq.clients.clients import own_clients
 from django_delayq.clock import boottime_ms
-from django_delayq.delivery import claiming
-from django_delayq.delivery.states import State
+from django_delayq.core import claim as claim_calls
+from django_delayq.core.states import State
 from django_delayq.exceptions import InvalidTask, LeaseLost
 from django_delayq.jobs.context import running_job
+from django_delayq.transport.clients import own_clients
+from django_delayq.transport.run import run
 from django_delayq.worker import attempt as attempts
 from django_delayq.worker import leased_job
 from django_delayq.worker import watchdog as watchdogs
@@ -82,7 +82,7 @@ def test_a_loop_that_is_blocked_for_longer_than_a_lease_ends_its_process(
     records.let_go()
     # As its supervisor does.
     keys = conf.get_settings().queue(queue_name).keys
-    run(own_clients.of_thread(), claiming.recover(keys, owner=worker.owner))
+    run(own_clients.of_thread(), claim_calls.recover(keys, owner=worker.owner))
     work()
     wait_until(lambda: records.count("start") == 2, description="it runs again")
     assert records.all("start")[1]["kills"] == 1

@@ -12,11 +12,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 import django_delayq
 from django_delayq import InvalidSearch, QueueNotFound, conf, schedule
-from django_delayq.calls.command import Command
-from django_delayq.calls.running import run
-from django_delayq.clients.clients import own_clients
 from django_delayq.conf import get_keyring
-from django_delayq.delivery.workers import RegistryKeys, give_order
+from django_delayq.core.worker_registry import RegistryKeys, give_order
 from django_delayq.faults import describe_fault
 from django_delayq.jobs import workers as asking
 from django_delayq.jobs.workers import (
@@ -29,6 +26,9 @@ from django_delayq.jobs.workers import (
     stop_worker,
     workers,
 )
+from django_delayq.transport.clients import own_clients
+from django_delayq.transport.plain_command import Command
+from django_delayq.transport.run import run
 from django_delayq.worker import reports
 from django_delayq.worker.outage import forgotten_s
 from django_delayq.worker.process import DISMISSED

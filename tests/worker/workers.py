@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from django_delayq import conf
-from django_delayq.calls.running import run
-from django_delayq.clients.clients import own_clients
-from django_delayq.delivery import looking
-from django_delayq.delivery.looking import Counts
+from django_delayq.core import queue_reads
+from django_delayq.core.queue_reads import Counts
 from django_delayq.slices import loaded
+from django_delayq.transport.clients import own_clients
+from django_delayq.transport.run import run
 from django_delayq.worker.memory_limit import MemoryLimit
 from django_delayq.worker.parts import WorkerOptions
 from django_delayq.worker.process import WorkerProcess
@@ -280,7 +280,7 @@ def is_alive(pid: int) -> bool:
 def counts(queue: str) -> Counts:
     """Count a queue."""
     keys = conf.get_settings().queue(queue).keys
-    return run(own_clients.of_thread(), looking.counts(keys))
+    return run(own_clients.of_thread(), queue_reads.counts(keys))
 
 
 def delayq_environment(delayq: Mapping[str, Any], records: Path) -> dict[str, str]:

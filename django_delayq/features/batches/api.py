@@ -11,15 +11,10 @@ from msgspec.structs import replace
 from redis.exceptions import RedisError
 
 from django_delayq import conf
-from django_delayq.calls.call import Call
-from django_delayq.calls.errors import may_have_run
-from django_delayq.calls.steps import Steps, aperform, perform
-from django_delayq.clients.clients import own_clients
-from django_delayq.clients.performing import aperformed, performed
 from django_delayq.clock import boottime_ms
-from django_delayq.delivery import bounds
-from django_delayq.delivery.durability import Wait, durably
-from django_delayq.delivery.states import State
+from django_delayq.core import bounds
+from django_delayq.core.durability import Wait, durably
+from django_delayq.core.states import State
 from django_delayq.exceptions import (
     InvalidTask,
     MaybeScheduled,
@@ -28,20 +23,25 @@ from django_delayq.exceptions import (
 )
 from django_delayq.features.batches import calls as batch_calls
 from django_delayq.jobs import envelope as envelopes
-from django_delayq.jobs import sharding
+from django_delayq.jobs import shard_agreement
+from django_delayq.jobs.caller_signals import Telling
 from django_delayq.jobs.commit import Hook, is_awaited
+from django_delayq.jobs.commit_hooks import check_room
 from django_delayq.jobs.draft import Draft, awaits_commit
-from django_delayq.jobs.following import written_anew
+from django_delayq.jobs.follow_ups import written_anew
 from django_delayq.jobs.job import Job
-from django_delayq.jobs.leaving import check_room
 from django_delayq.jobs.lookup import handle_of
 from django_delayq.jobs.options import Commit
 from django_delayq.jobs.outcomes import explain
-from django_delayq.jobs.sending_many import asend_all, send_all
-from django_delayq.jobs.storing import written
-from django_delayq.jobs.telling import Telling
+from django_delayq.jobs.send_many import asend_all, send_all
+from django_delayq.jobs.store_calls import written
 from django_delayq.redaction import show
 from django_delayq.signals import job_scheduled
+from django_delayq.transport.call import Call
+from django_delayq.transport.clients import own_clients
+from django_delayq.transport.errors import may_have_run
+from django_delayq.transport.performed import aperformed, performed
+from django_delayq.transport.steps import Steps, aperform, perform
 
 #: What the callback returns.
 R = TypeVar("R")
@@ -288,7 +288,7 @@ class Batch(Generic[R]):
         callback, draft = self.callback, self._draft
         if self._is_begun or draft is None:
             return
-        yield from sharding.agreeing_on(callback.queue)
+        yield from shard_agreement.agreeing_on(callback.queue)
         # From now on only the server can say where it is.
         self._is_sent, callback._draft = True, None
         try:
@@ -297,8 +297,8 @@ class Batch(Generic[R]):
         except RedisError as error:
             if not may_have_run(error):
                 self._take_back()
-            if sharding.is_refused(error):
-                yield from sharding.asking_why(callback.queue)
+            if shard_agreement.is_refused(error):
+                yield from shard_agreement.asking_why(callback.queue)
             raise
         callback.state = State.HELD
         self._is_begun = True

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from django_delayq.calls.call import Call
-from django_delayq.calls.command import Command
-from django_delayq.delivery.binding import bind
-from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.storing import NewJob
+from django_delayq.core.keys import DeliveryKeys
+from django_delayq.core.scripts import bind
+from django_delayq.core.store import NewJob
+from django_delayq.transport.call import Call
+from django_delayq.transport.plain_command import Command
 
 
 def open_batch(

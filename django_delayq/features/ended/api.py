@@ -4,10 +4,8 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from django_delayq import conf
-from django_delayq.calls.steps import Steps
-from django_delayq.clients.performing import aperformed, performed
-from django_delayq.delivery.bounds import MOST_ENDED
-from django_delayq.delivery.states import State
+from django_delayq.core.bounds import MOST_ENDED
+from django_delayq.core.states import State
 from django_delayq.exceptions import InvalidSearch
 from django_delayq.features.ended.calls import (
     ENDED_BATCH,
@@ -18,6 +16,8 @@ from django_delayq.features.ended.calls import (
 )
 from django_delayq.jobs.answers import asking, complete
 from django_delayq.redaction import show
+from django_delayq.transport.performed import aperformed, performed
+from django_delayq.transport.steps import Steps
 
 
 class EndedJob(NamedTuple):

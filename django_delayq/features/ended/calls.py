@@ -9,13 +9,13 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
-from django_delayq.calls.call import Call
-from django_delayq.decoding import Decoder
-from django_delayq.delivery.binding import bind
-from django_delayq.delivery.bounds import LATEST_MS
-from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.states import State
+from django_delayq.core.bounds import LATEST_MS
+from django_delayq.core.keys import DeliveryKeys
+from django_delayq.core.scripts import bind
+from django_delayq.core.states import State
+from django_delayq.decoder import Decoder
 from django_delayq.redaction import brief
+from django_delayq.transport.call import Call
 
 #: Records of one `note_ended` or `read_ended` call: some 0.3 ms of the server's time.
 ENDED_BATCH = 1_000

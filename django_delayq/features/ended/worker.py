@@ -10,10 +10,9 @@ from functools import partial
 
 from redis.exceptions import ResponseError
 
-from django_delayq.calls.line import Line
 from django_delayq.clock import monotonic_ms
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery.states import State
+from django_delayq.core.states import State
 from django_delayq.features.ended import calls as ended_calls
 from django_delayq.features.ended.calls import (
     ENDED_BATCH,
@@ -24,6 +23,7 @@ from django_delayq.features.ended.calls import (
 )
 from django_delayq.logs import get_log
 from django_delayq.redaction import ENCRYPTED
+from django_delayq.transport.line import Line
 from django_delayq.worker.attempt import Attempt, Verdict
 from django_delayq.worker.reports import EndReport
 

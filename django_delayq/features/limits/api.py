@@ -7,10 +7,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from django_delayq import conf
-from django_delayq.calls.steps import Steps
-from django_delayq.clients.performing import aperformed, performed
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery.rates import (
+from django_delayq.core.rates import (
     MOST_AT_A_TIME,
     RATE_WANTED,
     is_concurrency,
@@ -19,8 +17,8 @@ from django_delayq.delivery.rates import (
     share_of_rate,
     whole_of_rate,
 )
-from django_delayq.delivery.reasons import Kind, Reason
-from django_delayq.delivery.sharding import parse_shard, share_of
+from django_delayq.core.reasons import Kind, Reason
+from django_delayq.core.shards import parse_shard, share_of
 from django_delayq.exceptions import InvalidArguments
 from django_delayq.features.limits import calls as limit_calls
 from django_delayq.features.limits.calls import UNLIMITED, StoredLimit
@@ -28,10 +26,12 @@ from django_delayq.jobs import registry
 from django_delayq.jobs.actor import actor
 from django_delayq.jobs.answers import asking, complete
 from django_delayq.jobs.limit import MAX_LIMIT_NAME, Limit, is_limit_name
-from django_delayq.jobs.sharding import on_each
+from django_delayq.jobs.shard_agreement import on_each
 from django_delayq.logs import get_log
 from django_delayq.redaction import show
 from django_delayq.suggestions import suggestion
+from django_delayq.transport.performed import aperformed, performed
+from django_delayq.transport.steps import Steps
 from django_delayq.wording import Wording, gettext, joined
 
 logger = get_log("django_delayq.jobs")

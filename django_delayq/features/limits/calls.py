@@ -5,12 +5,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from django_delayq.calls.call import Call
-from django_delayq.calls.command import Command, fields_of
-from django_delayq.decoding import Decoder
-from django_delayq.delivery.binding import bind, new_request
-from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.wire.publishing import read_published
+from django_delayq.core.keys import DeliveryKeys
+from django_delayq.core.scripts import bind, new_request
+from django_delayq.decoder import Decoder
+from django_delayq.transport.call import Call
+from django_delayq.transport.plain_command import Command, fields_of
+from django_delayq.wire.published_reply import read_published
 
 #: How many limits and keys one `loosen` looks at, and how many jobs it lets go on.
 LOOSENED = 100

@@ -16,7 +16,7 @@ from django_delayq.features.limits.api import (
     limits,
     set_limit,
 )
-from django_delayq.translating import gettext, say
+from django_delayq.translations import gettext, say
 
 
 def show_limits(visit: Visit, queue: str) -> HttpResponse:

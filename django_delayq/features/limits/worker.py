@@ -2,13 +2,13 @@
 
 from redis.client import Redis
 
-from django_delayq.calls.running import run
-from django_delayq.delivery.claiming import Claimed
-from django_delayq.delivery.holding import Hold
-from django_delayq.delivery.limit_slots import held_for
+from django_delayq.core.claim import Claimed
+from django_delayq.core.hold import Hold
+from django_delayq.core.limit_slots import held_for
 from django_delayq.features.limits.calls import loosen
 from django_delayq.jobs.registry import all_tasks
 from django_delayq.logs import get_log
+from django_delayq.transport.run import run
 from django_delayq.worker.held_jobs import Released
 from django_delayq.worker.leased_job import Gate, LeasedJob
 from django_delayq.worker.queue_state import QueuePart, QueueState

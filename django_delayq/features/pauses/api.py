@@ -9,12 +9,11 @@ from decimal import Decimal
 from typing import Any, TypeVar
 
 from django_delayq import conf
-from django_delayq.calls.steps import Steps
-from django_delayq.clients.performing import aperformed, performed
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import holding, stored_pauses
-from django_delayq.delivery.bounds import MAX_BATCH
-from django_delayq.delivery.reasons import Kind, Reason
+from django_delayq.core import hold as hold_calls
+from django_delayq.core import stored_pauses
+from django_delayq.core.bounds import MAX_BATCH
+from django_delayq.core.reasons import Kind, Reason
 from django_delayq.exceptions import (
     InvalidArguments,
     InvalidDelay,
@@ -27,9 +26,11 @@ from django_delayq.jobs.actor import actor, checked_text
 from django_delayq.jobs.answers import asking, complete
 from django_delayq.jobs.decorator import Task, name_of
 from django_delayq.jobs.occurrences import in_zone
-from django_delayq.jobs.sharding import on_each
+from django_delayq.jobs.shard_agreement import on_each
 from django_delayq.logs import get_log
 from django_delayq.redaction import show
+from django_delayq.transport.performed import aperformed, performed
+from django_delayq.transport.steps import Steps
 from django_delayq.wire.delay import Delay, parse_delay
 
 logger = get_log("django_delayq.jobs")
@@ -86,9 +87,9 @@ def pause(
         redis.exceptions.RedisError: an error of the server. A task may be paused on some of its queues.
     """
     name = None if task is None else name_of(task)
-    if name is not None and not holding.can_be_held(name):
+    if name is not None and not hold_calls.can_be_held(name):
         raise InvalidTask(
-            f"task {show(name)} cannot be paused: its name has more than {holding.MAX_HELD_NAME} bytes"
+            f"task {show(name)} cannot be paused: its name has more than {hold_calls.MAX_HELD_NAME} bytes"
         )
     queues = _queues_of(queue, name, "pause")
     when = "" if until is None else _parse_until(until)
@@ -190,7 +191,7 @@ def _releasing(queue: QueueSettings, task: str) -> Steps[None]:
     held = Reason(Kind.PAUSED, task)
     cursor = held.text.encode()
     while True:
-        reply = yield holding.release(
+        reply = yield hold_calls.release(
             queue.keys,
             [held],
             limit=MAX_BATCH,

@@ -1,9 +1,9 @@
 """Pausing a queue, or one task on it."""
 
-from django_delayq.calls.call import Call
-from django_delayq.delivery.binding import bind, new_request
-from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.wire.publishing import read_published
+from django_delayq.core.keys import DeliveryKeys
+from django_delayq.core.scripts import bind, new_request
+from django_delayq.transport.call import Call
+from django_delayq.wire.published_reply import read_published
 
 #: How many tasks may be paused on one queue: each of its claims carries their pauses.
 MAX_PAUSED_TASKS = 100

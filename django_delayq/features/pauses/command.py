@@ -9,10 +9,10 @@ from django.utils.translation import gettext_lazy
 
 from django_delayq import conf
 from django_delayq.features.pauses.api import pause, paused, resume
-from django_delayq.management.errors import Missing, explained, said_by_command
+from django_delayq.management.command_errors import Missing, explained, said_by_command
 from django_delayq.management.help import CommandWithExamples
 from django_delayq.management.times import moment, span
-from django_delayq.translating import gettext, say
+from django_delayq.translations import gettext, say
 from django_delayq.wording import one_line
 
 PAUSE_EXAMPLES = gettext_lazy(

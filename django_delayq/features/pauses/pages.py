@@ -9,7 +9,7 @@ from django_delayq.admin.forms import PauseForm
 from django_delayq.admin.visit import Visit, with_reason
 from django_delayq.exceptions import TaskNotFound
 from django_delayq.features.pauses.api import pause, resume
-from django_delayq.translating import gettext, ngettext
+from django_delayq.translations import gettext, ngettext
 
 
 def pause_queue(visit: Visit, queue: str) -> HttpResponse:

@@ -5,14 +5,14 @@ from collections.abc import Mapping
 
 from redis.client import Redis
 
-from django_delayq.calls.running import run
-from django_delayq.delivery import looking
-from django_delayq.delivery.claiming import Claimed
-from django_delayq.delivery.holding import Hold, held_names
-from django_delayq.delivery.reasons import Kind, Reason
-from django_delayq.delivery.stored_pauses import Pause, StoredPauses, read_pauses
+from django_delayq.core import queue_reads
+from django_delayq.core.claim import Claimed
+from django_delayq.core.hold import Hold, held_names
+from django_delayq.core.reasons import Kind, Reason
+from django_delayq.core.stored_pauses import Pause, StoredPauses, read_pauses
 from django_delayq.features.pauses.calls import forget_over
 from django_delayq.logs import get_log
+from django_delayq.transport.run import run
 from django_delayq.worker.leased_job import Gate, LeasedJob
 from django_delayq.worker.queue_state import QueuePart, QueueState
 
@@ -84,7 +84,7 @@ class PausesOfQueue(QueuePart):
         if not self._found:
             return
         client, keys = self._client, self._settings.keys
-        counts = run(client, looking.counts(keys))
+        counts = run(client, queue_reads.counts(keys))
         for task, pause in self._found.items():
             if task is None:
                 left = f"{counts.due + counts.destination:,} due jobs were left there"

@@ -11,13 +11,10 @@ from itertools import islice
 from typing import Any, Unpack
 
 from django_delayq import conf
-from django_delayq.calls.steps import Steps
-from django_delayq.calls.together import together
-from django_delayq.clients.performing import aperformed, performed
 from django_delayq.clock import epoch_ms
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import looking
-from django_delayq.delivery.states import State
+from django_delayq.core import queue_reads
+from django_delayq.core.states import State
 from django_delayq.exceptions import (
     DelayqError,
     InvalidSchedule,
@@ -31,14 +28,17 @@ from django_delayq.features.schedules.known_schedules import Found, Known, loadi
 from django_delayq.features.schedules.periodic import CatchUp, CodeSchedule, Definition
 from django_delayq.features.schedules.writes import arranging
 from django_delayq.jobs.answers import asking, complete
+from django_delayq.jobs.caller_signals import task_of
 from django_delayq.jobs.decorator import DelayedTask, Task, name_of
 from django_delayq.jobs.job import Job
 from django_delayq.jobs.occurrences import When, datetime_of
 from django_delayq.jobs.options import CallOptions
 from django_delayq.jobs.registry import get_task
-from django_delayq.jobs.telling import task_of
 from django_delayq.logs import get_log
 from django_delayq.redaction import brief, show
+from django_delayq.transport.performed import aperformed, performed
+from django_delayq.transport.steps import Steps
+from django_delayq.transport.together import together
 
 logger = get_log("django_delayq.jobs")
 
@@ -361,7 +361,7 @@ def _waiting_token(known: Known, entry: Entry) -> Steps[str]:
     token, occurrence_ms = entry.state.token, entry.occurrence_ms
     if not token or occurrence_ms is None:
         return ""
-    job = yield looking.inspect(known.queue.keys, token)
+    job = yield queue_reads.inspect(known.queue.keys, token)
     # A start time is rounded up to whole ms, so that of a job that runs now may lie 1 ms ahead.
     is_early = job.score_ms <= job.now_ms + 1 and job.now_ms < occurrence_ms
     is_waiting = job.state in (State.SCHEDULED, State.DUE) and not is_early

@@ -9,15 +9,15 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from django_delayq.calls.call import Call
-from django_delayq.calls.script import rows
-from django_delayq.decoding import Decoder, score_of, whole_number
-from django_delayq.delivery.binding import bind, new_request
-from django_delayq.delivery.bounds import REPEAT_MS, SKEW_MS
-from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.storing import NewJob, Target
+from django_delayq.core.bounds import REPEAT_MS, SKEW_MS
+from django_delayq.core.keys import DeliveryKeys
+from django_delayq.core.scripts import bind, new_request
+from django_delayq.core.store import NewJob, Target
+from django_delayq.decoder import Decoder, score_of, whole_number
 from django_delayq.redaction import brief
-from django_delayq.wire.publishing import note_refusal, read_published
+from django_delayq.transport.call import Call
+from django_delayq.transport.script import rows
+from django_delayq.wire.published_reply import note_refusal, read_published
 
 #: Jobs of one `advance` call.
 ADVANCE_BATCH = 100

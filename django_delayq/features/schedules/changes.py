@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 
 from django_delayq import conf
-from django_delayq.calls.steps import Steps
 from django_delayq.clock import boottime_ms
-from django_delayq.delivery import storing, worker_code
-from django_delayq.delivery.states import State
+from django_delayq.core import store as store_calls
+from django_delayq.core import worker_code
+from django_delayq.core.states import State
 from django_delayq.exceptions import InvalidSchedule, ScheduleNotFound
 from django_delayq.features.schedules import periodic as definitions
 from django_delayq.features.schedules.calls import KEPT, Entry
@@ -17,7 +17,7 @@ from django_delayq.features.schedules.known_schedules import Found, Known, loadi
 from django_delayq.features.schedules.moves import found_elsewhere, loading_others
 from django_delayq.features.schedules.periodic import Change
 from django_delayq.features.schedules.writes import arrange, arranging
-from django_delayq.jobs import sharding
+from django_delayq.jobs import shard_agreement
 from django_delayq.jobs.actor import actor, checked_text
 from django_delayq.jobs.draft import Draft
 from django_delayq.jobs.envelope import OCCURRENCE, SCHEDULE
@@ -25,6 +25,7 @@ from django_delayq.jobs.job import Job
 from django_delayq.jobs.occurrences import When
 from django_delayq.logs import get_log
 from django_delayq.redaction import show
+from django_delayq.transport.steps import Steps
 
 logger = get_log("django_delayq.jobs")
 
@@ -144,7 +145,7 @@ def firing(queue_name: str, name: str) -> Steps[Job[Any]]:
     if code is not None:
         # No worker may have looked since somebody wrote an earlier definition back.
         definition = code.definition()
-    yield from sharding.agreeing_on(queue.name)
+    yield from shard_agreement.agreeing_on(queue.name)
     new = definitions.extra(queue, found.name, definition, known.now_ms)
     job: Job[Any] = Job(
         queue.name,
@@ -155,7 +156,7 @@ def firing(queue_name: str, name: str) -> Steps[Job[Any]]:
         Draft(new, sent_ms=boottime_ms()),
     )
     job.options, job.priority = definition.options or None, definition.priority
-    (stored,) = yield storing.schedule(queue.target.unlimited, [new])
+    (stored,) = yield store_calls.schedule(queue.target.unlimited, [new])
     job.state, job.start_time_ms = State.SCHEDULED, stored.start_time_ms
     job.take_headers({SCHEDULE: found.name, OCCURRENCE: str(known.now_ms)})
     return job

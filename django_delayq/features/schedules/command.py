@@ -8,6 +8,8 @@ from django.core.management.base import CommandError, CommandParser
 from django.utils.translation import gettext_lazy
 
 from django_delayq.clock import iso_text
+from django_delayq.display.json_output import json_text
+from django_delayq.display.value_json import plain_value
 from django_delayq.exceptions import InvalidSchedule
 from django_delayq.features.schedules.api import Schedule, get_schedule, get_schedules
 from django_delayq.features.schedules.schedule_texts import (
@@ -17,11 +19,9 @@ from django_delayq.features.schedules.schedule_texts import (
     pause_text,
 )
 from django_delayq.jobs.arguments import masked_call
-from django_delayq.management.errors import Missing, explained, said_by_command
+from django_delayq.management.command_errors import Missing, explained, said_by_command
 from django_delayq.management.help import CommandWithExamples
-from django_delayq.showing.plain_json import json_text
-from django_delayq.showing.value_json import plain_value
-from django_delayq.translating import gettext, when_text
+from django_delayq.translations import gettext, when_text
 from django_delayq.wording import one_line
 
 EXAMPLES = gettext_lazy(

@@ -8,9 +8,8 @@ from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 from django_delayq import conf
-from django_delayq.calls.steps import Steps
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery.storing import NewJob
+from django_delayq.core.store import NewJob
 from django_delayq.exceptions import DecodeError, NotSigned
 from django_delayq.features.schedules import calls as schedule_calls
 from django_delayq.features.schedules import periodic as definitions
@@ -20,6 +19,7 @@ from django_delayq.features.schedules.periodic import Change, Definition
 from django_delayq.features.schedules.register import Register
 from django_delayq.jobs.occurrences import When, when_of
 from django_delayq.logs import get_log
+from django_delayq.transport.steps import Steps
 
 logger = get_log("django_delayq.jobs")
 

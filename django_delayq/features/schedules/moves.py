@@ -6,11 +6,9 @@ from enum import Enum, auto
 import msgspec
 
 from django_delayq import conf
-from django_delayq.calls.steps import Steps
-from django_delayq.calls.together import together
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import bounds, limit_slots, looking, worker_code
-from django_delayq.delivery.states import State
+from django_delayq.core import bounds, limit_slots, queue_reads, worker_code
+from django_delayq.core.states import State
 from django_delayq.features.schedules import periodic as definitions
 from django_delayq.features.schedules.calls import KEPT, Entry
 from django_delayq.features.schedules.known_schedules import Found, Known, loading
@@ -18,6 +16,8 @@ from django_delayq.features.schedules.periodic import Definition
 from django_delayq.features.schedules.writes import arrange, arranging
 from django_delayq.jobs.workers import reading
 from django_delayq.logs import get_log
+from django_delayq.transport.steps import Steps
+from django_delayq.transport.together import together
 
 logger = get_log("django_delayq.jobs")
 
@@ -230,7 +230,7 @@ def _is_busy(found: Found) -> Steps[bool]:
     token = conf.get_keyring().token(
         found.queue.name, found.name, state.fired, state.print
     )
-    last = yield looking.inspect(keys, token)
+    last = yield queue_reads.inspect(keys, token)
     return last.state in _ALIVE
 
 

@@ -11,6 +11,7 @@ from django.utils.translation import gettext_lazy
 
 from django_delayq.admin.visit import Right, Visit, with_reason
 from django_delayq.conf import QueueSettings
+from django_delayq.display.texts import clean, cut
 from django_delayq.exceptions import DelayqError
 from django_delayq.features.schedules.api import Schedule, get_schedule, get_schedules
 from django_delayq.features.schedules.schedule_texts import (
@@ -20,8 +21,7 @@ from django_delayq.features.schedules.schedule_texts import (
 )
 from django_delayq.jobs.actor import MAX_REASON
 from django_delayq.jobs.occurrences import Cron, cron
-from django_delayq.showing.texts import clean, cut
-from django_delayq.translating import gettext, moment_text, when_text
+from django_delayq.translations import gettext, moment_text, when_text
 
 
 @dataclass(frozen=True, slots=True)

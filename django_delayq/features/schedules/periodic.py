@@ -12,9 +12,9 @@ from typing import Any, Literal, TypeVar, Unpack
 import msgspec
 
 from django_delayq import conf
-from django_delayq.decoding import Decoder
-from django_delayq.delivery import storing
-from django_delayq.delivery.storing import NewJob
+from django_delayq.core import store as store_calls
+from django_delayq.core.store import NewJob
+from django_delayq.decoder import Decoder
 from django_delayq.exceptions import (
     EncodeError,
     InvalidArguments,
@@ -37,12 +37,12 @@ from django_delayq.jobs.options import (
     is_unicode,
     seconds,
 )
-from django_delayq.jobs.preparing import spread
+from django_delayq.jobs.prepare import spread
 from django_delayq.jobs.registry import all_tasks
-from django_delayq.masking import mask
+from django_delayq.masks import mask
 from django_delayq.redaction import brief, show
 from django_delayq.suggestions import suggestion
-from django_delayq.wire.signing import SEAL_LENGTH
+from django_delayq.wire.signatures import SEAL_LENGTH
 
 CatchUp = Literal["one", "none", "all"]
 CATCH_UPS = ("one", "none", "all")
@@ -133,7 +133,7 @@ def sealed(queue: str, kind: str, name: str, body: Definition | Change) -> bytes
             args=[],
             kwargs={},
             encrypted=keyring.encrypt("schedule", place, text),
-            nonce=storing.new_token(),
+            nonce=store_calls.new_token(),
         )
     text = REGISTERED + mark + _encoder.encode(body)
     return keyring.seal(_signed_place(place, text), text)
@@ -593,7 +593,7 @@ def extra(
     now_ms: int,
 ) -> NewJob:
     """Make a job that is due now, beside those of the occurrences."""
-    token = storing.new_token()
+    token = store_calls.new_token()
     options = definition.options
     return _job(queue, name, definition, token, "+0", options, now_ms)
 
@@ -621,7 +621,7 @@ def _job(
         conf.get_keyring(),
         queue.payload_codec if queue.is_shared else None,
     )
-    tail = storing.tail_of(
+    tail = store_calls.tail_of(
         "",
         definition.priority,
         definition.limit,

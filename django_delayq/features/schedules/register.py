@@ -13,12 +13,12 @@ from typing import NamedTuple
 import msgspec
 
 from django_delayq import conf
-from django_delayq.decoding import Decoder
+from django_delayq.decoder import Decoder
 from django_delayq.exceptions import DecodeError, InvalidSchedule, NotSigned
 from django_delayq.features.schedules import periodic as definitions
 from django_delayq.features.schedules.calls import KEPT, Entry
 from django_delayq.logs import get_log
-from django_delayq.wire.signing import SEAL_LENGTH
+from django_delayq.wire.signatures import SEAL_LENGTH
 
 logger = get_log("django_delayq.jobs")
 

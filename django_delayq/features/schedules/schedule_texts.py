@@ -2,7 +2,7 @@
 
 from django_delayq.exceptions import InvalidSchedule
 from django_delayq.features.schedules.api import Schedule
-from django_delayq.translating import gettext, moment_text
+from django_delayq.translations import gettext, moment_text
 
 #: How many occurrences of a schedule are shown.
 SHOWN = 5

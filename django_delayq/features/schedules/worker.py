@@ -9,10 +9,8 @@ from typing import Any
 import msgspec
 from redis.client import Redis
 
-from django_delayq.calls.running import run
-from django_delayq.calls.steps import perform
 from django_delayq.clock import monotonic_ms
-from django_delayq.delivery.storing import NewJob
+from django_delayq.core.store import NewJob
 from django_delayq.exceptions import DelayqError, TaskNotFound
 from django_delayq.features.schedules import calls as schedule_calls
 from django_delayq.features.schedules import periodic as definitions
@@ -31,6 +29,8 @@ from django_delayq.features.schedules.register import FIELD
 from django_delayq.features.schedules.writes import arranging, missed
 from django_delayq.jobs.registry import get_task
 from django_delayq.logs import get_log
+from django_delayq.transport.run import run
+from django_delayq.transport.steps import perform
 from django_delayq.worker import job_signals
 from django_delayq.worker.queue_state import QueuePart, QueueState
 

@@ -2,15 +2,15 @@
 
 from typing import Any
 
-from django_delayq.calls.call import Call
-from django_delayq.calls.steps import Steps
-from django_delayq.delivery.storing import NewJob
+from django_delayq.core.store import NewJob
 from django_delayq.exceptions import InvalidSchedule
 from django_delayq.features.schedules import calls as schedule_calls
 from django_delayq.features.schedules.calls import KEPT
 from django_delayq.features.schedules.known_schedules import Found, Known
-from django_delayq.jobs import sharding
+from django_delayq.jobs import shard_agreement
 from django_delayq.logs import get_log
+from django_delayq.transport.call import Call
+from django_delayq.transport.steps import Steps
 
 logger = get_log("django_delayq.jobs")
 
@@ -59,7 +59,7 @@ def arranging(
     it continues. Returns the new version, or 0 if another process changed the schedule first.
     """
     queue = known.queue
-    yield from sharding.agreeing_on(queue.name)
+    yield from shard_agreement.agreeing_on(queue.name)
     if not (yield from _catching_up(known, found)):
         return 0
     occurrence_ms = found.next_ms(known.now_ms)

@@ -10,15 +10,10 @@ from datetime import UTC, datetime
 from typing import NamedTuple, TypeVar
 
 from django_delayq import conf
-from django_delayq.calls.call import Call
-from django_delayq.calls.command import Command
-from django_delayq.calls.exchange import Made
-from django_delayq.calls.steps import Steps
-from django_delayq.clients.performing import aperformed, performed
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import looking
-from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.states import State
+from django_delayq.core import queue_reads
+from django_delayq.core.keys import DeliveryKeys
+from django_delayq.core.states import State
 from django_delayq.exceptions import InvalidSearch
 from django_delayq.features.statistics import calls as statistics_calls
 from django_delayq.features.statistics.calls import (
@@ -32,6 +27,11 @@ from django_delayq.features.statistics.calls import (
 )
 from django_delayq.jobs.answers import asking, complete
 from django_delayq.redaction import show
+from django_delayq.transport.call import Call
+from django_delayq.transport.exchange import Made
+from django_delayq.transport.performed import aperformed, performed
+from django_delayq.transport.plain_command import Command
+from django_delayq.transport.steps import Steps
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -222,7 +222,7 @@ def statistics_totals(queues: Iterable[str] | None = None) -> Steps[dict[str, To
     """
     names, parts = _parts_of(queues)
     calls: list[Made] = [statistics_calls.read_totals(each.keys) for each in parts]
-    calls += [looking.counts(each.keys) for each in parts]
+    calls += [queue_reads.counts(each.keys) for each in parts]
     answers = yield from asking([*parts, *parts], map(_one, calls))
     replies = answers.replies
     read = [

@@ -28,12 +28,12 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 
-from django_delayq.calls.call import Call
-from django_delayq.calls.command import Command, fields_of
-from django_delayq.decoding import Decoder
-from django_delayq.delivery.binding import bind
-from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.core.keys import DeliveryKeys
+from django_delayq.core.scripts import bind
+from django_delayq.decoder import Decoder
 from django_delayq.exceptions import DecodeError
+from django_delayq.transport.call import Call
+from django_delayq.transport.plain_command import Command, fields_of
 
 #: Tasks of one `add_figures` call: a ms of the server's time.
 FIGURES_BATCH = 20

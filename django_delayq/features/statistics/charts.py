@@ -12,11 +12,11 @@ from django.utils import timezone
 from django.utils.formats import number_format
 from django.utils.functional import Promise
 
+from django_delayq.display.time_texts import relative_text, short_time_text
 from django_delayq.features.statistics.api import Series
 from django_delayq.features.statistics.calls import Histogram
 from django_delayq.jobs.occurrences import in_zone
-from django_delayq.showing.time_texts import relative_text, short_time_text
-from django_delayq.translating import gettext, number_text, seconds_text
+from django_delayq.translations import gettext, number_text, seconds_text
 
 #: The picture, and what is left for bars and lines beside the labels.
 WIDTH, HEIGHT = 300, 124

@@ -13,10 +13,9 @@ from functools import partial
 
 from redis.exceptions import RedisError, ResponseError
 
-from django_delayq.calls.line import Line, UnderWay
 from django_delayq.clock import monotonic_ms
 from django_delayq.conf import QueueSettings, get_settings, keys_of
-from django_delayq.delivery.reasons import Kind
+from django_delayq.core.reasons import Kind
 from django_delayq.features.statistics import calls as statistics_calls
 from django_delayq.features.statistics.calls import (
     FIGURES_BATCH,
@@ -29,6 +28,7 @@ from django_delayq.features.statistics.calls import (
 )
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.logs import get_log
+from django_delayq.transport.line import Line, UnderWay
 from django_delayq.worker.attempt import Attempt, Verdict
 from django_delayq.worker.reports import EndReport
 

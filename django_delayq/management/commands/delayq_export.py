@@ -13,21 +13,21 @@ from django.utils.translation import gettext_lazy
 from redis.client import Redis
 
 from django_delayq import conf
-from django_delayq.calls.running import run
-from django_delayq.clients.clients import own_clients
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import looking
-from django_delayq.management.errors import explained
+from django_delayq.core import queue_reads
+from django_delayq.management.command_errors import explained
 from django_delayq.management.help import CommandWithExamples
 from django_delayq.management.moving_report import told
-from django_delayq.management.progress import ProgressLine
-from django_delayq.repair import exports, lines
-from django_delayq.repair.exports import Exporting
-from django_delayq.repair.lines import Page
-from django_delayq.repair.moving import Tally, total_of
-from django_delayq.repair.pages import Kind
-from django_delayq.repair.taking import Taking
-from django_delayq.translating import gettext
+from django_delayq.management.progress_line import ProgressLine
+from django_delayq.tools import exports, lines
+from django_delayq.tools.exports import Exporting
+from django_delayq.tools.lines import Page
+from django_delayq.tools.move import Tally, total_of
+from django_delayq.tools.page_calls import Kind
+from django_delayq.tools.source import Taking
+from django_delayq.translations import gettext
+from django_delayq.transport.clients import own_clients
+from django_delayq.transport.run import run
 
 EXAMPLES = gettext_lazy(
     """
@@ -160,7 +160,7 @@ class Command(CommandWithExamples):
     ) -> Mapping[str, Tally]:
         exporting = Exporting(client, queues, is_copy=is_copy, waits=waits)
         total = sum(
-            total_of(run(client, looking.counts(queue.keys))) for queue in queues
+            total_of(run(client, queue_reads.counts(queue.keys))) for queue in queues
         )
         done = 0
         for line in exporting.lines():
@@ -294,7 +294,7 @@ def _written(name: str) -> Iterator[None]:
 
 
 def _would_move(client: Redis, queue: QueueSettings) -> Tally:
-    counts = run(client, looking.counts(queue.keys))
+    counts = run(client, queue_reads.counts(queue.keys))
     return Tally(moved=total_of(counts), stay=counts.running + counts.forwards)
 
 

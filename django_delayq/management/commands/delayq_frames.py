@@ -15,12 +15,10 @@ from redis.client import Redis
 from redis.exceptions import NoPermissionError
 
 from django_delayq import conf
-from django_delayq.calls.running import run
-from django_delayq.clients.clients import own_clients
-from django_delayq.delivery import stored_pauses
-from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.core import stored_pauses
+from django_delayq.core.keys import DeliveryKeys
 from django_delayq.exceptions import DelayqError
-from django_delayq.management.errors import explained
+from django_delayq.management.command_errors import explained
 from django_delayq.management.frames_report import (
     advise,
     describe,
@@ -32,18 +30,16 @@ from django_delayq.management.frames_report import (
     setting,
 )
 from django_delayq.management.help import CommandWithExamples
-from django_delayq.management.progress import ProgressLine
-from django_delayq.repair.calls import ListBusy
-from django_delayq.repair.listing import Listing
-from django_delayq.repair.reframing import Reframing
-from django_delayq.repair.survey import (
-    Survey,
-    similar_queues,
-    take_survey,
-)
-from django_delayq.translating import gettext, ngettext, say
+from django_delayq.management.progress_line import ProgressLine
+from django_delayq.tools.frame_calls import ListBusy
+from django_delayq.tools.insertion_list import Listing
+from django_delayq.tools.reframe import Reframing
+from django_delayq.tools.survey import Survey, similar_queues, take_survey
+from django_delayq.translations import gettext, ngettext, say
+from django_delayq.transport.clients import own_clients
+from django_delayq.transport.run import run
 from django_delayq.wire.frame import FrameFormat
-from django_delayq.wire.keys import QueueKeys
+from django_delayq.wire.queue_keys import QueueKeys
 
 EXAMPLES = gettext_lazy(
     """

@@ -12,9 +12,11 @@ from django.utils.translation import gettext_lazy
 from redis.exceptions import RedisError
 
 from django_delayq import conf
-from django_delayq.clients.clients import own_clients
 from django_delayq.clock import epoch_ms
 from django_delayq.conf import QueueSettings
+from django_delayq.display.json_output import json_text
+from django_delayq.display.queue_status import QueueStatus, living, look_at_queues
+from django_delayq.display.time_texts import span_text
 from django_delayq.exceptions import DelayqError
 from django_delayq.faults import describe_fault, is_forbidden
 from django_delayq.health.facts import ask
@@ -24,10 +26,8 @@ from django_delayq.health.server_problems import find_role
 from django_delayq.health.worker_problems import UNSERVED_MS, find_missing_workers
 from django_delayq.management.help import CommandWithExamples
 from django_delayq.management.times import span
-from django_delayq.showing.plain_json import json_text
-from django_delayq.showing.queue_status import QueueStatus, living, look_at_queues
-from django_delayq.showing.time_texts import span_text
-from django_delayq.translating import gettext, ngettext, say, say_fault
+from django_delayq.translations import gettext, ngettext, say, say_fault
+from django_delayq.transport.clients import own_clients
 from django_delayq.wording import one_line
 
 HEALTHY, UNHEALTHY, UNKNOWN = 0, 1, 2

@@ -15,22 +15,21 @@ from redis.client import Redis
 from redis.exceptions import RedisError
 
 from django_delayq import conf
-from django_delayq.calls.steps import perform
-from django_delayq.clients.clients import Clients, own_clients
 from django_delayq.conf import QueueSettings
-from django_delayq.connection import embedded_url
-from django_delayq.delivery.looking import Counts
+from django_delayq.core.queue_reads import Counts
 from django_delayq.faults import describe_fault
-from django_delayq.jobs import sharding
-from django_delayq.management.errors import explained
+from django_delayq.jobs import shard_agreement
+from django_delayq.management.command_errors import explained
 from django_delayq.management.help import CommandWithExamples
 from django_delayq.management.moving_report import told
-from django_delayq.management.progress import ProgressLine
+from django_delayq.management.progress_line import ProgressLine
+from django_delayq.project_connection import embedded_url
 from django_delayq.redaction import redact_url
-from django_delayq.repair import lines
-from django_delayq.repair.direct import Moving
-from django_delayq.repair.importing import Importing
-from django_delayq.repair.moving import (
+from django_delayq.setting_values import PREFIX
+from django_delayq.tools import lines
+from django_delayq.tools.direct import Moving
+from django_delayq.tools.imports import Importing
+from django_delayq.tools.move import (
     SameQueue,
     Tally,
     check_shards,
@@ -39,8 +38,9 @@ from django_delayq.repair.moving import (
     queues_on,
     total_of,
 )
-from django_delayq.setting_values import PREFIX
-from django_delayq.translating import gettext, list_text
+from django_delayq.translations import gettext, list_text
+from django_delayq.transport.clients import Clients, own_clients
+from django_delayq.transport.steps import perform
 
 #: Between two looks at a source whose jobs still run, s.
 PAUSE_S = 0.5
@@ -192,7 +192,7 @@ class Command(CommandWithExamples):
                     check_shards(source, replace(whole, prefix=there_prefix))
             if not options["dry_run"]:
                 # It writes the number of a new queue.
-                perform(target, sharding.checking(queues))
+                perform(target, shard_agreement.checking(queues))
             with of_source():
                 found = queues_on(source, there_prefix, settings.prefix)
                 others = _not_among(queues, found, settings, options)

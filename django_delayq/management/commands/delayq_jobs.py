@@ -5,13 +5,13 @@ from typing import Any
 from django.core.management.base import CommandParser
 from django.utils.translation import gettext_lazy
 
-from django_delayq.management.errors import explained
+from django_delayq.management.command_errors import explained
 from django_delayq.management.help import CommandWithExamples
 from django_delayq.management.jobs_change import VERBS, add_changes, change_jobs
 from django_delayq.management.jobs_list import add_list, list_jobs
 from django_delayq.management.jobs_output import JobsOutput
 from django_delayq.management.jobs_show import add_show, show_jobs
-from django_delayq.translating import gettext
+from django_delayq.translations import gettext
 
 EXAMPLES = gettext_lazy(
     """

@@ -9,18 +9,18 @@ from django.utils.translation import gettext_lazy
 from redis.client import Redis
 
 from django_delayq import conf
-from django_delayq.calls.running import run
-from django_delayq.clients.clients import own_clients
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import looking
+from django_delayq.core import queue_reads
 from django_delayq.exceptions import DelayqError
 from django_delayq.jobs.envelope import OTHER_CODEC
-from django_delayq.management.errors import Missing, explained
+from django_delayq.management.command_errors import Missing, explained
 from django_delayq.management.help import CommandWithExamples
-from django_delayq.management.progress import ProgressLine
-from django_delayq.repair.resigning import Resigning, Tally
-from django_delayq.translating import gettext, list_text
-from django_delayq.wire.signing import FORMAT, Keyring
+from django_delayq.management.progress_line import ProgressLine
+from django_delayq.tools.resign import Resigning, Tally
+from django_delayq.translations import gettext, list_text
+from django_delayq.transport.clients import own_clients
+from django_delayq.transport.run import run
+from django_delayq.wire.signatures import FORMAT, Keyring
 
 EXAMPLES = gettext_lazy(
     """
@@ -112,7 +112,7 @@ class Command(CommandWithExamples):
         return signing.tally
 
     def _check_readable(self, client: Redis, queue: QueueSettings) -> None:
-        format = run(client, looking.read_format(queue.keys))
+        format = run(client, queue_reads.read_format(queue.keys))
         if format > FORMAT:
             raise CommandError(
                 f"Queue {queue.name} is in format {format}, and this version reads format {FORMAT}. Run this with a version"

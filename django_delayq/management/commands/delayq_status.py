@@ -10,18 +10,18 @@ from django.utils.translation import gettext, gettext_lazy
 from redis.exceptions import RedisError
 
 from django_delayq import conf
-from django_delayq.clients.clients import own_clients
 from django_delayq.clock import monotonic_ms
 from django_delayq.conf import QueueSettings
+from django_delayq.display.json_output import json_text
+from django_delayq.display.overview import look
+from django_delayq.display.overview_json import overview_data
 from django_delayq.health.problem import Level, ServerProblem
 from django_delayq.management import status_report
-from django_delayq.management.errors import explained
+from django_delayq.management.command_errors import explained
 from django_delayq.management.help import CommandWithExamples
 from django_delayq.management.terminal import Screen, width_of_screen
 from django_delayq.server_checks import server_problems
-from django_delayq.showing.overview import look
-from django_delayq.showing.overview_json import overview_data
-from django_delayq.showing.plain_json import json_text
+from django_delayq.transport.clients import own_clients
 
 #: Seconds between two looks with --watch, and between two of the server's checks, which write and read on trial.
 WATCH_S, CHECKS_S = 2.0, 30.0

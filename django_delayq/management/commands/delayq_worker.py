@@ -13,8 +13,7 @@ from django.utils.translation import gettext_lazy
 from redis.exceptions import RedisError, ResponseError
 
 from django_delayq import conf
-from django_delayq.calls.connections import has_nodes
-from django_delayq.clients.clients import own_clients
+from django_delayq.display.overview import look_around
 from django_delayq.exceptions import DelayqError, InvalidSettings
 from django_delayq.health.problem import Level
 from django_delayq.jobs.middleware import compose
@@ -26,9 +25,10 @@ from django_delayq.management.worker_banner import banner_of
 from django_delayq.redaction import redact
 from django_delayq.server_checks import server_problems
 from django_delayq.setting_values import WEIGHT
-from django_delayq.showing.overview import look_around
 from django_delayq.slices import loaded
-from django_delayq.translating import gettext
+from django_delayq.translations import gettext
+from django_delayq.transport.clients import own_clients
+from django_delayq.transport.connections import has_nodes
 from django_delayq.worker import heartbeat
 from django_delayq.worker.operating_system import UNWRITABLE
 from django_delayq.worker.parts import WorkerOptions

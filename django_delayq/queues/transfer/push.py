@@ -2,12 +2,12 @@
 
 from redis.client import Redis
 
-from django_delayq.calls.batch import BatchSizer
 from django_delayq.clock import monotonic_ms
-from django_delayq.delivery import claiming
-from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.core import claim as claim_calls
+from django_delayq.core.keys import DeliveryKeys
 from django_delayq.queues.transfer.service import QueueTransferService
 from django_delayq.queues.transfer.task import PushResult
+from django_delayq.transport.batch_size import BatchSizer
 from django_delayq.waiting.connection import DedicatedConnection
 from django_delayq.wire.frame import FrameFormat
 
@@ -61,7 +61,7 @@ class QueuePush:
     def __call__(self) -> PushResult:
         begun_ms = monotonic_ms()
         moved, wait_us = self._connection.run(
-            claiming.transfer(
+            claim_calls.transfer(
                 self._keys, batch=self.sizer.size, frame_format=self._frame_format
             )
         )

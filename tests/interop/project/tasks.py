@@ -5,7 +5,7 @@ from typing import Any
 from django.conf import settings
 
 from django_delayq import Backoff, current_job, delayed_task, queue_handler
-from django_delayq.delivery.states import State
+from django_delayq.core.states import State
 from tests.interop.values import describe
 from tests.worker.records import record
 

@@ -22,8 +22,10 @@ PAGE = 5
 def main(url: str, queue: str, kills: int) -> None:
     django.setup()
     from django_delayq import conf
-    from django_delayq.connection import connection_url
-    from django_delayq.repair import direct, moving, taking
+    from django_delayq.project_connection import connection_url
+    from django_delayq.tools import direct
+    from django_delayq.tools import move as moving
+    from django_delayq.tools import source as taking
 
     taking.FIRST = taking.LEAST = taking.MOST = PAGE
     settings, keyring = conf.get_settings().queue(queue), conf.get_keyring()

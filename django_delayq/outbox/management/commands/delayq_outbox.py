@@ -9,12 +9,12 @@ from django.utils.formats import localize
 from django.utils.translation import gettext, gettext_lazy, ngettext
 
 from django_delayq.conf import get_settings
-from django_delayq.management.errors import explained
+from django_delayq.display.time_texts import short_time_text
+from django_delayq.management.command_errors import explained
 from django_delayq.management.help import CommandWithExamples
 from django_delayq.outbox.relay import Relay, Swept, databases, has_table, look
-from django_delayq.outbox.writing import migrating
+from django_delayq.outbox.row_writer import migrating
 from django_delayq.redaction import redact
-from django_delayq.showing.time_texts import short_time_text
 
 EXAMPLES = gettext_lazy(
     """

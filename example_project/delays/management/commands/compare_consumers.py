@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django_delayq import BlockingQueue, DelayedQueue
-from django_delayq.embedded.server import ensure_server
+from django_delayq.embedded.embedded_server import ensure_server
 from redis import Redis
 
 from delays.consumers import CONSUMERS
