@@ -43,10 +43,9 @@ from django_delayq.transport.run import run
 from django_delayq.transport.server import Server
 from django_delayq.worker import job_signals
 from django_delayq.worker.attempt import Attempt
-from django_delayq.worker.attempt_log import log_end
 from django_delayq.worker.forwards import forward_at_once
 from django_delayq.worker.queue_state import QueueState
-from django_delayq.worker.settle import Settlement
+from django_delayq.worker.settle import Settlement, log_end
 
 try:
     import time_machine

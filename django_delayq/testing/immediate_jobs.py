@@ -22,7 +22,7 @@ from django_delayq.testing.inline_executor import arun_attempt, run_attempt
 from django_delayq.testing.recorder import ENDED, Note, Recorder, epoch_now_ms
 from django_delayq.worker import job_signals
 from django_delayq.worker.attempt import Attempt, Verdict
-from django_delayq.worker.attempt_log import log_end
+from django_delayq.worker.settle import log_end
 
 
 @dataclass(eq=False, slots=True)

@@ -22,8 +22,14 @@ from django_delayq.transport.steps import perform
 from django_delayq.worker import job_signals
 from django_delayq.worker.outage import is_queues_own
 from django_delayq.worker.parts import Parts
-from django_delayq.worker.plan import NO_ROOM, NOTHING, Asked, Plan, Room
-from django_delayq.worker.queue_state import QueueState
+from django_delayq.worker.queue_state import (
+    NO_ROOM,
+    NOTHING,
+    Asked,
+    Plan,
+    QueueState,
+    Room,
+)
 
 #: So often a worker tries to tell that a job has lost its worker too often; then the job is buried without that.
 MOST_TOLD = 3

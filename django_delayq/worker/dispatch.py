@@ -17,8 +17,7 @@ from django_delayq.jobs.stop import Stop
 from django_delayq.logs import get_log
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.loop_executor import LoopExecutor
-from django_delayq.worker.plan import Room
-from django_delayq.worker.queue_state import QueueState
+from django_delayq.worker.queue_state import QueueState, Room
 from django_delayq.worker.thread_executor import Shared, ThreadExecutor
 from django_delayq.worker.time_limit import Timer
 
@@ -35,6 +34,43 @@ SUSPECT_EACH_MS = 5.0
 SUSPECT_MOST_MS = 10_000.0
 #: In burst mode a worker waits for suspects that were put off, and so much longer, as giving back takes time.
 PUT_OFF_SLACK_MS = 1_000.0
+#: How long there must have been jobs to run before their number shows how fast they are.
+MEASURED_MS = 1.0
+
+
+class Pace:
+    """Learns how many jobs per ms the threads of a process finish while they have jobs.
+
+    Time spent waiting for more does not count: it only shows how long a call takes.
+    """
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin again: what was learnt turned out to be wrong."""
+        #: Jobs per ms; 0: not known yet.
+        self.rate = 0.0
+        # Since the last measurement: how long there were jobs, until when that is known, and how many have ended.
+        self._busy_ms, self._noted_ms = 0.0, float("inf")
+        self._ended = 0
+        self._is_busy = False
+
+    def note(self, now_ms: float, until_ms: float) -> None:
+        """Note until when there were jobs. Call this before jobs are handed out, and when some are settled."""
+        self._busy_ms += max(0.0, until_ms - self._noted_ms)
+        self._noted_ms = now_ms
+
+    def measure(self, count: int, *, is_busy: bool) -> None:
+        """Count settled jobs. If they ended before all threads had a job (not ``is_busy``), leave them out."""
+        self._ended += count
+        is_measured = self._is_busy and self._busy_ms >= MEASURED_MS
+        if is_measured:
+            rate = self._ended / self._busy_ms
+            self.rate += 0.3 * (rate - self.rate) if self.rate else rate
+        if is_measured or not self._is_busy:
+            self._busy_ms, self._ended = 0.0, 0
+        self._is_busy = is_busy
 
 
 class Dispatch:

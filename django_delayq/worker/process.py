@@ -32,7 +32,6 @@ from django_delayq.waiting.watch import DestinationWatch
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.dispatch import Dispatch
 from django_delayq.worker.forwards import Forwards
-from django_delayq.worker.heartbeat import PULSE_S, Heartbeat, Pulse
 from django_delayq.worker.loop import ClaimLoop
 from django_delayq.worker.memory_limit import MemoryLimit, MemoryWatch
 from django_delayq.worker.operating_system import (
@@ -46,7 +45,7 @@ from django_delayq.worker.parts import SELF, Parts, WorkerOptions
 from django_delayq.worker.queue_state import QueueState
 from django_delayq.worker.settle import Ends
 from django_delayq.worker.shutdown import Shutdown
-from django_delayq.worker.watchdog import Watchdog
+from django_delayq.worker.watchdog import PULSE_S, Heartbeat, Pulse, Watchdog
 
 logger = get_log("django_delayq.worker")
 

@@ -1,7 +1,9 @@
-"""The claim loop's state of one queue, and what features do for a queue. Owned by the loop's thread."""
+"""The claim loop's state of one queue, its next claim, and what features do for a queue. Owned by the loop's thread."""
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from redis.client import Redis
 
@@ -9,11 +11,46 @@ from django_delayq.conf import QueueSettings
 from django_delayq.core.bounds import MAX_BATCH
 from django_delayq.core.claim import Claimed, Mode
 from django_delayq.transport.batch_size import BatchSizer
+from django_delayq.transport.line import UnderWay
 from django_delayq.worker.held_jobs import HeldJobs, Released
 from django_delayq.worker.leased_job import Gate
 from django_delayq.worker.outage import StepPause
-from django_delayq.worker.plan import Asked
 from django_delayq.worker.upkeep import Upkeep
+
+
+class Room(NamedTuple):
+    """How many jobs of each kind this process can take on."""
+
+    sync: int
+    coroutines: int
+
+
+NO_ROOM = Room(0, 0)
+
+
+class Plan(NamedTuple):
+    """The next claim on a queue."""
+
+    limit: int
+    #: If set, there is room for one kind only: jobs of the other kind, and excess ones, are given back.
+    only: Room | None = None
+
+
+NOTHING = Plan(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A claim that was sent."""
+
+    call: UnderWay[Claimed] | UnderWay[Claimed | None]
+    plan: Plan
+    sent_ms: float
+    #: For how long the claim puts suspects off.
+    put_off_ms: float
+    #: Whether this is a whole claim, not a `claim_few` for the simple case.
+    is_whole: bool
+
 
 #: For this part of a lease after a whole claim that leased something, `claim_few` is tried: only a whole claim writes
 #: the record of the service, which must not grow old. If `claim_few` did nothing twice in a row, it is skipped for as

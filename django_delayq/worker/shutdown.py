@@ -20,9 +20,8 @@ from django_delayq.transport.call import Call
 from django_delayq.transport.line import Line
 from django_delayq.transport.several import run_all
 from django_delayq.worker import job_signals
-from django_delayq.worker.attempt_log import log_end
 from django_delayq.worker.dispatch import Dispatch
-from django_delayq.worker.settle import Ends
+from django_delayq.worker.settle import Ends, log_end
 
 logger = get_log("django_delayq.worker")
 

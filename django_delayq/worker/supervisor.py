@@ -22,9 +22,8 @@ from django_delayq.redaction import redact
 from django_delayq.transport.clients import own_clients
 from django_delayq.transport.errors import is_of_node
 from django_delayq.transport.run import run
-from django_delayq.worker import heartbeat
+from django_delayq.worker import watchdog
 from django_delayq.worker.django_connections import close_connections
-from django_delayq.worker.heartbeat import Pulse, Silence, is_stopped
 from django_delayq.worker.memory_limit import MemoryLimit
 from django_delayq.worker.operating_system import (
     flush_streams,
@@ -41,7 +40,7 @@ from django_delayq.worker.process import (
     WorkerProcess,
     flush_logs,
 )
-from django_delayq.worker.watchdog import STUCK_AFTER_MS
+from django_delayq.worker.watchdog import STUCK_AFTER_MS, Pulse, Silence, is_stopped
 
 logger = get_log("django_delayq.worker")
 
@@ -243,7 +242,7 @@ class Supervisor:
             child = self._children.pop(pid)
             child.pulse.close()
             if self._options.worker.heartbeat is not None:
-                heartbeat.remove(Path(self._options.worker.heartbeat), pid)
+                watchdog.remove(Path(self._options.worker.heartbeat), pid)
             code = os.waitstatus_to_exitcode(raw)
             # A task may end its process with this status as well.
             is_refused = code == REFUSED and not self._accepted.is_set

@@ -12,9 +12,9 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from django_delayq import schedule
-from django_delayq.worker import heartbeat as heartbeats
+from django_delayq.worker import watchdog as heartbeats
 from django_delayq.worker import watchdog as watchdogs
-from django_delayq.worker.heartbeat import Heartbeat, is_stopped
+from django_delayq.worker.watchdog import Heartbeat, is_stopped
 from tests.faults.able import tasks as able
 from tests.polling import wait_until
 from tests.worker.project import tasks

@@ -22,8 +22,9 @@ from django_delayq.transport.primary import LONGEST_PAUSE_MS
 from django_delayq.transport.run import run
 from django_delayq.transport.script import load_script, variants_of
 from django_delayq.waiting.alarm import Alarm
-from django_delayq.worker import claims, plan, queue_state, upkeep
+from django_delayq.worker import claims, queue_state, upkeep
 from django_delayq.worker import loop as loops
+from django_delayq.worker import queue_state as plan
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.dispatch import Dispatch
 from django_delayq.worker.process import DONE, REPLACE_ME

@@ -2,7 +2,7 @@
 
 import pytest
 
-from django_delayq.worker.plan import Pace
+from django_delayq.worker.dispatch import Pace
 
 
 @pytest.mark.parametrize("call_ms", [1.0, 30.0, 300.0])

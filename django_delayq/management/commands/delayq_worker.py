@@ -29,7 +29,7 @@ from django_delayq.slices import loaded
 from django_delayq.translations import gettext
 from django_delayq.transport.clients import own_clients
 from django_delayq.transport.connections import has_nodes
-from django_delayq.worker import heartbeat
+from django_delayq.worker import watchdog
 from django_delayq.worker.operating_system import UNWRITABLE
 from django_delayq.worker.parts import WorkerOptions
 from django_delayq.worker.process import NODE_PATIENCE_S, at_most
@@ -199,7 +199,7 @@ class Command(CommandWithExamples):
             raise SystemExit(run_reloaded(self.stderr))
         try:
             if worker_options.worker.heartbeat is not None:
-                heartbeat.clear(worker_options.worker.heartbeat)
+                watchdog.clear(worker_options.worker.heartbeat)
         except DelayqError as error:
             raise CommandError(str(error)) from error
         if options["verbosity"]:
