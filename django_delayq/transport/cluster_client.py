@@ -20,9 +20,10 @@ from django_delayq.transport.call import Argument
 from django_delayq.transport.client import Client, Pipeline, called_back
 from django_delayq.transport.connections import aconverse, converse
 from django_delayq.transport.errors import LOST, mark_unsent
-from django_delayq.transport.exchange import Address, Exchange, Outcome, Where
+from django_delayq.transport.exchange import Address, Exchange, Where
 from django_delayq.transport.nodes import Pools
 from django_delayq.transport.plain_command import Command
+from django_delayq.transport.recovery import Outcome
 from django_delayq.transport.routes import Routed
 from django_delayq.transport.run import amake, make
 

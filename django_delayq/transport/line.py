@@ -26,8 +26,9 @@ from django_delayq.transport.errors import (
     of_those_behind,
     unhidden,
 )
-from django_delayq.transport.exchange import Exchange, Outcome
+from django_delayq.transport.exchange import Exchange
 from django_delayq.transport.plain_command import Command
+from django_delayq.transport.recovery import Outcome
 from django_delayq.transport.run import recovered
 
 T = TypeVar("T")

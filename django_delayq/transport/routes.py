@@ -10,14 +10,8 @@ from redis.exceptions import ClusterDownError, MovedError, TryAgainError
 
 from django_delayq.clock import boottime_ms
 from django_delayq.transport.errors import LOST
-from django_delayq.transport.exchange import (
-    WAITS,
-    Address,
-    Exchange,
-    Outcome,
-    Where,
-    key_of,
-)
+from django_delayq.transport.exchange import WAITS, Address, Exchange, Where, key_of
+from django_delayq.transport.recovery import Outcome
 from django_delayq.transport.slots import Slots
 
 

@@ -20,16 +20,9 @@ from django_delayq.transport.connections import (
     lent,
 )
 from django_delayq.transport.errors import FAILED, unhidden
-from django_delayq.transport.exchange import (
-    Again,
-    Exchange,
-    Outcome,
-    Raise,
-    Tries,
-    Where,
-    recover,
-)
+from django_delayq.transport.exchange import Exchange, Where
 from django_delayq.transport.plain_command import Command
+from django_delayq.transport.recovery import Again, Outcome, Raise, Tries, recover
 
 T = TypeVar("T")
 

@@ -22,8 +22,9 @@ from django_delayq.transport.errors import (
     of_those_behind,
     unhidden,
 )
-from django_delayq.transport.exchange import Again, Exchange, Outcome, Tries, recover
+from django_delayq.transport.exchange import Exchange
 from django_delayq.transport.plain_command import Command
+from django_delayq.transport.recovery import Again, Outcome, Tries, recover
 from django_delayq.transport.run import make, run
 
 T = TypeVar("T")

@@ -27,7 +27,8 @@ from django_delayq.transport.errors import (
     is_demoted,
     unhidden,
 )
-from django_delayq.transport.exchange import Exchange, Outcome, Tries
+from django_delayq.transport.exchange import Exchange
+from django_delayq.transport.recovery import Outcome, Tries
 from django_delayq.transport.run import go_on
 from django_delayq.transport.server import POOL_ARGUMENTS
 

@@ -24,7 +24,7 @@ from django_delayq import (
 )
 from django_delayq.jobs import commit_hooks
 from django_delayq.jobs import send_many as sending_many
-from django_delayq.transport.exchange import PAUSES_S
+from django_delayq.transport.recovery import PAUSES_S
 from tests.jobs import samples
 from tests.jobs.conftest import LATER
 from tests.jobs.hand import Hand

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 import redis
 
-from django_delayq.transport import exchange
+from django_delayq.transport import recovery
 from tests.queues.proxy import Proxy
 from tests.servers import ExternalServer, Server
 
@@ -29,4 +29,4 @@ def through_proxy(proxy: Proxy) -> Any:
 
 @pytest.fixture(autouse=True)
 def _no_long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "PAUSES_S", (0.001, 0.001, 0.001))
+    monkeypatch.setattr(recovery, "PAUSES_S", (0.001, 0.001, 0.001))

@@ -58,7 +58,8 @@ from django_delayq.transport.call import Call
 from django_delayq.transport.clients import Clients, own_clients
 from django_delayq.transport.cluster import Cluster
 from django_delayq.transport.errors import is_of_node, may_have_run
-from django_delayq.transport.exchange import FREE_REDIRECTIONS, key_of
+from django_delayq.transport.exchange import key_of
+from django_delayq.transport.recovery import FREE_REDIRECTIONS
 from django_delayq.transport.script import load_script
 from django_delayq.transport.slots import Slots
 from django_delayq.transport.steps import perform

@@ -1,6 +1,6 @@
 -- Prelude: where a job is, for scripts that show, move or cancel it by its id.
 --
--- Needs _clock, _window, _frame, _list, _job. An element that somebody else offered has no token; while it waits, its
+-- Needs _clock, _window, _frame, _list, _job, _unique. An element that somebody else offered has no token; while it waits, its
 -- name is 'f' format '-' start time '-' 16 hex digits, the 8 bytes of its frame.
 
 local function locator_of(locators, token)

@@ -1,6 +1,6 @@
 -- Prelude: jobs that follow others, stored by the script that ends those. docs/internals.md, "What follows a job".
 --
--- Needs _clock, _count, _window, _frame, _list, _job, _new. They are the last list of a script, `followers`, each with the
+-- Needs _clock, _count, _window, _frame, _list, _job, _unique, _new. They are the last list of a script, `followers`, each with the
 -- index of the job before it, from 0.
 
 -- Where that list begins.

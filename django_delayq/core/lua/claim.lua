@@ -1,7 +1,7 @@
 -- Lease what is waiting, up to a number and a size: expired leases, due retries, due jobs that were returned before
 -- their first attempt, what others put into the destination queue, due frames.
 --
--- Prelude  clock, count, window, frame, list, job, service, transfer, held, pause, limit, batch, ended
+-- Prelude  clock, count, window, frame, list, job, unique, service, transfer, held, pause, limit, batch, ended
 -- Keys     timeout_set, delay_queue, destination, leases, retries, headers, payloads, locators, notes, unique,
 --          ended, counters, claims, dead, quarantine, errors, returned, control, channel, ranked, held?limits,
 --          held_tasks?limits, slots?limits, paces?limits, batches?limits, last_ended?

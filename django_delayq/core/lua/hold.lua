@@ -4,7 +4,7 @@
 -- held for a limit: its slot is free, it has that limit from now on, and the next claim decides. What waits for a key, or
 -- for anything else but a pause without a limit of time, gives its unique key up: nobody knows whether it ever runs.
 --
--- Prelude  clock, window, frame, job, settle, held, pause, limit
+-- Prelude  clock, window, frame, job, unique, settle, held, pause, limit
 -- Keys     leases, headers, held, held_tasks, errors, payloads, retries, returned, control, channel, ranked,
 --          unique, slots?limits, paces?limits
 -- Where    slots, paces: only if the queue, or one of its jobs, has a limit

@@ -1,6 +1,6 @@
 -- Read one job, wherever it is.
 --
--- Prelude  clock, count, window, frame, list, job, find
+-- Prelude  clock, count, window, frame, list, job, unique, find
 -- Keys     timeout_set, destination, leases, retries, dead, quarantine, headers, payloads, locators, errors, ended,
 --          returned, held
 -- Args     token: of the job

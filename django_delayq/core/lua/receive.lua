@@ -1,6 +1,6 @@
 -- Store jobs that follow ones of another queue. However often each is sent, it is stored once.
 --
--- Prelude  clock, count, window, frame, list, job, new, sent, follow
+-- Prelude  clock, count, window, frame, list, job, unique, new, sent, follow
 -- Keys     timeout_set, delay_queue, redisson_channel, locators, headers, unique, ended, counters, ranked, control, retries,
 --          returned, leases, destination, sent
 -- Args     until_ms: until when the call is good, epoch ms: what somebody sends who was cut off may have been forgotten here since

@@ -2,7 +2,7 @@
 -- for too long into quarantine. For a worker nothing is published: it claims next, and a worker that does not know the
 -- tasks would only hold them again.
 --
--- Prelude  clock, count, window, frame, job, held, pause, batch, ended
+-- Prelude  clock, count, window, frame, job, unique, held, pause, batch, ended
 -- Keys     held, held_tasks, headers, errors, retries, returned, quarantine, unique, counters, control, channel, ranked,
 --          batches, payloads, last_ended?
 -- Where    last_ended: only if the queue remembers the jobs that ended last

@@ -1,6 +1,6 @@
 -- Give a job that waits another priority. Its id, start time and attempts stay. Safe to repeat.
 --
--- Prelude  clock, count, window, frame, list, job, find, held
+-- Prelude  clock, count, window, frame, list, job, unique, find, held
 -- Keys     timeout_set, destination, leases, retries, dead, quarantine, headers, locators, ended, returned, held, held_tasks,
 --          unique, control, ranked, errors
 -- Args     token: of the job

@@ -1,6 +1,6 @@
 -- Store jobs of ours until they are due. Safe to repeat: a known token is not stored again.
 --
--- Prelude  clock, count, window, frame, list, job, new, sent, held, batch
+-- Prelude  clock, count, window, frame, list, job, unique, new, sent, held, batch
 -- Keys     timeout_set, delay_queue, redisson_channel, destination, locators, headers, unique, ended, counters,
 --          ranked, control, returned?, retries?, held?, leases?, sent?, batches?
 -- Where    held: only if the number of jobs in the queue is limited; returned, retries, leases: then, and if one of these jobs

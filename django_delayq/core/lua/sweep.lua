@@ -2,7 +2,7 @@
 -- deleted a key, or a process vanished. A set whose scores are times loses the members whose time has passed. On a queue
 -- with priorities, rank the jobs that waited before it had any.
 --
--- Prelude  clock, count, window, frame, list, job, find
+-- Prelude  clock, count, window, frame, list, job, unique, find
 -- Keys     timeout_set, destination, locators, unique, headers, payloads, errors, swept, leases, retries, returned,
 --          held, dead, quarantine, control, ranked
 -- Where    swept: the hash or set that is swept

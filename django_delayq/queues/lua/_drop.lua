@@ -1,6 +1,6 @@
 -- Prelude: taking frames out for good before they are due.
 --
--- Needs _clock, _count, _window, _frame, _list, _job. drop() reads all it has to know before its first write, and
+-- Needs _clock, _count, _window, _frame, _list, _job, _unique. drop() reads all it has to know before its first write, and
 -- begins with removals.
 
 -- Returns what we know of the frames that are jobs of ours. To be called before the first write.

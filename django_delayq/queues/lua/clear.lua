@@ -1,6 +1,6 @@
 -- Delete everything that waits: at once for everybody else, page by page for the server.
 --
--- Prelude  clock, count, window, frame, job, list, walk, drop
+-- Prelude  clock, count, window, frame, job, unique, list, walk, drop
 -- Keys     timeout_set, delay_queue, locators, unique, ended, counters, ranked, cleared
 -- Where    cleared: the former timeout set, which is being deleted
 -- Args     is_first: 1 until a reply says that the clear has begun

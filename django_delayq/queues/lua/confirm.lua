@@ -1,6 +1,6 @@
 -- Confirm that elements were taken: only now are they gone. Safe to repeat: a lost reply is given again.
 --
--- Prelude  clock, count, window, frame, job
+-- Prelude  clock, count, window, frame, job, unique
 -- Keys     leases, headers, payloads, errors, unique, ended, counters, claims
 -- Args     owner: 8 bytes: who claimed them
 --          jobs... (token, fence): token; fencing token

@@ -1,6 +1,6 @@
 -- Take elements out by their payloads, among a page of the frames that wait: from the timeout set and the delay queue.
 --
--- Prelude  clock, count, window, frame, list, job, walk, drop
+-- Prelude  clock, count, window, frame, list, job, unique, walk, drop
 -- Keys     timeout_set, delay_queue, locators, unique, ended, counters, ranked
 -- Args     kind: what to walk: 'list', the delay queue, or 'zset', the timeout set
 --          where: cursor: index or score, empty at first

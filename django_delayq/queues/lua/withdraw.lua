@@ -1,6 +1,6 @@
 -- Take out frames that the caller has read. Safe to repeat: the frames are taken out once.
 --
--- Prelude  clock, count, window, frame, list, job, drop
+-- Prelude  clock, count, window, frame, list, job, unique, drop
 -- Keys     timeout_set, delay_queue, locators, unique, ended, counters, ranked, target?, target_locators?
 -- Where    target, target_locators: the list whose head the payload of the one frame goes to, if any
 -- Args     kind: where the frames were read: 'list', the delay queue, or 'zset', the timeout set

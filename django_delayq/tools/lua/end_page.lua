@@ -1,6 +1,6 @@
 -- End a page of jobs that export_page.lua holds: delete them, as another server has them, or put them back. Safe to repeat.
 --
--- Prelude  clock, count, window, frame, list, job, held, moving
+-- Prelude  clock, count, window, frame, list, job, unique, held, moving
 -- Keys     timeout_set, delay_queue, destination, redisson_channel, channel, retries, returned, held, held_tasks, dead,
 --          quarantine, headers, payloads, locators, errors, unique, ended, counters, ranked, control, moving, moving_from
 -- Args     run: id of the run

@@ -21,19 +21,17 @@ from redis.exceptions import (
 
 from django_delayq.transport.call import Call, InFull
 from django_delayq.transport.errors import Demoted, mark_unsent, may_have_run
-from django_delayq.transport.exchange import (
+from django_delayq.transport.exchange import Address, Exchange, Where
+from django_delayq.transport.plain_command import Command
+from django_delayq.transport.recovery import (
     FREE_REDIRECTIONS,
-    Address,
     Again,
     Done,
-    Exchange,
     Outcome,
     Raise,
     Tries,
-    Where,
     recover,
 )
-from django_delayq.transport.plain_command import Command
 from tests.transport.samples import script
 
 #: The first of these follows a silence.
