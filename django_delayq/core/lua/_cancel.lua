@@ -1,6 +1,6 @@
 -- Prelude: taking jobs that do not run out of a queue.
 --
--- Needs _clock, _count, _window, _frame, _list, _job, _unique, _find, _held, _pause, _limit, _batch.
+-- Needs _clock, _count, _window, _frame, _list, _job, _unique, _find, _held, _limit, _batch.
 
 -- A job that waits behind another gives the unique key back to it, if that has not ended.
 local function return_unique(tail)

@@ -38,6 +38,12 @@ local NO_MAC = ('\0'):rep(16)
 local NOBODY = '\0\0\0\0\0\0\0\0'
 local LATE = '\0\0\0\0\0\0\0\1'
 
+-- JSON that we have written, as a table; empty if it is none.
+local function decode_table(text)
+  local is_json, body = pcall(cjson.decode, text or '')
+  return is_json and type(body) == 'table' and body or {}
+end
+
 -- Whether a number can be printed as a score: it is not a NaN, and lies where a double counts exactly.
 local function is_score(number)
   return number > -9007199254740992 and number < 9007199254740992
@@ -248,6 +254,11 @@ end
 
 local function check_sets(...)
   for _, key in ipairs({ ... }) do redis.call('ZCARD', key) end
+end
+
+-- Nobody has checked the payload: the name of the task is what the payload says, if that is plain text.
+local function task_in(payload)
+  return (payload and payload:sub(1, 700):match('"body":"{\\"task\\":\\"([%w_.:/ -]+)\\"') or ''):sub(1, 200)
 end
 
 -- The token of a payload of ours, whichever codec wrapped it, and the part of its MAC that locators keep; nil for a

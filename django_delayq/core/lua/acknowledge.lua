@@ -1,6 +1,6 @@
 -- End jobs that ran, or will not run, if their lease is still the caller's.
 --
--- Prelude  clock, count, window, frame, list, job, unique, new, follow, forward, held, pause, limit, batch, settle
+-- Prelude  clock, count, window, frame, list, job, unique, new, follow, forward, held, limit, batch, settle
 -- Keys     leases, headers, payloads, errors, unique, ended, counters, slots?limits, held?limits, held_tasks?limits,
 --          paces?limits, retries?limits, returned?limits, ranked?limits, control?limits, channel?limits,
 --          batches?limits, timeout_set?follow, delay_queue?follow, locators?follow, redisson_channel?follow,

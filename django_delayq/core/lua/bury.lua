@@ -1,6 +1,6 @@
 -- End jobs that failed for good, as dead letters; or put jobs that nobody here can read or run into quarantine.
 --
--- Prelude  clock, count, window, frame, list, job, unique, new, follow, forward, held, pause, limit, batch, settle
+-- Prelude  clock, count, window, frame, list, job, unique, new, follow, forward, held, limit, batch, settle
 -- Keys     leases, headers, payloads, graves, errors, unique, counters, slots?limits, held?limits, held_tasks?limits,
 --          paces?limits, retries?limits, returned?limits, ranked?limits, control?limits, channel?limits, batches?limits,
 --          timeout_set?follow, delay_queue?follow, locators?follow, redisson_channel?follow, ended?follow,

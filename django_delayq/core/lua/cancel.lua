@@ -1,6 +1,6 @@
 -- Cancel jobs that are not running. Those in the delay queue share a scan of it.
 --
--- Prelude  clock, count, window, frame, list, job, unique, find, held, pause, limit, batch, cancel, ended, settle
+-- Prelude  clock, count, window, frame, list, job, unique, find, held, limit, batch, cancel, ended, settle
 -- Keys     timeout_set, delay_queue, destination, leases, retries, dead, quarantine, headers, payloads, locators,
 --          errors, notes, unique, ended, counters, returned, held, held_tasks, ranked, control, channel, slots,
 --          paces, batches, last_ended?, results...

@@ -1,7 +1,7 @@
 -- Say when the code of a worker process was loaded and which limits it has; forget processes that say nothing any more,
 -- and limits that no code has had for long.
 --
--- Prelude  clock, window, frame, job, pause
+-- Prelude  clock, window, frame, job
 -- Keys     control
 -- Args     owner: 8 bytes that name the process
 --          loaded_ms: when the code was loaded, epoch ms. A limit of later code stays while a process with that code lives

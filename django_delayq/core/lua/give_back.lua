@@ -3,7 +3,7 @@
 -- go back to the head of the destination queue, in order, where Java finds them. Our own jobs wait with us, in order,
 -- and are due at once.
 --
--- Prelude  clock, window, frame, job, held, pause, limit, settle
+-- Prelude  clock, window, frame, job, held, limit, settle
 -- Keys     leases, headers, retries, payloads, destination, channel, returned, ranked, control, slots?limits,
 --          held?limits, held_tasks?limits, paces?limits, errors?limits
 -- Where    slots to errors: only if the queue, or one of its jobs, has a limit

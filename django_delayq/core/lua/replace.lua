@@ -1,7 +1,7 @@
 -- Give a job that waits and holds a unique key what a later call of that key asks for: other arguments, another start
 -- time, or both. Its id stays. With other arguments it begins anew, with its first attempt. Safe to repeat.
 --
--- Prelude  clock, count, window, frame, list, job, unique, find, held, pause, limit
+-- Prelude  clock, count, window, frame, list, job, unique, find, held, limit
 -- Keys     timeout_set, delay_queue, destination, leases, retries, dead, quarantine, headers, payloads, locators,
 --          errors, unique, ended, counters, returned, held, held_tasks, redisson_channel, channel, ranked, control,
 --          slots, paces

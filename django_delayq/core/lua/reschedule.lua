@@ -1,7 +1,7 @@
 -- Give a job that is not running another start time. Its id, attempts and frame stay. Safe to repeat: the second reply
 -- equals the first, even if the job was claimed meanwhile.
 --
--- Prelude  clock, count, window, frame, list, job, unique, find, held, pause, limit, batch
+-- Prelude  clock, count, window, frame, list, job, unique, find, held, limit, batch
 -- Keys     timeout_set, redisson_channel, destination, leases, retries, dead, quarantine, headers, payloads, locators,
 --          notes, unique, ended, channel, returned, held, held_tasks, errors, ranked, control, slots, paces,
 --          batches

@@ -1,7 +1,7 @@
 -- End attempts whose jobs run again later: they failed, or they snooze, which counts as nothing. A job waits among the
 -- retries; if it snoozes before any attempt has failed, it waits among the returned.
 --
--- Prelude  clock, count, window, frame, job, held, pause, limit, settle
+-- Prelude  clock, count, window, frame, job, held, limit, settle
 -- Keys     leases, headers, retries, errors, counters, channel, returned, ranked, control, slots?limits, held?limits,
 --          held_tasks?limits, paces?limits
 -- Where    slots to paces: only if the queue, or one of its jobs, has a limit

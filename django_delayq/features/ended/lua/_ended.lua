@@ -1,9 +1,6 @@
 -- Prelude: how a job that no worker ended is remembered for people. `EndRecord` in features/ended/calls.py reads it.
-
--- Nobody has checked the payload: the name of the task is what the payload says, if that is plain text.
-local function task_in(payload)
-  return (payload and payload:sub(1, 700):match('"body":"{\\"task\\":\\"([%w_.:/ -]+)\\"') or ''):sub(1, 200)
-end
+--
+-- Needs _window, _frame, _job.
 
 local function end_record(token, payload, outcome, now_ms, attempts, why)
   local line = why and why:match('[^\r\n]*') or ''

@@ -1,6 +1,6 @@
 -- Prelude: limits of tasks: how many of their jobs run at a time, and how often one starts. docs/internals.md, "Limits".
 --
--- Needs _clock, _window, _frame, _job, _held, _pause. The set of slots has a member for each leased job that has a
+-- Needs _clock, _window, _frame, _job, _held. The set of slots has a member for each leased job that has a
 -- limit: the limit as in its tail, '\0', token; all scores are 0. A slot goes with its lease. A job whose limit is full is
 -- held under the name of the limit and its key. In the set of paces, the score of a limit is its theoretical arrival
 -- time, us: when the next job would start if all came evenly.

@@ -1,7 +1,7 @@
 -- Let jobs go on that are held for limits which admit them now: a limit was raised, or no code has it any more; or a job
 -- that was to start before them has been moved or deleted. Free slots of leases that somebody has deleted.
 --
--- Prelude  clock, window, frame, job, held, pause, limit
+-- Prelude  clock, window, frame, job, held, limit
 -- Keys     control, channel, leases, slots, paces, held, held_tasks, headers, errors, retries, returned, ranked
 -- Args     name: name of the limit; empty: all
 --          cursor: where to go on, as the last call returned it; empty: at the first

@@ -1,6 +1,6 @@
 -- Change a limit of the queue, or one that tasks have, while workers run; or clear what was set.
 --
--- Prelude  clock, window, frame, job, pause
+-- Prelude  clock, window, frame, job
 -- Keys     control, channel
 -- Args     name: name of the limit; empty: the queue itself
 --          change: what to set, as JSON, see _limit.lua; the rest stays as it is. Empty: clear all that was set

@@ -4,11 +4,6 @@
 -- of tasks by name. A pause has since and till, epoch ms as text ('0': it lasts until somebody ends it); by; why; and
 -- the id of the call that wrote it. What cannot be read is no pause.
 
-local function decode_table(text)
-  local is_json, body = pcall(cjson.decode, text or '')
-  return is_json and type(body) == 'table' and body or {}
-end
-
 -- Until when a pause lasts, epoch ms; huge: until somebody ends it; nil: it is over.
 local function pause_till(pause, now_ms)
   local till = type(pause) == 'table' and tonumber(pause.till)

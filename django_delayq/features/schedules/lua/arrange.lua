@@ -1,6 +1,6 @@
 -- Change what defines a schedule, and replace the job of its next occurrence in the same step.
 --
--- Prelude  clock, count, window, frame, list, job, unique, find, held, pause, limit, batch, cancel, new, schedules
+-- Prelude  clock, count, window, frame, list, job, unique, find, held, limit, batch, cancel, new, schedules
 -- Keys     schedules, periods, channel, redisson_channel, timeout_set, delay_queue, destination, leases, retries, dead,
 --          quarantine, headers, payloads, locators, errors, notes, unique, ended, counters, returned, held, held_tasks,
 --          control, ranked, slots, paces, batches
