@@ -1,7 +1,7 @@
-"""The features of the package, and where each of them meets the worker, the admin and the tools: in this file alone.
+"""The features of the package, and where each of them meets the worker and the admin.
 
 A feature is a folder in ``features/``. Its ``api.py`` has the functions for users, ``calls.py`` the calls of the server,
-``lua/`` its scripts and its parts of others.
+``lua/`` its scripts and its parts of others, ``worker.py`` its service of a queue, ``pages.py`` and ``command.py`` the rest.
 """
 
 from dataclasses import dataclass
