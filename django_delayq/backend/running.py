@@ -304,13 +304,13 @@ def _succeed(result: AnyResult, value: object) -> None:
 
 
 class _Finishing:
-    """Whether `ends` sends `task_finished` for what ends without its call."""
+    """Whether `finished_signal` sends `task_finished` for what ends without its call."""
 
     is_heard = False
 
 
 finishing = _Finishing()
-#: What `ends` finds on an exception whose end its call has told.
+#: What `finished_signal` finds on an exception whose end its call has told.
 _TOLD = "_delayq_task_finished"
 
 

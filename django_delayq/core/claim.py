@@ -108,7 +108,7 @@ class Limited(NamedTuple):
 
     #: The limits of the queue hold jobs back, which wait where they are.
     is_held_back: bool
-    #: The queue or one of the jobs has a limit, so that whoever ends a lease has to say so: see `settling`.
+    #: The queue or one of the jobs has a limit, so that whoever ends a lease has to say so: see `lease_ends`.
     has_slots: bool
     #: New jobs that were cancelled, because their limits were full.
     dropped: int

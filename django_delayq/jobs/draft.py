@@ -40,7 +40,7 @@ NO_EXTRAS = Extras()
 class Draft(msgspec.Struct, gc=False):
     """The call that this process has prepared, and whether it was sent."""
 
-    #: Its tail is the unique key; `sending` adds what the extras need.
+    #: Its tail is the unique key; `store_calls` adds the extras.
     new: NewJob
     #: The commit that sends it; None: it is sent at once.
     commit: Commit | None = None

@@ -1,4 +1,4 @@
-"""The calls that store prepared jobs: what `delivery.storing` gets of a draft and of its queue's settings."""
+"""The calls that store prepared jobs: the arguments of `core.store` from a draft and the settings of its queue."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,6 +1,6 @@
 """Walks through all that a search finds, page by page; of queues with shards, in one order.
 
-`delivery.searching` reads a queue; this makes handles of the jobs that fit.
+`core.search_calls` reads a queue; this makes handles of the jobs that fit.
 """
 
 import math

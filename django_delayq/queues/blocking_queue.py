@@ -1,6 +1,6 @@
 """Redisson's RBlockingQueue as a Python object, for programs that want due elements rather than tasks.
 
-It waits and looks. ``taking`` takes the elements, so that none is lost.
+It waits and looks. ``taker`` takes the elements, so that none is lost.
 """
 
 import math

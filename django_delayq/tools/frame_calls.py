@@ -1,6 +1,6 @@
 """Operations on all frames of a queue, Java's too: each describes one bounded script call, without I/O.
 
-They repair a queue that two generations of Redisson share. ``survey`` and ``reframing`` decide how often to call, and
+They repair a queue that two generations of Redisson share. ``survey`` and ``reframe`` decide how often to call, and
 what to report.
 """
 

@@ -9,8 +9,8 @@ Workers, producers and Java continue meanwhile, on both servers. Of each page, i
 A run that was interrupted continues with the page that the source still holds. If the target had stored it, its number
 says so. So no job is lost, and none is stored twice.
 
-``taking`` does the first and the last step, ``storing`` the second. ``direct`` joins them, and so do ``exports`` and
-``importing`` through a file. Here is what these share, and what a server has that can move.
+``source`` does the first and the last step, ``target`` the second. ``direct`` joins them, and so do ``exports`` and
+``imports`` through a file. Here is what these share, and what a server has that can move.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,7 @@
 """Operations that move what a queue holds to another server, page by page: each describes one bounded script call.
 
 A page is taken out of the source and held there, stored on the target, and then deleted on the source. Each of these
-calls may be repeated at any time. ``moving`` decides in which order they are made.
+calls may be repeated at any time. ``move`` says in which order they are made.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,7 @@
 """Finds out what lies in a queue that two generations of Redisson may share: its frames, and which stop whom, and where.
 
 It reads in stretches and changes nothing. The queue lives on meanwhile, so numbers can be off by what came and went.
-``reframing`` mends the queue, and the command says what was found.
+``reframe`` mends the queue, and the command says what was found.
 """
 
 from collections import Counter

@@ -1,6 +1,6 @@
 """Which node of a cluster gets which calls of an exchange. What nodes reply about their slots goes to the map.
 
-Nothing is sent here. `calls.exchange.recover` says which redirections are followed.
+Nothing is sent here. `recover` says which redirections are followed.
 """
 
 from collections.abc import Iterator, Sequence

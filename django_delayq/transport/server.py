@@ -62,7 +62,7 @@ POOL_ARGUMENTS = (
     "cache",
     "cache_config",
 )
-# redis-py would repeat whatever it sent. ``calls.running`` knows which calls may be repeated, and how often.
+# redis-py would repeat whatever it sent. `recover` knows which calls may be repeated, and how often.
 _RETRIES = {"retry_on_error", "retry_on_timeout"}
 # What a connection of the other kind cannot use.
 _OF_ONE_KIND = {

@@ -1,6 +1,6 @@
 """The map of a cluster's slots: which node holds a key, as redis-py's engine and the nodes' own redirections say.
 
-It is read again when somebody doubts it. Who sends a call to which node is up to `routing` and the clients.
+It is read again when somebody doubts it. Who sends a call to which node is up to `routes` and the clients.
 """
 
 import random

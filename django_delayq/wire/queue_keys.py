@@ -1,7 +1,7 @@
 """The keys of one queue, as Redisson names them, and the hash tag that keeps them in one slot.
 
 Only this module knows when a name is put into braces. ``frame`` and the scripts know what lies under these keys;
-``delivery`` knows what our own keys mean.
+``core`` has our own keys.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """Redisson's scripts, each described by one function without I/O: what to send, and how to read the reply.
 
 Of our own keys, these scripts need only the counter of frames. Scripts that take elements out have to know of jobs,
-and stand in the layers above: the transfer in ``delivery``, Redisson's removals in ``queues``.
+and stand in the layers above: the transfer in ``core``, Redisson's removals in ``queues``.
 """
 
 from collections.abc import Sequence

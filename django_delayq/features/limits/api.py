@@ -1,6 +1,6 @@
 """`set_limit`, `clear_limit` and `limits`: change what may run at a time, and how often something starts, while it runs.
 
-This module checks what a caller says. How limits are kept is in ``delivery``.
+This module checks the arguments. The scripts keep the limits.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,6 +1,6 @@
 """`pause` and `resume`: hold back a queue, or a task, for as long as something has to be mended.
 
-This module checks what a caller says, and knows the queues of a pause. The effect of a pause is in ``delivery``.
+This module checks the arguments, and knows the queues of a pause.
 """
 
 from collections.abc import Sequence

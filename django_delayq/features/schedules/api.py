@@ -1,6 +1,6 @@
 """Periodic schedules as a project sees them: listed, paused, changed, stored, fired. Workers move them on.
 
-The effect of a change on the waiting job is in ``delivery``.
+The scripts change the job that waits.
 """
 
 from collections.abc import Collection, Mapping, Sequence
