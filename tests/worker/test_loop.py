@@ -32,6 +32,7 @@ from django_delayq.worker.settle import Settlement
 from django_delayq.worker.thread_executor import Shared, ThreadExecutor
 from tests.polling import wait_until
 from tests.queues.proxy import Proxy
+from tests.scripts import script_of
 from tests.worker.conftest import every_server
 from tests.worker.project import tasks
 from tests.worker.workers import NEVER_MS, InlineWorker, counts
@@ -305,7 +306,13 @@ def test_before_a_job_is_due_an_idle_server_is_asked_for_its_clock_only(
         wait_until(lambda: records.count("run") > runs, description="it has run")  # noqa: B023
 
     before = asked.index(loops.TIME)
-    later = [each for each in asked[before:] if each is not loops.TIME]
+    # Every few seconds a process reports on itself, and on a busy machine that may be now.
+    reports = {script_of("register"), script_of("add_figures")}
+    later = [
+        each
+        for each in asked[before:]
+        if each is not loops.TIME and getattr(each, "script", None) not in reports
+    ]
     claims = {
         script
         for name in ("claim", "claim_few")
