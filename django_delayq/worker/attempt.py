@@ -4,6 +4,7 @@ What happened is recorded, not reported: the loop settles it with the server, in
 """
 
 import asyncio
+import logging
 import re
 from enum import StrEnum
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
@@ -59,22 +60,40 @@ _NEVER_RETURNED = (GeneratorType, AsyncGeneratorType, Decision)
 class Verdict(StrEnum):
     """The outcome of a leased job, in the words of the log."""
 
-    SUCCEED = "succeeded"
-    RETRY = "retrying"
+    #: The state of the job from then on; None: it waits again as before, or for something.
+    state: State | None
+    #: The task was called, unless the attempt says `is_unrun`.
+    has_run: bool
+    #: The job has ended for good, or until somebody retries it.
+    is_end: bool
+    #: Level of its line in the log.
+    level: int
+
+    def __new__(
+        cls, word: str, state: State | None, has_run: bool, is_end: bool, level: int
+    ) -> "Verdict":
+        member = str.__new__(cls, word)
+        member._value_ = word
+        member.state, member.has_run = state, has_run
+        member.is_end, member.level = is_end, level
+        return member
+
+    SUCCEED = "succeeded", State.SUCCEEDED, True, True, logging.INFO
+    RETRY = "retrying", State.RETRYING, True, False, logging.WARNING
     #: The task asked for it: the job runs again later, and nothing is counted.
-    SNOOZE = "snoozed"
+    SNOOZE = "snoozed", None, True, False, logging.INFO
     #: The task asked for it.
-    CANCEL = "cancelled"
-    BURY = "dead"
-    QUARANTINE = "quarantined"
+    CANCEL = "cancelled", State.CANCELLED, True, True, logging.INFO
+    BURY = "dead", State.DEAD, True, True, logging.ERROR
+    QUARANTINE = "quarantined", State.QUARANTINED, False, True, logging.ERROR
     #: The job was too late to begin.
-    EXPIRE = "expired"
+    EXPIRE = "expired", State.EXPIRED, False, True, logging.INFO
     #: The job waits for what its `Hold` names.
-    HOLD = "held"
+    HOLD = "held", None, False, False, logging.WARNING
     #: The job was not run, and nothing is counted.
-    GIVE_BACK = "given_back"
+    GIVE_BACK = "given_back", None, False, False, logging.INFO
     #: The job has run before.
-    DROP = "double"
+    DROP = "double", State.MISSING, False, False, logging.INFO
 
 
 class Attempt(LeasedJob):

@@ -48,13 +48,13 @@ from django_delayq.worker.django_connections import (
 logger = get_log("django_delayq.worker")
 
 #: The verdicts that have a signal. A job that is snoozed, held or given back has neither failed nor ended.
-_SIGNALS: dict[Verdict | None, tuple[JobSignal, State]] = {
-    Verdict.SUCCEED: (job_succeeded, State.SUCCEEDED),
-    Verdict.RETRY: (job_retried, State.RETRYING),
-    Verdict.BURY: (job_dead, State.DEAD),
-    Verdict.EXPIRE: (job_expired, State.EXPIRED),
-    Verdict.QUARANTINE: (job_quarantined, State.QUARANTINED),
-    Verdict.CANCEL: (job_cancelled, State.CANCELLED),
+_SIGNALS: dict[Verdict | None, JobSignal] = {
+    Verdict.SUCCEED: job_succeeded,
+    Verdict.RETRY: job_retried,
+    Verdict.BURY: job_dead,
+    Verdict.EXPIRE: job_expired,
+    Verdict.QUARANTINE: job_quarantined,
+    Verdict.CANCEL: job_cancelled,
 }
 
 
@@ -108,16 +108,17 @@ def _end(attempt: Attempt) -> tuple[JobSignal, Job[Any], dict[str, Any]] | None:
     # The traceback holds the task's frames, and all that they refer to.
     attempt.value = attempt.raised = None
     verdict = attempt.verdict
-    found = _SIGNALS.get(verdict)
+    signal = _SIGNALS.get(verdict)
     # If the lease was lost, the job may run elsewhere, and what becomes of it is told there.
-    if found is None or attempt.is_told or attempt.is_lost:
+    if signal is None or attempt.is_told or attempt.is_lost:
         return None
     attempt.is_told = True
-    signal, state = found
     if not signal.receivers:
         return None
     job = attempt.job()
-    job.state = state
+    assert verdict is not None
+    assert verdict.state is not None
+    job.state = verdict.state
     if attempt.task is None:
         job.task = None
     named: dict[str, Any] = {"reason": attempt.message, "exception": error}

@@ -16,7 +16,7 @@ from django_delayq.core import lease_ends
 from django_delayq.core.bounds import MAX_BATCH
 from django_delayq.core.followers import Following
 from django_delayq.core.forward_calls import Forward, forward_of
-from django_delayq.core.states import State
+from django_delayq.core.states import GRAVES
 from django_delayq.logs import get_log
 from django_delayq.signals import job_scheduled
 from django_delayq.transport.call import Call
@@ -34,14 +34,6 @@ logger = get_log("django_delayq.worker")
 
 #: The fields of a log record that its format repeats.
 _IN_FORMAT = frozenset({"task", "outcome"})
-_LEVELS: dict[Verdict | None, int] = {
-    Verdict.RETRY: logging.WARNING,
-    Verdict.HOLD: logging.WARNING,
-    Verdict.BURY: logging.ERROR,
-    Verdict.QUARANTINE: logging.ERROR,
-}
-
-
 #: Verdicts that a task decides; no error led to them.
 _DECISIONS = frozenset({Verdict.SNOOZE, Verdict.CANCEL})
 
@@ -60,9 +52,9 @@ def log_end(attempt: Attempt) -> None:
     elif verdict is Verdict.GIVE_BACK and not attempt.started_ms:
         # The job has not begun, and a busy process gives back many jobs a second.
         level = logging.DEBUG
-    elif verdict is not Verdict.SUCCEED and not is_held_without_end:
+    elif verdict is not None and not is_held_without_end:
         # A pause or a missing key was logged once, however many jobs wait; a job that gets its limit needs nobody.
-        level = _LEVELS.get(verdict, logging.INFO)
+        level = verdict.level
     if not logger.isEnabledFor(level):
         return
     ended_ms = attempt.ended_ms or boottime_ms()
@@ -363,7 +355,7 @@ def _sizes(attempts: list[Attempt]) -> list[int]:
         len(attempt.result) + len(attempt.error) + attempt.extra_bytes
         for attempt in attempts
     ]
-    if attempts[0].verdict in _ENDS:
+    if attempts[0].verdict in _FORGOTTEN:
         for i, attempt in enumerate(attempts):
             if attempt.result and attempt.result_ttl_ms is not None:
                 # It is kept with the result.
@@ -371,13 +363,8 @@ def _sizes(attempts: list[Attempt]) -> list[int]:
     return sizes
 
 
-#: The state of a job that has ended.
-_ENDS: dict[Verdict | None, State] = {
-    Verdict.SUCCEED: State.SUCCEEDED,
-    Verdict.EXPIRE: State.EXPIRED,
-    Verdict.CANCEL: State.CANCELLED,
-    Verdict.DROP: State.MISSING,
-}
+#: The server forgets a job that has ended so, but for its result.
+_FORGOTTEN = frozenset({Verdict.SUCCEED, Verdict.EXPIRE, Verdict.CANCEL, Verdict.DROP})
 
 
 def _call(
@@ -388,12 +375,14 @@ def _call(
     follows: Following | None,
 ) -> Call[list[int]]:
     keys = queue.keys
-    if verdict in _ENDS:
+    assert verdict is not None
+    if verdict in _FORGOTTEN:
+        assert verdict.state is not None
         done = [attempt.as_done() for attempt in attempts]
         return lease_ends.acknowledge(
             keys,
             done,
-            state=_ENDS[verdict],
+            state=verdict.state,
             has_slots=has_slots,
             following=follows,
         )
@@ -416,11 +405,11 @@ def _call(
         return hold_calls.hold(
             keys, [attempt.as_held() for attempt in attempts], has_slots=has_slots
         )
-    assert verdict in (Verdict.BURY, Verdict.QUARANTINE)
+    assert verdict.state in GRAVES
     return lease_ends.bury(
         keys,
         [attempt.as_rejected() for attempt in attempts],
-        state=State.DEAD if verdict is Verdict.BURY else State.QUARANTINED,
+        state=verdict.state,
         # A job that was too late did not run.
         attempt_failed=verdict is Verdict.BURY and not attempts[0].is_unrun,
         has_slots=has_slots,

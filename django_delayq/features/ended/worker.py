@@ -31,18 +31,6 @@ logger = get_log("django_delayq.worker")
 
 #: How long an end waits for others before it is written.
 RECORD_AFTER_MS = 250.0
-#: The verdicts that end a job for good, or until somebody retries it.
-_ENDS = frozenset(
-    {
-        Verdict.SUCCEED,
-        Verdict.CANCEL,
-        Verdict.EXPIRE,
-        Verdict.BURY,
-        Verdict.QUARANTINE,
-    }
-)
-#: Those of an attempt that ran.
-_RAN = frozenset({Verdict.SUCCEED, Verdict.CANCEL, Verdict.BURY})
 #: Payloads of a queue's ended attempts that may wait here, bytes: with more, the ends are written at once.
 HELD_BYTES = 1 << 22
 
@@ -98,7 +86,8 @@ class EndedReport(EndReport):
             return
         first = attempts[0]
         settings = first.queue
-        if not settings.keep_ended or first.verdict not in _ENDS:
+        verdict = first.verdict
+        if not settings.keep_ended or verdict is None or not verdict.is_end:
             return
         found = self._ends.get(settings.name)
         if found is None:
@@ -136,7 +125,7 @@ class EndedReport(EndReport):
 def _record(attempt: Attempt) -> EndRecord:
     assert attempt.verdict is not None
     leased, offset_ms = attempt.leased, attempt.server_minus_local_ms
-    has_run = attempt.verdict in _RAN and not attempt.is_unrun
+    has_run = attempt.verdict.has_run and not attempt.is_unrun
     name = attempt.task.name if attempt.task is not None else attempt.unknown_task
     text = "" if attempt.verdict is Verdict.SUCCEED else attempt.message
     if text and attempt.encrypts:

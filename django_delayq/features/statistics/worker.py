@@ -38,10 +38,6 @@ logger = get_log("django_delayq.worker")
 COUNT_AFTER_MS = 10_000.0
 #: So many times are counted at once.
 COUNTED_AT_ONCE = 4_096
-#: The verdicts of attempts that ran.
-_RAN = frozenset(
-    {Verdict.SUCCEED, Verdict.RETRY, Verdict.SNOOZE, Verdict.CANCEL, Verdict.BURY}
-)
 _OUTCOMES = {
     verdict: Outcome(verdict.value)
     for verdict in Verdict
@@ -146,9 +142,9 @@ class StatisticsReport(EndReport):
         self._last_task, self._last_queue = attempt.task, attempt.queue
         # The one after an attempt that did not run is looked up again.
         self._last_verdict = None if attempt.is_unrun else verdict
-        if verdict not in _OUTCOMES:
+        if verdict is None or verdict not in _OUTCOMES:
             return
-        has_run = verdict in _RAN and not attempt.is_unrun
+        has_run = verdict.has_run and not attempt.is_unrun
         task: TaskDefinition | str | None = attempt.task
         if task is None and verdict is Verdict.HOLD and attempt.hold is not None:
             # What lacks a key, a format or a codec was not read: nobody knows its task.
