@@ -182,6 +182,31 @@ def test_what_features_are_handed_to_knows_none() -> None:
     assert wrong == []
 
 
+def test_no_feature_imports_another() -> None:
+    wrong = [
+        f"{module}, line {line} imports {other}"
+        for module in INNER
+        if module.startswith("features.")
+        for other, line, _ in own_imports(module)
+        if other.startswith("features.") and other.split(".")[1] != module.split(".")[1]
+    ]
+
+    assert wrong == []
+
+
+def test_a_feature_serves_users_without_the_worker() -> None:
+    """A view that pauses a queue imports no thread pool."""
+    wrong = [
+        f"{module}, line {line} imports {other}"
+        for module in INNER
+        if module.startswith("features.") and rank_of(module) == RANK["features"]
+        for other, line, _ in own_imports(module)
+        if other.partition(".")[0] == "worker"
+    ]
+
+    assert wrong == []
+
+
 def test_no_function_imports_what_its_module_could() -> None:
     """It would hide a wrong layer. Only what Django has to have loaded first is left to functions."""
     hidden = [
