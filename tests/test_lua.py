@@ -28,6 +28,7 @@ from django_delayq.transport.script import (
     keys_of,
     load_script,
     preludes_of,
+    variants_of,
 )
 from tests import conftest
 from tests.core.rig import Rig, names_of
@@ -603,6 +604,18 @@ def test_script_compiles(client: "redis.Redis[bytes]", script: str) -> None:
     text = script_of(script)
 
     assert client.script_load(text.source) in (text.sha, text.sha.encode())
+
+
+#: A function of Lua has 200 local variables at most. `claim` has most: whoever adds some there has to see the end coming.
+SPARE_LOCALS = 8
+
+
+@scripts
+def test_script_has_local_variables_to_spare(
+    client: "redis.Redis[bytes]", script: str
+) -> None:
+    for variant in variants_of(PACKAGES, script):
+        client.script_load("local spare\n" * SPARE_LOCALS + variant.source)
 
 
 def test_script_that_is_unknown_to_the_server_is_sent_with_its_text(

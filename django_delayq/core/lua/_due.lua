@@ -1,6 +1,6 @@
 -- Part of claim: due frames are leased straight from the timeout set.
 --
--- Uses     now_ms, is_ranked, limit, budget, count, byte_count, format, seed, lease, is_copy, seen
+-- Uses     now_ms, is_ranked, limit, budget, count, byte_count, format, lease, is_copy, seen
 -- Fills    frames, bad, gone, unranked
 -- Sets     due, doubles
 
@@ -13,7 +13,7 @@ end
 if not is_ranked then due = find_due(keys.timeout_set, keys.delay_queue, now_ms, limit - count, budget - byte_count) end
 -- The name of a payload that is no job, or not the job that it says.
 local function other_name(n)
-  return seed .. string.format('f%05d', n)
+  return args.seed .. string.format('f%05d', n)
 end
 
 -- For each payload: the token to look it up by, so that all are leased in due order, whoever they are of; the job that it

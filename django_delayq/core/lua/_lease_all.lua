@@ -1,8 +1,8 @@
 -- Part of claim: write the leases, and hand out the jobs.
 --
--- Uses     now_ms, lease_ms, owner, request, leased, hand_out
+-- Uses     now_ms, lease_ms, leased, hand_out
 
-local ends, heads, bodies, late, header_of = {}, {}, {}, {}, leased_headers(request, owner, now_ms)
+local ends, heads, bodies, late, header_of = {}, {}, {}, {}, leased_headers(args.request, args.owner, now_ms)
 local lease_end = now_ms + lease_ms
 for i, job in ipairs(leased) do
   local token, tail = job.token, job.tail
@@ -29,4 +29,4 @@ redis.call('HSET', keys.headers, unpack(heads))
 if #bodies > 0 then redis.call('HSET', keys.payloads, unpack(bodies)) end
 -- With the end of the leases, so that the entry of a vanished process can be swept; and with the tokens of late jobs,
 -- as their headers no longer say so.
-redis.call('HSET', keys.claims, owner, request .. struct.pack('<d', lease_end) .. table.concat(late, ' '))
+redis.call('HSET', keys.claims, args.owner, args.request .. struct.pack('<d', lease_end) .. table.concat(late, ' '))

@@ -1,6 +1,6 @@
 -- Part of claim: collect the jobs to lease, and hand them out.
 --
--- Uses     now_ms, mode, limit, budget, reserved, turn, held_till
+-- Uses     now_ms, limit, budget, reserved, turn, held_till
 -- Fills    reply, leased, behind, seen, known_limits
 -- Sets     count, byte_count, told
 
@@ -34,7 +34,7 @@ end
 -- the end of a lease counted no kill; .due, when the place or the lease ended in which it waited, if not its start time;
 -- .flags as in the reply: 0, or the sum of 1 and 2.
 local function lease(job)
-  if job.tail ~= '' and mode ~= 'take' and must_wait(job) then return end
+  if job.tail ~= '' and args.mode ~= 'take' and must_wait(job) then return end
   count, byte_count = count + 1, byte_count + #job.payload
   leased[count] = job
   job.turn = job.turn or turn

@@ -1,6 +1,6 @@
 -- Part of claim: finish the reply, with the time of the next event.
 --
--- Uses     now_us, now_ms, fields, held_till, asked, limit, count, mode, service, paused_till, throttle,
+-- Uses     now_us, now_ms, fields, held_till, asked, limit, count, service, paused_till, throttle
 --          back, transferred, doubles, vanished, put_off, ends, known_limits
 -- Fills    reply
 -- Sets     told
@@ -15,13 +15,13 @@ end
 local function finish()
   -- A paused queue has no event but the end of its pause and the next transfer.
   local wait, frames = paused_till or math.huge, math.huge
-  if mode == 'shared' or mode == 'direct' and not paused_till then
+  if args.mode == 'shared' or args.mode == 'direct' and not paused_till then
     frames = tonumber(redis.call('ZRANGE', keys.timeout_set, 0, 0, 'WITHSCORES')[2] or math.huge)
   end
   -- A caller without room learns only when the next transfer is due, not what waits for room.
   if asked > 0 and not paused_till then
-    if mode == 'direct' then wait = frames end
-    if mode ~= 'take' then wait = math.min(wait, head_of(keys.retries), head_of(keys.returned)) end
+    if args.mode == 'direct' then wait = frames end
+    if args.mode ~= 'take' then wait = math.min(wait, head_of(keys.retries), head_of(keys.returned)) end
     local lease_end = tonumber(redis.call('ZRANGE', keys.leases, 0, 0, 'WITHSCORES')[2] or math.huge)
     if is_spared(service, lease_end) then lease_end = service.till end
     wait = math.min(wait, lease_end)
@@ -53,7 +53,7 @@ local function finish()
       redis.call('HSET', keys.control, 'held_till', decimal(held))
     end
   end
-  if mode == 'shared' or asked == 0 or paused_till then wait = math.min(wait, frames) end
+  if args.mode == 'shared' or asked == 0 or paused_till then wait = math.min(wait, frames) end
   local wait_us = wait < math.huge and math.max(0, math.ceil(wait * 1000 - now_us)) or -1
   reply[1], reply[2], reply[3], reply[4], reply[5], reply[6] = now_us, wait_us, transferred, doubles, #vanished, #put_off
   reply[8], reply[9], reply[10], reply[11] = fields[3], fields[4], told, back and back.dropped or 0

@@ -1,6 +1,6 @@
 -- Part of claim: take what others put or transferred into the destination queue.
 --
--- Uses     now_ms, mode, format, seed, waiting, is_full, lease, is_copy, tell_of
+-- Uses     now_ms, format, waiting, is_full, lease, is_copy, tell_of
 -- Fills    seen, gone, cancelled, moved
 -- Sets     popped, doubles, byte_count
 
@@ -10,7 +10,7 @@ local function pop(payload)
   local locator = token and redis.call('HGET', keys.locators, token)
   local place = read_locator(locator)
   local is_same, is_early, letter = place and mac == place.mac, false, 'l'
-  local is_certain = is_same and (mode ~= 'direct' or place.format == 0)
+  local is_certain = is_same and (args.mode ~= 'direct' or place.format == 0)
   if is_same and place.id == UNSURE then
     is_certain, letter = false, 'f'
     gone[#gone + 1] = token
@@ -31,7 +31,7 @@ local function pop(payload)
     doubles, byte_count = doubles + 1, byte_count + #payload
     return
   elseif not is_certain then
-    lease({ token = seed .. letter .. string.format('%05d', popped), attempts = 0, kills = 0, start = now_ms, tail = '',
+    lease({ token = args.seed .. letter .. string.format('%05d', popped), attempts = 0, kills = 0, start = now_ms, tail = '',
       payload = payload, is_new = true, flags = 1 })
     return
   end

@@ -1,7 +1,8 @@
 -- Part of claim: put suspects that were not leased among the retries, each with its counts as they were.
 --
--- Uses     now_ms, is_ranked, put_off_ms, put_off
+-- Uses     now_ms, is_ranked, put_off
 
+local put_off_ms = tonumber(args.put_off_ms)
 local waits, heads, till = {}, {}, now_ms + put_off_ms
 for i, job in ipairs(put_off) do
   waits[2 * i - 1], waits[2 * i] = till, job.token

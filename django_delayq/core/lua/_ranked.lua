@@ -1,10 +1,11 @@
 -- Part of claim: on a queue with priorities, choose the jobs that come first, whatever lies before them.
 --
--- Uses     now_ms, limit, budget, format, step_ms, count, byte_count, is_full, take_up
+-- Uses     now_ms, limit, budget, format, count, byte_count, is_full, take_up
 -- Fills    due, retried, returned, unranked, reranked
 -- Sets     reserved, turn
 
 -- What was not ranked yet counts only once it is among so many that are due.
+local step_ms = tonumber(args.priority_step_ms)
 local LOOKED_THROUGH = 100
 local LOOKED_BYTES = 262144
 -- Priorities from 100 to -100; a rank beyond them is none of ours.

@@ -1,9 +1,10 @@
 -- Part of claim: take up jobs that were with us before: expired leases, due retries, returned jobs.
 --
--- Uses     now_ms, mode, is_ranked, limit, max_kills, safe_kills, service, count, is_full, lease, head_of, behind, tell_of
+-- Uses     now_ms, is_ranked, limit, service, count, is_full, lease, head_of, behind, tell_of
 -- Fills    seen, expired, retried, returned, put_off, vanished, vanished_tails, buried, killed, left
 -- Sets     suspects, byte_count
 
+local safe_kills, max_kills = tonumber(args.safe_kills), tonumber(args.max_kills)
 -- How many jobs one call puts off: suspects, and jobs that have to wait for the end of another.
 local PUT_OFF = 500
 
@@ -38,7 +39,7 @@ local function take_up(token, due, lease_end)
     vanished[#vanished + 1] = token
     if #killed > 0 and killed[#killed][1] == token then killed[#killed] = nil end
     vanished_tails[#vanished] = tail
-  elseif is_over and not (mode ~= 'take' and has_on_dead(tail)) then
+  elseif is_over and not (args.mode ~= 'take' and has_on_dead(tail)) then
     -- It fills no room, but its payload was read, which counts towards the budget.
     byte_count = byte_count + #payload
     buried[#buried + 1] = job
@@ -89,7 +90,7 @@ local function take_up_due(set, till, taken, is_lease)
 end
 
 take_up_due(keys.leases, over_by(service, now_ms), expired, true)
-if mode ~= 'take' and not is_ranked then
+if args.mode ~= 'take' and not is_ranked then
   if head_of(keys.retries) <= now_ms then take_up_due(keys.retries, now_ms, retried) end
   if head_of(keys.returned) <= now_ms then take_up_due(keys.returned, now_ms, returned) end
 end

@@ -46,11 +46,9 @@
 -- Returns  nil instead, if the caller has to say that there are limits, or has to say again which its code has, as that is
 --          forgotten: then nothing was done
 
-local now_us, owner, request = read_clock(), args.owner, args.request
-local limit, budget, lease_ms, mode = math.min(tonumber(args.limit), MOST), tonumber(args.budget), tonumber(args.lease_ms), args.mode
-local transfer_limit, max_kills, seed = math.min(tonumber(args.transfer_limit), MOST), tonumber(args.max_kills), args.seed
-local format, safe_kills, suspects, put_off_ms = args.format, tonumber(args.safe_kills), tonumber(args.suspects), tonumber(args.put_off_ms)
-local step_ms = tonumber(args.priority_step_ms)
+local now_us = read_clock()
+local limit, budget, lease_ms = math.min(tonumber(args.limit), MOST), tonumber(args.budget), tonumber(args.lease_ms)
+local format, suspects = args.format, tonumber(args.suspects)
 local now_ms = math.floor(now_us / 1000)
 
 local fields = redis.call('HMGET', keys.control, 'format', 'service', 'paused', 'paused_tasks', 'ranked', 'queue_limit', 'held_till')
@@ -66,7 +64,7 @@ service = served or service
 
 local held_till = held_until(fields[7], now_ms)
 -- Who takes from the destination queue is no worker, and goes on.
-if mode == 'take' then fields[3], fields[4] = false, false end
+if args.mode == 'take' then fields[3], fields[4] = false, false end
 local paused_till
 if fields[3] or fields[4] then
   paused_till = fields[3] and pause_till(decode_table(fields[3]), now_ms)
@@ -83,13 +81,13 @@ end
 -- How many jobs the caller asks for; what the limits of the queue are, if it has any; tokens and limits of leases that
 -- were over; what becomes of jobs that have a limit; what to tell of limits.
 local asked, throttle, left, back, told = limit, nil, {}, nil, 0
-if fields[6] and not keys.slots and mode ~= 'take' then return nil end
-if keys.slots and (args.limit_text ~= '' or fields[6]) and mode ~= 'take' and limit > 0 then
+if fields[6] and not keys.slots and args.mode ~= 'take' then return nil end
+if keys.slots and (args.limit_text ~= '' or fields[6]) and args.mode ~= 'take' and limit > 0 then
   -- Part  throttle  if slots
 end
 
 -- Only a queue of which workers claim directly has priorities.
-local is_ranked = mode == 'direct' and fields[5]
+local is_ranked = args.mode == 'direct' and fields[5]
 if is_ranked then check_sets(keys.ranked) end
 -- finish() fills in the first 13.
 local reply = { 0, 0, 0, 0, 0, 0, 0, false, false, 0, 0, false, false }
@@ -128,18 +126,18 @@ end
 
 -- When the last job with a rank has gone, or the queue is shared now, the queue has no priorities any more.
 local function end_ranks()
-  if not fields[5] or mode == 'take' then return end
-  if mode == 'shared' then redis.call('UNLINK', keys.ranked) end
+  if not fields[5] or args.mode == 'take' then return end
+  if args.mode == 'shared' then redis.call('UNLINK', keys.ranked) end
   if redis.call('ZCARD', keys.ranked) == 0 then redis.call('HDEL', keys.control, 'ranked') end
 end
 
 -- A repeat: the first reply was lost. The leases given then end together, and carry the same fencing token.
-local last = redis.call('HGET', keys.claims, owner) or ''
-if last:sub(1, 8) == request then
+local last = redis.call('HGET', keys.claims, args.owner) or ''
+if last:sub(1, 8) == args.request then
   local till = #last >= 16 and decimal(struct.unpack('<d', last, 9)) or '0'
   for _, token in ipairs(redis.call('ZRANGEBYSCORE', keys.leases, till, till)) do
     local job = job_of(token)
-    job = job and job.fence == request and job
+    job = job and job.fence == args.request and job
     local payload = job and redis.call('HGET', keys.payloads, token)
     if payload then
       job.payload, job.flags = payload, (token_of(payload) ~= token and 1 or 0) + (last:find(token, 17, true) and 2 or 0)
@@ -168,10 +166,10 @@ if waiting > 0 then
   -- Part  popped
 end
 reserved = 0
-if mode == 'direct' and (#due > 0 or not is_full()) then
+if args.mode == 'direct' and (#due > 0 or not is_full()) then
   -- Part  due
-elseif mode == 'shared' then
-  due = find_due(keys.timeout_set, keys.delay_queue, now_ms, transfer_limit, budget)
+elseif args.mode == 'shared' then
+  due = find_due(keys.timeout_set, keys.delay_queue, now_ms, math.min(tonumber(args.transfer_limit), MOST), budget)
   transferred = #due
 end
 
@@ -192,7 +190,7 @@ end
 
 -- Only a job whose tail says so has a limit, or is in a batch.
 if told > 0 and not keys.slots then return nil end
-if told > 0 and args.has_declared == '1' and redis.call('HEXISTS', keys.control, 'code:' .. owner) == 0 then return nil end
+if told > 0 and args.has_declared == '1' and redis.call('HEXISTS', keys.control, 'code:' .. args.owner) == 0 then return nil end
 if told > 0 then
   (function()
     -- Part  admit  if slots
@@ -218,16 +216,16 @@ if keys.batches then check_batches() end
 -- Writes. Removals first, which a full server does not refuse.
 
 if served then write_service(keys.control, keys.leases, served) end
-redis.call('HDEL', keys.claims, owner)
+redis.call('HDEL', keys.claims, args.owner)
 sweep_tombstones(keys.delay_queue, keys.counters)
 if #frames > 0 then
   local plan = locate_listed(keys.delay_queue, frames, keys.counters, known_indexes(due))
   redis.call('ZREM', keys.timeout_set, unpack(frames))
   unlist(keys.delay_queue, keys.counters, plan)
-elseif mode == 'shared' then
+elseif args.mode == 'shared' then
   local plan = plan_transfer(keys.timeout_set, keys.delay_queue, keys.locators, keys.counters, due, format)
-  transfer_due(plan, now_ms, seed)
-  for i in ipairs(plan.bad) do note_end(seed .. string.format('q%05d', i), 'quarantined', nil, 'nobody can read its frame') end
+  transfer_due(plan, now_ms, args.seed)
+  for i in ipairs(plan.bad) do note_end(args.seed .. string.format('q%05d', i), 'quarantined', nil, 'nobody can read its frame') end
 end
 if popped > 0 then redis.call('LTRIM', keys.destination, popped, -1) end
 if #gone > 0 then
@@ -254,8 +252,8 @@ for _, kill in ipairs(killed) do
 end
 for i, frame in ipairs(bad) do
   quarantine_frame(keys.quarantine, keys.payloads, keys.errors, keys.counters, now_ms,
-    seed .. string.format('b%05d', i), frame)
-  note_end(seed .. string.format('b%05d', i), 'quarantined', nil, 'nobody can read its frame')
+    args.seed .. string.format('b%05d', i), frame)
+  note_end(args.seed .. string.format('b%05d', i), 'quarantined', nil, 'nobody can read its frame')
 end
 if back then
   (function()
@@ -275,8 +273,8 @@ end
 -- Part  not_leased
 if #ends > 0 then
   -- A repeat tells of them again. Behind the first zero, so that nothing there is taken for the token of a late job.
-  local kept = redis.call('HGET', keys.claims, owner) or request .. struct.pack('<d', now_ms + lease_ms)
-  redis.call('HSET', keys.claims, owner, kept .. '\0' .. cmsgpack.pack(ends))
+  local kept = redis.call('HGET', keys.claims, args.owner) or args.request .. struct.pack('<d', now_ms + lease_ms)
+  redis.call('HSET', keys.claims, args.owner, kept .. '\0' .. cmsgpack.pack(ends))
 end
 if #vanished > 0 then add_to(keys.counters, 'vanished', #vanished) end
 if doubles > 0 then add_to(keys.counters, 'doubles', doubles) end

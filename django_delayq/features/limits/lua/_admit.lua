@@ -1,6 +1,6 @@
 -- Part of claim: decide which of the jobs to lease their own limits admit.
 --
--- Uses     now_us, mode, left
+-- Uses     now_us, left
 -- Fills    cancelled
 -- Sets     leased, count, back
 
@@ -33,7 +33,7 @@ end
 for _, job in ipairs(leased) do
   -- Who takes from the destination queue is no worker, and has no slots.
   local limit, flags
-  if mode ~= 'take' and job.tail ~= '' then limit, flags = limit_of(job.tail) end
+  if args.mode ~= 'take' and job.tail ~= '' then limit, flags = limit_of(job.tail) end
   if not limit then
     admitted[#admitted + 1] = job
   else

@@ -1,8 +1,9 @@
 -- Part of claim: write which jobs run within their limits, and which are held back.
 --
--- Uses     now_us, now_ms, is_ranked, step_ms, back
+-- Uses     now_us, now_ms, is_ranked, back
 -- Fills    firsts
 
+local step_ms = tonumber(args.priority_step_ms)
 local limited = back.limited
 if #back.freed > 0 then redis.call('ZREM', keys.slots, unpack(back.freed)) end
 local held, names, waits, heads, bodies, reasons = {}, {}, {}, {}, {}, {}
