@@ -38,13 +38,11 @@ assert Path(django_delayq.__file__).is_relative_to(here), django_delayq.__file__
 call_command("check")
 
 from django_delayq import delayed_task, get_job
+from django_delayq.core.scripts import PACKAGES
 from django_delayq.transport.script import load_script
-below = ("django_delayq.core", "django_delayq.wire")
-for packages in (("django_delayq.queues", *below), ("django_delayq.tools", *below), below, below[1:]):
-    folder = Path(django_delayq.__file__).parent / packages[0].partition(".")[2].replace(".", "/") / "lua"
-    for file in sorted(folder.glob("[a-z]*.lua")):
-        load_script(packages, file.stem)
-        print("script", file.stem)
+for file in sorted(Path(django_delayq.__file__).parent.rglob("lua/[a-z]*.lua")):
+    load_script(PACKAGES, file.stem)
+    print("script", file.stem)
 
 @delayed_task(name="smoke", keep_result=60)
 def add(a: int, b: int) -> int:
