@@ -7,7 +7,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import redis
 
@@ -49,6 +51,14 @@ def serving(kind: str, **options: str) -> Iterator[Server]:
         )
         print(f"{os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}\n")
         yield server
+
+
+def module(name: str, before: str) -> Any:
+    """Import a module of the package; in an earlier commit, by the name that it had before."""
+    try:
+        return import_module(f"django_delayq.{name}")
+    except ModuleNotFoundError:
+        return import_module(f"django_delayq.{before}")
 
 
 def run_for_each(module: str, kinds: Sequence[str], *arguments: str) -> None:

@@ -104,11 +104,11 @@ def measure(kind: str) -> dict[str, float]:
 def _count(server: Server, folder: Path) -> dict[str, float]:
     from benchmarks import tasks
     from django_delayq import schedule_many
-    from django_delayq.core import claim as claim_calls
-    from django_delayq.core import lease_ends
-    from django_delayq.core.keys import DeliveryKeys
-    from django_delayq.transport.run import run
 
+    claim_calls = bench.module("core.claim", "delivery.claiming")
+    lease_ends = bench.module("core.lease_ends", "delivery.settling")
+    queue_keys = bench.module("core.keys", "delivery.keys").DeliveryKeys
+    run = bench.module("transport.run", "calls.running").run
     client = server.client()
     pid = client.info("server")["process_id"]
     lease: dict[str, Any] = {"owner": b"owner...", "lease_ms": 30_000}
@@ -118,7 +118,7 @@ def _count(server: Server, folder: Path) -> dict[str, float]:
         do()
         return dump(pid, folder) / JOBS
 
-    def claim(keys: DeliveryKeys, limit: int) -> int:
+    def claim(keys: Any, limit: int) -> int:
         request = os.urandom(8)
         # A job starts with the next millisecond; a claim that comes before would be one more.
         time.sleep(0.002)
@@ -132,18 +132,18 @@ def _count(server: Server, folder: Path) -> dict[str, float]:
             run(client, lease_ends.acknowledge(keys, done))
         return len(claimed.jobs)
 
-    def drain(keys: DeliveryKeys) -> None:
+    def drain(keys: Any) -> None:
         while claim(keys, CLAIMED):
             pass
 
-    def one_by_one(keys: DeliveryKeys, task: Any) -> None:
+    def one_by_one(keys: Any, task: Any) -> None:
         for number in range(JOBS):
             task.schedule(0, number)
             assert claim(keys, 4) == 1
 
     figures: dict[str, float] = {}
     for task, how in ((tasks.noop, "list"), (tasks.noop_flat, "no list")):
-        keys = DeliveryKeys.of(task.options.queue)
+        keys = queue_keys.of(task.options.queue)
         # The first calls load scripts, and grow what the queue is kept in.
         task.schedule(0, 0)
         drain(keys)

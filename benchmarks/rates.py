@@ -72,10 +72,11 @@ def schedule_many(client: redis.Redis, task: Any) -> float:
 def drain(client: redis.Redis, task: Any, jobs: int = JOBS) -> float:
     """Return jobs a second of one worker process, from its first acknowledged job to the last."""
     from django_delayq import schedule_many
-    from django_delayq.core import states
-    from django_delayq.core.keys import DeliveryKeys
 
-    keys = DeliveryKeys.of(task.options.queue)
+    states = bench.module("core.states", "delivery.states")
+    keys = bench.module("core.keys", "delivery.keys").DeliveryKeys.of(
+        task.options.queue
+    )
     schedule_many(task.prepare(0, i) for i in range(jobs))
     done = states.State.SUCCEEDED
     first: tuple[float, int] | None = None
