@@ -42,7 +42,7 @@ class Overview(NamedTuple):
     #: Where the server is; None: it is the embedded one.
     url: str | None
     facts: Facts
-    #: How long it took the server to tell of itself, ms.
+    #: How long the server took to answer, ms.
     response_ms: float
     #: By the server's clock, epoch ms.
     now_ms: int
@@ -93,7 +93,7 @@ def look(
         redis.exceptions.RedisError: the server does not answer, or answers nothing about any queue.
     """
     with own_clients.waiting_once() as client:
-        # First what is asked once: other calls are repeated, and a server that hangs would cost two time-outs.
+        # Calls that are made once come first: others are repeated, and a server that hangs would cost two time-outs.
         began = monotonic_ms()
         nodes = ask_nodes(client)
         response_ms = monotonic_ms() - began

@@ -55,7 +55,7 @@ class Content:
     is_sensitive: bool = False
     #: The server has the call encrypted.
     is_encrypted: bool = False
-    #: When Django's tasks enqueued it, epoch ms; None: it is none of theirs.
+    #: When Django's tasks enqueued it, epoch ms; None: they did not.
     enqueued_ms: int | None = None
     #: The value that the queue's codec reads in a foreign payload.
     value: str | None = None

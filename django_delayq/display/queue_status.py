@@ -44,7 +44,7 @@ class QueueStatus(NamedTuple):
     pauses: list[Pause]
     #: The processes that claim from it; None: the account may not read which.
     workers: list[Worker] | None
-    #: What was measured, by the minute and by the hour; None: nothing is measured or asked for, or it cannot be read.
+    #: Its figures by the minute and by the hour; None: there are none, nobody asked for them, or they cannot be read.
     minutes: Series | None = None
     hours: Series | None = None
     #: How many jobs become due in each of the times that were asked for.
@@ -118,7 +118,7 @@ class QueueStatus(NamedTuple):
                 )
 
     def facts(self, key_ids: Collection[str] | None = None) -> QueueFacts:
-        """Return what was read of it, for `find_queue_problems`; ``key_ids`` are None if nobody knows them."""
+        """Return its facts for `find_queue_problems`; ``key_ids`` are None if nobody knows them."""
         counts = self.counts if isinstance(self.counts, Counts) else None
         return QueueFacts(
             name=self.name,

@@ -8,7 +8,7 @@ from django_delayq.wording import gettext, ngettext
 
 #: From this share of its memory on, a server is nearly full.
 NEARLY_OUT_OF_MEMORY = 0.9
-#: Clocks that are further apart than this are told of: a job for a moment of the day begins by the server's.
+#: Clocks that are further apart than this are reported: a job for a moment of the day begins by the server's.
 CLOCK_SKEW_MS = 2_000
 #: The oldest servers that know every command of ours.
 OLDEST = {"Redis": (6, 2), "Valkey": (7, 2)}

@@ -8,7 +8,7 @@ from django_delayq.faults import describe_fault
 from django_delayq.health.problem import Level, ServerProblem
 from django_delayq.wording import gettext, ngettext
 
-#: A due job that has waited for so long shows that nobody takes it; a worker takes it within 2 s, and a look lasts.
+#: A due job that has waited for so long shows that no worker takes it; a worker would within 2 s.
 UNSERVED_MS = 5_000
 #: From this lateness on, a queue that is served is late.
 LATE_MS = 60_000

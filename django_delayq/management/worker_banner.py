@@ -82,7 +82,7 @@ def _describe_queues(options: WorkerOptions) -> Iterator[str]:
 
 
 def _shown_name(queue: conf.QueueSettings, options: WorkerOptions) -> str:
-    """Return the name under which a queue is told of: that of the whole, if all of its shards are served."""
+    """Return the name under which a queue is reported: that of the whole, if all of its shards are served."""
     settings = conf.get_settings()
     whole = settings.sharded.get(queue.whole)
     served = {each.name for each, _ in options.queues}

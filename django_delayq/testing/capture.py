@@ -1,4 +1,4 @@
-"""`captured` and `immediate`: what was scheduled is a list; and it runs at once, if a test wants that."""
+"""`captured` collects scheduled jobs in a list; `immediate` runs them at once."""
 
 import sys
 from collections.abc import Iterator

@@ -31,6 +31,8 @@ from django_delayq.worker.queue_state import (
     Room,
 )
 
+logger = get_log("django_delayq.worker")
+
 #: So often a worker tries to tell that a job has lost its worker too often; then the job is buried without that.
 MOST_TOLD = 3
 
@@ -151,8 +153,6 @@ class Planner:
     def _stalled_ms(self) -> float:
         return max(STALLED_MS, *(q.sizer.call_ms for q in self._queues.values()))
 
-
-logger = get_log("django_delayq.worker")
 
 #: If reading a reply takes more than this part of its call's time, the server was still working.
 NOTICEABLE = 0.1

@@ -29,6 +29,8 @@ from django_delayq.logs import get_log
 from django_delayq.queues.reading import read as decode
 from django_delayq.wire import signatures
 
+logger = get_log("django_delayq.worker")
+
 #: A payload of ours up to this size is decoded in some 0.1 ms, which an event loop can afford.
 QUICK_BYTES = 16_384
 
@@ -171,8 +173,6 @@ def _call_of(envelope: Envelope) -> Read:
         envelope.later,
     )
 
-
-logger = get_log("django_delayq.worker")
 
 #: How many keys, formats and codecs that this process lacks are logged.
 MOST_TOLD = 100

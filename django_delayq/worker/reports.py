@@ -35,6 +35,8 @@ from django_delayq.worker.dispatch import Dispatch
 from django_delayq.worker.memory_limit import Meter
 from django_delayq.worker.outage import FORGOTTEN, forgotten_s, is_queues_own
 
+logger = get_log("django_delayq.worker")
+
 T = TypeVar("T")
 
 
@@ -133,8 +135,6 @@ class Reports:
             if report.has_told:
                 report.learn()
 
-
-logger = get_log("django_delayq.worker")
 
 #: The time between two writes.
 PROGRESS_EVERY_MS = 500.0
